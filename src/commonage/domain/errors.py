@@ -1,0 +1,109 @@
+"""The one tree of errors. Every failure a user, client or engine may see is one of these.
+
+    CommonageError              code            HTTP   retryable
+    ├── InvalidInput            invalid-…        422    no    what was asked cannot be right
+    │   └── TooLarge            too-large        413    no
+    ├── Unauthenticated         unauthenticated  401    no
+    ├── Forbidden               forbidden        403    no
+    ├── NotFound                …-not-found      404    no
+    ├── Conflict                conflict         409    no    what is there does not allow it
+    │   └── StaleVersion        stale-version    409    yes   somebody else wrote first
+    ├── Unplaceable             unplaceable      422    no    no machine here could ever run it
+    ├── Unavailable             unavailable      503    yes   a part we need does not answer
+    └── EngineFailure           engine-failure   502    see   an engine's native error, translated at its door
+
+A message says what was asked, what is there, and what to do next. `code` is stable and part of the API.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class CommonageError(Exception):
+    """Base of all errors of ours. `str(error)` is the sentence shown to the user."""
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, code: str | None = None, retryable: bool | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self._code = code
+        self._retryable = retryable
+
+    @property
+    def problem_code(self) -> str:
+        """The stable code of this very error: the class's, unless it was raised with a narrower one."""
+        return self._code or type(self).code
+
+    @property
+    def is_retryable(self) -> bool:
+        """True if the same call may succeed later without a change."""
+        return type(self).retryable if self._retryable is None else self._retryable
+
+
+class InvalidInput(CommonageError):
+    """What was asked cannot be right, whatever the machines look like. `field` names the culprit, dotted."""
+
+    code = "invalid-input"
+
+    def __init__(self, message: str, *, field: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.field = field
+
+
+class TooLarge(InvalidInput):
+    """A body, file or list beyond its limit; the message names the limit."""
+
+    code = "too-large"
+
+
+class Unauthenticated(CommonageError):
+    """No token, or one that the hub does not know."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(CommonageError):
+    """Known, but not allowed to do this."""
+
+    code = "forbidden"
+
+
+class NotFound(CommonageError):
+    """No such thing, or none that the caller may see."""
+
+    code = "not-found"
+
+
+class Conflict(CommonageError):
+    """What is there does not allow it: a key used twice, a workload that has already ended."""
+
+    code = "conflict"
+
+
+class StaleVersion(Conflict):
+    """Somebody else wrote first; read again and retry."""
+
+    code = "stale-version"
+    retryable = True
+
+
+class Unplaceable(CommonageError):
+    """No machine of this installation could ever run it, even if all were free."""
+
+    code = "unplaceable"
+
+
+class Unavailable(CommonageError):
+    """A part that is needed (the hub, the database, a site) does not answer now."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class EngineFailure(CommonageError):
+    """An engine refused or failed; the message is its native error in our words."""
+
+    code = "engine-failure"

@@ -1,0 +1,91 @@
+"""Machines and their cards, and the part of them that an attempt holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Isolation(StrEnum):
+    """How strongly a share is kept within its bounds, best first. The level that holds is the one shown."""
+
+    DRIVER_LIMIT = "driver-limit"
+    MIG = "mig"
+    MPS = "mps"
+    COOPERATIVE = "cooperative"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU (or MIG instance) of a node, as its node reports it."""
+
+    uuid: str
+    index: int
+    model: str
+    memory_mib: int
+    simulated: bool = False
+    isolation: Isolation = Isolation.COOPERATIVE
+    faults: tuple[str, ...] = ()  # why it takes no new work; empty when healthy
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of a device given to an attempt: VRAM in MiB and compute in thousandths of the device."""
+
+    device_uuid: str
+    device_index: int
+    model: str
+    memory_mib: int
+    compute_milli: int
+    whole: bool
+    device_memory_mib: int
+    simulated: bool = False
+    isolation: Isolation = Isolation.COOPERATIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """An attempt's hold on a node: never more than the node has. `at` is when it was given."""
+
+    attempt_id: str
+    node: str
+    cpus_milli: int
+    memory_mib: int
+    shares: tuple[Share, ...]
+    at: float
+
+
+class NodeState(StrEnum):
+    """`ready` takes work; `draining` keeps what it runs and takes no more; `lost` was not seen for too long."""
+
+    READY = "ready"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What an engine or agent says of a machine right now. cpus in thousandths, memory and disk in MiB."""
+
+    name: str
+    cpus_milli: int
+    memory_mib: int
+    devices: tuple[Device, ...] = ()
+    disk_free_mib: int | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine of a site as the control plane knows it. `wish` is the admin's: drain or not."""
+
+    name: str
+    site: str
+    engine: str
+    state: NodeState
+    report: NodeReport
+    seen_at: float
+    drain: bool = False
+    reason: str = ""

@@ -1,0 +1,134 @@
+"""What a workload needs: CPU, memory and a GPU request, as users write it.
+
+A GPU request is one of: whole cards (`2`), a fraction of one (`0.25`, `1/3`), an amount of VRAM (`6GiB`); each may be
+tied to a model (`A100:2`, `A100:6GiB`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.quantities import format_cpus, format_memory, parse_memory
+
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,62}", re.ASCII)
+MAX_WHOLE_GPUS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRequest:
+    """Exactly one of `whole` (cards), `fraction_milli` (thousandths of a card), `vram_mib` is more than nothing."""
+
+    whole: int = 0
+    fraction_milli: int = 0
+    vram_mib: int = 0
+    model: str | None = None
+
+    def __str__(self) -> str:
+        if self.whole:
+            amount = f"{self.whole} whole GPU{'s' if self.whole > 1 else ''}"
+        elif self.vram_mib:
+            amount = f"{format_memory(self.vram_mib)} of VRAM"
+        else:
+            amount = f"{self.fraction_milli / 1000:g} of a GPU"
+        return f"{amount} on a {self.model}" if self.model else amount
+
+    @property
+    def text(self) -> str:
+        """The shortest text that parses back to this request."""
+        if self.whole:
+            amount = str(self.whole)
+        elif self.vram_mib:
+            amount = f"{self.vram_mib}MiB"
+        else:
+            amount = f"{self.fraction_milli / 1000:g}"
+        return f"{self.model}:{amount}" if self.model else amount
+
+    def memory_on(self, device_memory_mib: int) -> int:
+        """MiB this takes of one card of that size (each card, for whole ones)."""
+        if self.whole:
+            return device_memory_mib
+        return self.vram_mib or device_memory_mib * self.fraction_milli // 1000
+
+    def compute_on(self, device_memory_mib: int) -> int:
+        """Compute thousandths this takes of one card of that size: in proportion to its memory, at least 1."""
+        if self.whole:
+            return 1000
+        if self.fraction_milli:
+            return self.fraction_milli
+        return max(1, min(1000, self.vram_mib * 1000 // device_memory_mib)) if device_memory_mib else 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one workload needs. cpus in thousandths of a core, memory in MiB."""
+
+    cpus_milli: int = 1000
+    memory_mib: int = 1024
+    gpu: GpuRequest | None = field(default=None)
+
+    def __str__(self) -> str:
+        cpus = f"{format_cpus(self.cpus_milli)} CPU{'' if self.cpus_milli == 1000 else 's'}"
+        base = f"{cpus}, {format_memory(self.memory_mib)} of memory"
+        return f"{base}, {self.gpu}" if self.gpu else base
+
+
+def _invalid(text: object, why: str) -> InvalidInput:
+    shown = str(text)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return InvalidInput(f"gpus {shown!r} {why}", field="gpus", code="invalid-gpus")
+
+
+def parse_gpus(text: str | float | None) -> GpuRequest | None:
+    """A GPU request from `2`, `0.25`, `1/3`, `6GiB`, `A100:2`, `A100:6GiB`, `A100`; None for none (`0`, ``, None).
+
+    Raises InvalidInput naming what was typed.
+    """
+    if text is None:
+        return None
+    shown = f"{text:g}" if isinstance(text, float) else str(text).strip()
+    model, colon, amount = shown.rpartition(":")
+    if not colon and shown and re.match(r"[A-Za-z]", shown):
+        model, amount = shown, "1"
+    if (colon or model) and not _MODEL.fullmatch(model):
+        raise _invalid(text, "names no model; write it like A100:2 or A100:6GiB")
+    request = _amount(amount.strip(), text)
+    if request is None:
+        if model:
+            raise _invalid(text, f"asks for none of a model; leave it out, or ask for at least {model}:1")
+        return None
+    return GpuRequest(request.whole, request.fraction_milli, request.vram_mib, model or None)
+
+
+def _amount(amount: str, asked: object) -> GpuRequest | None:
+    if amount in ("", "0", "none"):
+        return None
+    if re.fullmatch(r"\d{1,6}", amount, re.ASCII):
+        whole = int(amount)
+        if whole > MAX_WHOLE_GPUS:
+            raise _invalid(asked, f"is more than {MAX_WHOLE_GPUS} cards; for VRAM add a unit, like {amount}MiB")
+        return GpuRequest(whole=whole) if whole else None
+    if re.fullmatch(r"\d*\.\d{1,6}|\d{1,4}/\d{1,4}", amount, re.ASCII):
+        return _fraction(amount, asked)
+    if re.fullmatch(r"\d.*[A-Za-z]", amount, re.ASCII):
+        return GpuRequest(vram_mib=parse_memory(amount, field="gpus"))
+    raise _invalid(asked, "is not a share of a GPU; write 2 (cards), 0.25 or 1/3 (of a card), 6GiB (VRAM) or A100:1")
+
+
+def _fraction(amount: str, asked: object) -> GpuRequest | None:
+    try:
+        fraction = Fraction(amount)
+    except ZeroDivisionError:
+        raise _invalid(asked, "divides by nothing") from None
+    if fraction == 0:
+        return None
+    if fraction > 1:
+        raise _invalid(asked, "is more than one card; ask for whole cards (2) or a fraction of one (0.5)")
+    if fraction == 1:
+        return GpuRequest(whole=1)
+    milli = int(fraction * 1000)
+    if milli < 1:
+        raise _invalid(asked, "is less than a thousandth of a card, the smallest share there is")
+    return GpuRequest(fraction_milli=milli)
