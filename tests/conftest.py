@@ -1,0 +1,162 @@
+"""What every test shares: the event loop, the machinery a test may ask for, a fresh PostgreSQL database.
+
+A test that cannot do without something a machine may lack says so with `@pytest.mark.needs("postgresql")`; the names
+stand in MACHINERY below. Where it is missing the test is skipped and the summary names it with the way to get it.
+With CI=true nothing may be skipped: a missing machinery fails the test, and any other skip fails the run.
+"""
+
+import asyncio
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+POSTGRES_VARIABLE = "COMMONAGE_TEST_POSTGRES_URL"
+INSTALL_HINT = "run `make test INSTALL=1` as root, which installs it from Debian"
+
+
+class Machinery(NamedTuple):
+    """Something of the machine: whether it is here, and how to get it."""
+
+    is_here: Callable[[], bool]
+    how: str
+
+
+def chromium_path() -> str | None:
+    """Return the path of Debian's Chromium (or Chrome), the only browser the tests use; None where there is none."""
+    return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+
+
+def _may_limit_memory() -> bool:
+    """Say whether this process may make cgroups that limit memory, in version 2 or in version 1."""
+    root = Path("/sys/fs/cgroup")
+    unified = root / "cgroup.controllers"
+    home = root if unified.exists() else root / "memory"
+    if unified.exists() and "memory" not in unified.read_text().split():
+        return False
+    probe = home / f"commonage-probe-{os.getpid()}-{secrets.token_hex(3)}"
+    try:
+        probe.mkdir()
+    except OSError:
+        return False
+    probe.rmdir()
+    return True
+
+
+MACHINERY = {
+    "postgresql": Machinery(
+        lambda: bool(os.environ.get(POSTGRES_VARIABLE)),
+        f"{INSTALL_HINT}; or name a server of your own in {POSTGRES_VARIABLE}",
+    ),
+    "chromium": Machinery(lambda: chromium_path() is not None, INSTALL_HINT),
+    "gcc": Machinery(lambda: shutil.which("gcc") is not None, INSTALL_HINT),
+    "git": Machinery(lambda: shutil.which("git") is not None, INSTALL_HINT),
+    "cgroups": Machinery(_may_limit_memory, "run the tests as root on a machine whose cgroups are writable"),
+    "root": Machinery(lambda: os.geteuid() == 0, "run the tests as root"),
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip, or with CI=true fail, a test whose machinery is missing."""
+    for name in (name for mark in item.iter_markers("needs") for name in mark.args):
+        machinery = MACHINERY[name]
+        if machinery.is_here():
+            continue
+        reason = f"{name} is missing here: {machinery.how}"
+        if IN_CI:
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each file to one worker, all acceptance tests to the same one, and begin with those, the longest."""
+    items.sort(key=lambda item: _room(item) != "acceptance")
+    for item in items:
+        group = "acceptance" if _room(item) == "acceptance" else item.path.relative_to(item.config.rootpath).as_posix()
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _room(item: pytest.Item) -> str:
+    """Return the folder under tests/ that a test stands in."""
+    return item.path.relative_to(item.config.rootpath).parts[1]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List by name what was skipped and why, so that nobody takes a partial run for a whole one."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if not skipped:
+        return
+    terminalreporter.section("not run on this machine")
+    for report in sorted(skipped, key=lambda report: report.nodeid):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        terminalreporter.line(f"{report.nodeid}: {reason.removeprefix('Skipped: ')}")
+    if IN_CI:
+        terminalreporter.line("CI=true: a skipped test is a failure.", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With CI=true let any skip fail the run, whatever its reason."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if IN_CI and reporter is not None and reporter.stats.get("skipped") and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run coroutine tests on asyncio only: it is what the server runs on."""
+    return "asyncio"
+
+
+@pytest.fixture
+def no_blocking() -> Iterator[None]:
+    """Let a blocking call inside a coroutine raise. Opt-in, for the rooms that run in the server's event loop."""
+    from blockbuster import blockbuster_ctx
+
+    with blockbuster_ctx("commonage"):
+        yield
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """Make a database for one test and drop it afterwards. Gives a URL for SQLAlchemy with asyncpg.
+
+    A test that uses it is marked `needs("postgresql")`.
+    """
+    server = os.environ[POSTGRES_VARIABLE]
+    name = f"commonage_{secrets.token_hex(6)}"
+    _execute(server, f'CREATE DATABASE "{name}" TEMPLATE template0')
+    try:
+        yield urlsplit(server)._replace(scheme="postgresql+asyncpg", path=f"/{name}").geturl()
+    finally:
+        _execute(server, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _execute(server: str, statement: str) -> None:
+    """Run one statement on the server, in a thread, since the test may already have an event loop in this one."""
+
+    async def execute() -> None:
+        import asyncpg
+
+        connection = await asyncpg.connect(urlsplit(server)._replace(scheme="postgresql").geturl())
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pool.submit(asyncio.run, execute()).result()
+
+
+@pytest.fixture(scope="session")
+def commonage_command() -> str:
+    """Return the path of the installed `commonage` command beside this interpreter."""
+    return str(Path(sys.executable).with_name("commonage"))
