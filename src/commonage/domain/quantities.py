@@ -33,7 +33,9 @@ def parse_memory(text: str | int, *, field: str = "memory") -> int:
     """
     if isinstance(text, int):
         if text <= 0:
-            raise InvalidInput(f"{field} must be more than nothing, not {text} MiB", field=field, code="invalid-memory")
+            raise InvalidInput(
+                f"{field} must be more than nothing, not {text} MiB", field=field, code="invalid-memory"
+            )
         return text
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
@@ -46,7 +48,9 @@ def parse_memory(text: str | int, *, field: str = "memory") -> int:
     scale = _scale(unit)
     mib = -(-int(Decimal(match["number"]) * scale) // 1024**2)
     if mib <= 0:
-        raise InvalidInput(f"{field} must be more than nothing, not {_asked(text)}", field=field, code="invalid-memory")
+        raise InvalidInput(
+            f"{field} must be more than nothing, not {_asked(text)}", field=field, code="invalid-memory"
+        )
     return mib
 
 
@@ -90,7 +94,9 @@ def parse_cpus(text: str | float, *, field: str = "cpus") -> int:
         ) from None
     if whole <= 0 or whole > 10_000_000:
         raise InvalidInput(
-            f"{field} must be between 0.001 and 10000 cores, not {_asked(text)}", field=field, code="invalid-cpus"
+            f"{field} must be between 0.001 and 10000 cores, not {_asked(text)}",
+            field=field,
+            code="invalid-cpus",
         )
     return whole
 

@@ -1,0 +1,268 @@
+"""The life of a workload as one pure function: step(workload, happening, now) -> Step(workload, effects).
+
+Control calls it for everything that can happen; nothing else changes a workload's state. A happening that means
+nothing in the present state changes nothing. See docs/states.md for the picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from commonage.domain.events import EventKind
+from commonage.domain.fleet import Lease
+from commonage.domain.ids import attempt_id
+from commonage.domain.quantities import format_duration
+from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.workloads import Attempt, State, StopCause, StopWish, Workload
+
+# --- what can happen ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Nothing holds it back any more: dependencies met, pause over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """The schedule loop gave its next attempt a place."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Sighted:
+    """An engine saw its attempt."""
+
+    sighting: Sighting
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The engine would not start its attempt; `message` says why."""
+
+    attempt_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """No engine sees its attempt any more, and none will say how it ended."""
+
+    attempt_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Somebody, or a rule, wants it to end."""
+
+    wish: StopWish
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRunsOut:
+    """Its time limit is near: `left_s` seconds remain."""
+
+    left_s: float
+
+
+Happening = Released | Leased | Sighted | Refused | Vanished | StopAsked | TimeRunsOut
+
+# --- what is to be done about it ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartRun:
+    """Have the engine start this attempt."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRun:
+    """Have the engine end this attempt, giving it `grace_s` seconds to do so itself."""
+
+    attempt_id: str
+    grace_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write an event."""
+
+    kind: EventKind
+    message: str
+
+
+Effect = StartRun | StopRun | Record
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The workload after a happening, and what is to be done. Unchanged and empty when it meant nothing."""
+
+    workload: Workload
+    effects: tuple[Effect, ...] = ()
+
+
+# --- the step -----------------------------------------------------------------------------------------------------
+
+
+def step(workload: Workload, happening: Happening, now: float) -> Step:
+    """The workload after `happening` at `now` (unix seconds), and the effects to carry out once it is written."""
+    match happening:
+        case Released():
+            return _released(workload, now)
+        case Leased(lease):
+            return _leased(workload, lease, now)
+        case Sighted(sighting):
+            return _sighted(workload, sighting, now)
+        case Refused(attempt, message):
+            return _ended_without_code(workload, attempt, State.FAILED, message, now)
+        case Vanished(attempt, message):
+            return _ended_without_code(workload, attempt, State.LOST, message, now)
+        case StopAsked(wish):
+            return _stop_asked(workload, wish, now)
+        case TimeRunsOut(left_s):
+            return _time_runs_out(workload, left_s)
+    assert_never(happening)
+
+
+def _released(workload: Workload, now: float) -> Step:
+    if workload.state is not State.HELD:
+        return Step(workload)
+    after = replace(workload, state=State.QUEUED, since=now, not_before=None, reason="waiting for its turn")
+    return Step(after, (Record(EventKind.QUEUED, "queued"),))
+
+
+def _leased(workload: Workload, lease: Lease, now: float) -> Step:
+    number = workload.attempts + 1
+    if workload.state is not State.QUEUED or lease.attempt_id != attempt_id(workload.id, number):
+        return Step(workload)
+    attempt = Attempt(lease.attempt_id, workload.id, number, State.STARTING, lease)
+    place = f"starting on {lease.node}"
+    after = replace(workload, state=State.STARTING, since=now, reason=place, attempt=attempt, warned=False)
+    return Step(after, (Record(EventKind.STARTING, place), StartRun(attempt.id)))
+
+
+def _sighted(workload: Workload, sighting: Sighting, now: float) -> Step:
+    attempt = workload.attempt
+    if attempt is None or attempt.id != sighting.attempt_id or attempt.state.is_terminal:
+        # What runs without being wished to is ended: a late comer after its attempt was given up.
+        if sighting.seen is not Seen.ENDED:
+            return Step(workload, (StopRun(sighting.attempt_id, 0),))
+        return Step(workload)
+    match sighting.seen:
+        case Seen.STARTING:
+            return _progressed(workload, attempt, sighting)
+        case Seen.RUNNING:
+            return _runs(workload, attempt, sighting, now)
+        case Seen.ENDED:
+            return _ended(workload, attempt, sighting, now)
+    assert_never(sighting.seen)
+
+
+def _progressed(workload: Workload, attempt: Attempt, sighting: Sighting) -> Step:
+    if attempt.state is not State.STARTING or not sighting.detail or sighting.detail == workload.reason:
+        return Step(workload)
+    after = replace(workload, reason=sighting.detail)
+    return Step(after, (Record(EventKind.PROGRESS, sighting.detail),))
+
+
+def _runs(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) -> Step:
+    if attempt.state is not State.STARTING:
+        return Step(workload)
+    running = replace(
+        attempt, state=State.RUNNING, started_at=sighting.started_at or sighting.at, url=sighting.url
+    )
+    if workload.stop is not None:  # it is already being ended: not worth a change of state
+        return Step(replace(workload, attempt=replace(running, state=State.STARTING)))
+    place = f"running on {attempt.lease.node}"
+    after = replace(workload, state=State.RUNNING, since=now, reason=place, attempt=running)
+    return Step(after, (Record(EventKind.RUNNING, place),))
+
+
+def _ended(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) -> Step:
+    code, ended = sighting.exit_code, sighting.at
+    started = attempt.started_at or sighting.started_at
+    attempt = replace(attempt, started_at=started, ended_at=ended, exit_code=code, url=None)
+    if workload.stop is not None:
+        return _finish(workload, attempt, _state_after_stop(workload.stop), workload.stop.reason, now)
+    if code is None:
+        reason = sighting.detail or "its machine went away and nobody knows how it ended"
+        return _finish(workload, attempt, State.LOST, reason, now)
+    if code == 0:
+        return _finish(workload, attempt, State.SUCCEEDED, "ended well, exit code 0", now)
+    return _finish(
+        workload, attempt, State.FAILED, sighting.detail or _exit_in_words(code, sighting.oom), now
+    )
+
+
+def _exit_in_words(code: int, oom: bool) -> str:
+    if oom:
+        return "used more memory than it had asked for and was ended; ask for more"
+    if code == 127:
+        return "exit code 127: the command was not found in its environment"
+    if code > 128:
+        return f"exit code {code}: ended by signal {code - 128}"
+    return f"exit code {code}"
+
+
+def _state_after_stop(wish: StopWish) -> State:
+    return State.TIMED_OUT if wish.cause is StopCause.TIME_LIMIT else State.STOPPED
+
+
+def _ended_without_code(workload: Workload, attempt: str, state: State, message: str, now: float) -> Step:
+    current = workload.attempt
+    if current is None or current.id != attempt or current.state.is_terminal:
+        return Step(workload)
+    ended = replace(current, ended_at=now, url=None)
+    if workload.stop is not None:
+        return _finish(workload, ended, _state_after_stop(workload.stop), workload.stop.reason, now)
+    return _finish(workload, ended, state, message, now)
+
+
+def _finish(workload: Workload, attempt: Attempt, state: State, reason: str, now: float) -> Step:
+    """End the attempt in `state`; the workload follows it, or is held for a retry."""
+    attempt = replace(attempt, state=state, reason=reason)
+    policy = workload.spec.retry
+    if state in (State.FAILED, State.LOST) and attempt.number <= policy.retries:
+        pause = policy.pause_before(attempt.number)
+        words = f"retry {attempt.number} of {policy.retries} in {format_duration(pause)}: attempt {attempt.number} {state}, {reason}"
+        after = replace(
+            workload,
+            state=State.HELD,
+            since=now,
+            reason=words,
+            attempt=attempt,
+            not_before=now + pause,
+            warned=False,
+        )
+        return Step(after, (Record(EventKind.RETRYING, words),))
+    after = replace(workload, state=state, since=now, reason=reason, attempt=attempt)
+    return Step(after, (Record(EventKind.ENDED, f"{state}: {reason}" if reason else str(state)),))
+
+
+def _stop_asked(workload: Workload, wish: StopWish, now: float) -> Step:
+    if workload.state.is_terminal or workload.stop is not None:
+        return Step(workload)
+    if workload.state.waits:
+        state, reason = _state_after_stop(wish), wish.reason or f"stopped by {wish.by} before it started"
+        after = replace(workload, state=state, since=now, stop=wish, reason=reason, not_before=None)
+        return Step(after, (Record(EventKind.ENDED, f"{state}: {reason}"),))
+    attempt = workload.attempt
+    if attempt is None:  # cannot be: a workload that holds a lease has an attempt
+        return Step(workload)
+    wish = replace(wish, reason=wish.reason or f"stopped by {wish.by}")
+    words = f"stopping: {wish.reason}"
+    after = replace(workload, stop=wish, reason=words)
+    return Step(after, (Record(EventKind.STOPPING, words), StopRun(attempt.id, workload.spec.grace_s)))
+
+
+def _time_runs_out(workload: Workload, left_s: float) -> Step:
+    if workload.warned or workload.stop is not None or not workload.state.holds_lease:
+        return Step(workload)
+    words = f"its time limit ends it in {format_duration(left_s)}"
+    return Step(replace(workload, warned=True), (Record(EventKind.WARNING, words),))

@@ -1,0 +1,41 @@
+"""Who is asking, and what they may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from commonage.domain.errors import Forbidden
+
+
+class Scope(StrEnum):
+    """What a token allows; the hub grants them (see docs/howto/sign-in.md)."""
+
+    READ = "custom:commonage:read"
+    SUBMIT = "custom:commonage:submit"
+    ADMIN = "custom:commonage:admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The one who asks: a user of the hub, or the hub's spawner acting for one."""
+
+    name: str
+    scopes: frozenset[Scope]
+    groups: tuple[str, ...] = ()
+
+    @property
+    def is_admin(self) -> bool:
+        """True if everybody's work and the machines are theirs to manage."""
+        return Scope.ADMIN in self.scopes
+
+    def need(self, scope: Scope) -> None:
+        """Raise Forbidden unless this scope, or admin, is held."""
+        if scope not in self.scopes and not self.is_admin:
+            raise Forbidden(
+                f"this token lacks the scope {scope.value}; ask for one that has it", code="scope-missing"
+            )
+
+    def may_see(self, owner: str) -> bool:
+        """True if this one may see work of `owner`: their own, or anybody's for an admin."""
+        return self.is_admin or owner == self.name

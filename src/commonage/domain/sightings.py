@@ -1,0 +1,92 @@
+"""What passes between the core and an engine: orders down, sightings up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from commonage.domain.environments import Environment
+from commonage.domain.fleet import Lease
+from commonage.domain.workloads import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Everything an engine needs to run one attempt. Starting it twice is starting it once.
+
+    `variables` and `secrets` are complete (GPU variables included) but for `{port}`, which the engine fills in when
+    `wants_port`. `bundle_path` is an archive (tar.gz) on the control plane's disk to unpack into the working directory.
+    """
+
+    attempt_id: str
+    workload_id: str
+    kind: Kind
+    name: str
+    owner: str
+    tenant: str
+    environment: Environment
+    command: tuple[str, ...]
+    lease: Lease
+    variables: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[tuple[str, str], ...] = ()
+    wants_port: bool = False
+    bundle_path: str | None = None
+
+
+class Seen(StrEnum):
+    """What an engine can see of an attempt: it only moves forward."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What an engine says it sees of an attempt right now.
+
+    `exit_code` of an ended one is None when nobody can know it any more (its machine went away: it is lost).
+    `detail` says what a starting one is doing, or why an ended one ended, in words. `oom`: ended for want of memory.
+    """
+
+    attempt_id: str
+    seen: Seen
+    at: float
+    node: str = ""
+    detail: str = ""
+    progress: float | None = None
+    exit_code: int | None = None
+    oom: bool = False
+    url: str | None = None
+    started_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What an attempt uses now: CPU seconds so far, memory in MiB, and the ids of its processes."""
+
+    attempt_id: str
+    cpu_s: float
+    memory_mib: int
+    pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of an attempt's output. `offset` is the byte behind it, to resume from; no line ending in `text`."""
+
+    text: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do, so that the core need not ask what it is."""
+
+    name: str
+    places_itself: bool = False
+    isolates_users: bool = False
+    limits_memory: bool = False
+    limits_cpu: bool = False
+    ports: bool = True
+    notes: tuple[str, ...] = ()  # what an admin should know, in words

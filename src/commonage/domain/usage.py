@@ -1,0 +1,38 @@
+"""What was used, by whom: computed from the attempts and their leases, never recorded a second time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Held resources times hours, of one owner, tenant or workload. Shares count as held, used or not.
+
+    `gpu_gib_h`: GiB of VRAM times hours. `gpu_h`: fractions of cards times hours.
+    """
+
+    subject: str
+    workloads: int
+    gpu_gib_h: float
+    gpu_h: float
+    cpu_h: float
+    memory_gib_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Price of each unit, in the installation's own currency; nothing costs anything unless it is set."""
+
+    gpu_gib_h: float = 0.0
+    cpu_h: float = 0.0
+    memory_gib_h: float = 0.0
+    currency: str = ""
+
+    def cost(self, usage: Usage) -> float:
+        """What `usage` costs."""
+        return (
+            usage.gpu_gib_h * self.gpu_gib_h
+            + usage.cpu_h * self.cpu_h
+            + usage.memory_gib_h * self.memory_gib_h
+        )

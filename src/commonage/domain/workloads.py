@@ -1,0 +1,185 @@
+"""What users ask to run, and the tries at running it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from commonage.domain.fleet import Lease
+from commonage.domain.requests import Request
+
+
+class Kind(StrEnum):
+    """`session`: a Jupyter server; `job`: one-shot batch; `service`: long-running, with a port."""
+
+    SESSION = "session"
+    JOB = "job"
+    SERVICE = "service"
+
+
+class State(StrEnum):
+    """Where a workload stands; the order is the order of life. See docs/states.md."""
+
+    HELD = "held"
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    TIMED_OUT = "timed_out"
+    LOST = "lost"
+
+    @property
+    def is_terminal(self) -> bool:
+        """True once nothing will change any more."""
+        return self in TERMINAL
+
+    @property
+    def holds_lease(self) -> bool:
+        """True while an attempt occupies a node."""
+        return self in (State.STARTING, State.RUNNING)
+
+    @property
+    def waits(self) -> bool:
+        """True while it has no attempt and could still get one."""
+        return self in (State.HELD, State.QUEUED)
+
+
+TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.TIMED_OUT, State.LOST})
+
+
+class Condition(StrEnum):
+    """When a dependency counts as met: after the other ended well, ended badly, ended at all, or started."""
+
+    AFTER_OK = "afterok"
+    AFTER_NOT_OK = "afternotok"
+    AFTER_ANY = "afterany"
+    AFTER_START = "after"
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """This workload waits until `workload_id` meets `condition`."""
+
+    workload_id: str
+    condition: Condition = Condition.AFTER_OK
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a failed or lost attempt is tried again, and the first pause in seconds (doubling, at most an hour)."""
+
+    retries: int = 0
+    backoff_s: float = 10.0
+
+    def pause_before(self, retry: int) -> float:
+        """Seconds before the `retry`-th retry, from 1."""
+        return min(3600.0, self.backoff_s * 2.0 ** min(retry - 1, 20))
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What was asked, as it was asked; it never changes. Members of an array share one.
+
+    `command` is the argument vector; empty means the environment's own (a session's Jupyter server). `variables` are
+    shown to their owner, `secrets` to nobody. `{port}` in command, variables or secrets becomes the port given.
+    `bundle` is the digest of files sent along, unpacked into the working directory.
+    """
+
+    kind: Kind
+    name: str
+    owner: str
+    tenant: str
+    environment: str
+    command: tuple[str, ...]
+    request: Request = Request()
+    variables: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[tuple[str, str], ...] = ()
+    priority: int = 0
+    time_limit_s: int | None = None
+    grace_s: int = 10
+    retry: RetryPolicy = RetryPolicy()
+    depends_on: tuple[Dependency, ...] = ()
+    bundle: str | None = None
+    array_id: str | None = None
+    array_size: int = 0
+    key: str | None = None  # the client's own key: submitting it again gives the same workload
+
+
+class StopCause(StrEnum):
+    """Who wished the end: it decides the final state."""
+
+    USER = "user"
+    TIME_LIMIT = "time-limit"
+    DEPENDENCY = "dependency"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class StopWish:
+    """The wish that a workload ends: whose (`by`), when, and why."""
+
+    by: str
+    at: float
+    cause: StopCause = StopCause.USER
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at running a workload. `state` is never held or queued. Instants are unix seconds.
+
+    `seen_at` is the last sighting; `url` is where a session or service answers, on the site's own network.
+    """
+
+    id: str
+    workload_id: str
+    number: int
+    state: State
+    lease: Lease
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    url: str | None = None
+
+    @property
+    def occupied_s(self) -> tuple[float, float | None]:
+        """From when until when (None: still) its lease counts as used."""
+        return self.lease.at, self.ended_at
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload and where it stands. `attempt` is the newest try, None before the first.
+
+    `reason` is a sentence for its owner; for a queued one the planner's newest explanation is fresher.
+    `since` is when it entered `state`. `version` counts the writes, for optimistic locking.
+    """
+
+    id: str
+    spec: Spec
+    state: State
+    submitted_at: float
+    since: float
+    reason: str = ""
+    array_index: int | None = None
+    stop: StopWish | None = None
+    attempt: Attempt | None = None
+    not_before: float | None = None
+    warned: bool = False
+    version: int = 1
+
+    @property
+    def attempts(self) -> int:
+        """How many tries there were."""
+        return self.attempt.number if self.attempt else 0
+
+    @property
+    def deadline(self) -> float | None:
+        """When its time limit strikes, once it runs; None without a limit or before."""
+        limit, attempt = self.spec.time_limit_s, self.attempt
+        if limit is None or attempt is None or not self.state.holds_lease:
+            return None
+        return (attempt.started_at or attempt.lease.at) + limit

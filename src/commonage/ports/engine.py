@@ -1,0 +1,82 @@
+"""What executes workloads on a site. `commonage.testing.engine_contract` is what an implementation must keep."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from commonage.domain.environments import Environment, EnvironmentStatus
+from commonage.domain.fleet import NodeReport
+from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, Sighting
+
+
+class Engine(Protocol):
+    """One site's engine. Every method may raise EngineFailure (retryable or not) and nothing else of its own."""
+
+    @property
+    def site(self) -> str:
+        """The name of its site."""
+        ...
+
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        ...
+
+    async def open(self) -> None:
+        """Take up work again: find what an earlier life of ours started. Before any other call."""
+        ...
+
+    async def close(self) -> None:
+        """Let go without ending anything that runs."""
+        ...
+
+    async def start(self, order: Order) -> None:
+        """Have the attempt run. Idempotent by `order.attempt_id`: never runs it twice, also not after a crash.
+
+        Returns quickly; what takes long (preparing an environment) shows as sightings with a detail.
+        """
+        ...
+
+    async def stop(self, attempt_id: str, grace_s: float) -> None:
+        """End the attempt and all its children, by force after `grace_s`. Idempotent; unknown ids are no error.
+
+        Returns quickly; the end shows as a sighting.
+        """
+        ...
+
+    async def forget(self, attempt_id: str) -> None:
+        """The end of this attempt is written down: it need not be sighted any more. Logs stay. Idempotent."""
+        ...
+
+    async def sightings(self) -> Sequence[Sighting]:
+        """All that is ours right now, ended ones too until they are forgotten; also after a restart."""
+        ...
+
+    def watch(self) -> AsyncIterator[Sighting]:
+        """Sightings as they change, from now on, until closed. May repeat, never goes back."""
+        ...
+
+    def logs(
+        self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        """Its output, stdout and stderr together, from byte `offset` or the last `tail` lines; `follow` until it ends.
+
+        Raises NotFound where there is no log (any more).
+        """
+        ...
+
+    async def measure(self) -> Sequence[Measurement]:
+        """What each running attempt uses now."""
+        ...
+
+    async def nodes(self) -> Sequence[NodeReport]:
+        """The machines of the site, with what they have in all, and what is wrong with them."""
+        ...
+
+    async def prepare(self, environment: Environment) -> None:
+        """Have the environment ready before it is needed. Returns when it is; raises EngineFailure when it cannot be."""
+        ...
+
+    async def environments(self) -> Sequence[EnvironmentStatus]:
+        """Where each environment that it was ever asked for stands."""
+        ...

@@ -1,0 +1,130 @@
+"""What must not be lost. `commonage.testing.store_contract` is what an implementation must keep.
+
+Writing is one call, `commit(batch)`: all of a batch or nothing of it, durable when it returns. Reading is queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from commonage.domain.events import Event
+from commonage.domain.fleet import Node
+from commonage.domain.usage import Usage
+from commonage.domain.workloads import Attempt, Kind, State, Workload
+
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Batch:
+    """Changes that belong together.
+
+    `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
+    still have the former. A workload's `attempt` is written with it: inserted or replaced by its id. `events` have
+    their `seq` given. `nodes` are inserted or replaced by (site, name).
+    """
+
+    inserts: list[Workload] = field(default_factory=list)
+    updates: list[Workload] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.inserts or self.updates or self.events or self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which workloads: every field that is not None must match. `text` is part of a name or the start of an id."""
+
+    owner: str | None = None
+    tenant: str | None = None
+    kinds: Collection[Kind] | None = None
+    states: Collection[State] | None = None
+    node: str | None = None
+    array_id: str | None = None
+    environment: str | None = None
+    text: str | None = None
+    submitted_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some of a list, newest first; `next_cursor` is what to ask with for the rest, None at the end."""
+
+    items: Sequence[T]
+    next_cursor: str | None
+
+
+class Store(Protocol):
+    """Durable memory. Raises StaleVersion, Conflict(code="key-taken"), NotFound, Unavailable, and nothing of its own."""
+
+    async def open(self) -> None:
+        """Connect. The schema must be up to date (see `upgrade` in the store room)."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect."""
+        ...
+
+    async def commit(self, batch: Batch) -> None:
+        """Write all of it or nothing; durable when this returns.
+
+        Raises StaleVersion when an update's version does not follow the row's, Conflict(code="key-taken") when an
+        insert's (owner, key) is there already.
+        """
+        ...
+
+    async def live(self) -> Sequence[Workload]:
+        """All workloads that have not ended, oldest first."""
+        ...
+
+    async def workload(self, workload_id: str) -> Workload:
+        """One, with its newest attempt. Raises NotFound."""
+        ...
+
+    async def workload_by_key(self, owner: str, key: str) -> Workload | None:
+        """The one that was submitted with this client key."""
+        ...
+
+    async def workloads(self, which: Filter, *, limit: int, cursor: str | None = None) -> Page[Workload]:
+        """Newest first. A cursor of another list or a broken one raises InvalidInput(code="invalid-cursor")."""
+        ...
+
+    async def count(self, which: Filter) -> dict[State, int]:
+        """How many in each state; states with none are absent."""
+        ...
+
+    async def attempts(self, workload_id: str) -> Sequence[Attempt]:
+        """All its tries, oldest first."""
+        ...
+
+    async def events(
+        self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
+    ) -> Sequence[Event]:
+        """Events with seq > `after`, oldest first."""
+        ...
+
+    async def last_event_seq(self) -> int:
+        """The newest event's seq, 0 when there is none."""
+        ...
+
+    async def last_workload_id(self) -> str | None:
+        """The greatest workload id, None when there is none."""
+        ...
+
+    async def usage(
+        self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
+    ) -> Sequence[Usage]:
+        """Held resources within [since, until), summed by `by`: "owner", "tenant", "workload" or "environment".
+
+        An attempt that still runs counts up to `until`.
+        """
+        ...
+
+    async def nodes(self) -> Sequence[Node]:
+        """Every machine ever seen and not removed."""
+        ...

@@ -1,0 +1,140 @@
+"""Nodes, environments, usage, and what this installation is."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+
+class DeviceOut(BaseModel):
+    """A GPU and how full it is. `free_*` is what could still be given; `used_*` is what was measured."""
+
+    uuid: str
+    index: int
+    model: str
+    memory_mib: int
+    free_mib: int
+    free_compute_milli: int
+    used_mib: int | None
+    utilisation: float | None
+    simulated: bool
+    isolation: str
+    faults: list[str]
+
+
+class NodeOut(BaseModel):
+    """A machine."""
+
+    name: str
+    site: str
+    engine: str
+    state: str
+    reason: str
+    seen_at: float
+    cpus_milli: int
+    free_cpus_milli: int
+    memory_mib: int
+    free_memory_mib: int
+    devices: list[DeviceOut]
+    workloads: int = Field(description="Attempts that hold a lease here.")
+    notes: list[str]
+
+
+class NodeList(BaseModel):
+    """All machines."""
+
+    items: list[NodeOut]
+
+
+class EnvironmentOut(BaseModel):
+    """A catalogue entry and where it stands."""
+
+    name: str
+    title: str
+    description: str
+    kinds: list[str]
+    requirements: list[str]
+    state: str
+    detail: str
+    progress: float | None
+
+
+class EnvironmentList(BaseModel):
+    """The catalogue."""
+
+    items: list[EnvironmentOut]
+
+
+class UsageRow(BaseModel):
+    """Held resources times hours, and what they cost (0 where no prices are set)."""
+
+    subject: str
+    workloads: int
+    gpu_gib_h: float
+    gpu_h: float
+    cpu_h: float
+    memory_gib_h: float
+    cost: float
+
+
+class UsageOut(BaseModel):
+    """Usage within [since, until)."""
+
+    since: float
+    until: float
+    by: str
+    currency: str
+    items: list[UsageRow]
+
+
+class SizeChoice(BaseModel):
+    """A share of a GPU on offer, and whether it could start now."""
+
+    gpus: str
+    title: str
+    free_now: bool
+    why_not: str
+
+
+class LaunchOptions(BaseModel):
+    """What the caller may have, and what is free now."""
+
+    environments: list[EnvironmentOut]
+    gpu_choices: list[SizeChoice]
+    models: list[str]
+    max_cpus_milli: int
+    max_memory_mib: int
+    max_vram_mib: int
+    free_cpus_milli: int
+    free_memory_mib: int
+    simulated_gpus: bool
+
+
+class InfoOut(BaseModel):
+    """This installation, and who you are to it."""
+
+    name: str
+    version: str
+    user: str
+    admin: bool
+    scopes: list[str]
+    simulated_gpus: bool
+    engines: list[str]
+    counts: dict[str, int] = Field(description="Workloads that have not ended, by state.")
+    queue_length: int
+    notes: list[str]
+
+
+class TokenIn(BaseModel):
+    """A token for yourself (or, for admins, for a user)."""
+
+    note: str = Field("made by the API", max_length=200)
+    expires_s: int | None = Field(None, gt=0, le=366 * 24 * 3600)
+    scopes: list[str] | None = None
+
+
+class TokenOut(BaseModel):
+    """The token; shown this once."""
+
+    token: str
+    user: str
+    scopes: list[str]

@@ -1,0 +1,273 @@
+"""Workloads, their attempts, their explanation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+KindName = Literal["session", "job", "service"]
+StateName = Literal[
+    "held", "queued", "starting", "running", "succeeded", "failed", "stopped", "timed_out", "lost"
+]
+# Text that a database and a terminal can carry: no NUL, no lone surrogate (pydantic refuses those), no control characters.
+PlainText = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")]
+Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=131_072)]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+
+
+class Strict(BaseModel):
+    """What clients send: an unknown field is an error, not a silence."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class DependencyIn(Strict):
+    """Wait for another workload."""
+
+    id: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    condition: Literal["afterok", "afternotok", "afterany", "after"] = "afterok"
+
+
+class SubmitIn(Strict):
+    """What to run. Quantities are text: memory `6GiB`, cpus `2` or `1500m`, gpus `1`, `0.25`, `1/3`, `6GiB`, `A100:6GiB`, times `90m`."""
+
+    kind: KindName = "job"
+    name: Annotated[PlainText, Field(max_length=128)] | None = Field(
+        None, description="For people; made from the command if left out."
+    )
+    environment: Annotated[PlainText, Field(max_length=128)] | None = Field(
+        None, description="A catalogue entry; the first one offered for the kind if left out."
+    )
+    command: list[Argument] = Field(default_factory=list, max_length=1024)
+    cpus: str | float | None = None
+    memory: str | int | None = None
+    gpus: str | float | None = None
+    time: str | float | None = Field(None, description="Time limit; a number is seconds.")
+    priority: int = Field(0, ge=-100, le=100)
+    grace: str | float | None = Field(None, description="Between the wish to stop and force.")
+    retries: int = Field(0, ge=0, le=100)
+    backoff: str | float | None = None
+    depends_on: list[DependencyIn] = Field(default_factory=list, max_length=100)
+    array: int | None = Field(
+        None, ge=1, le=10_000, description="So many workloads alike, COMMONAGE_ARRAY_INDEX from 0."
+    )
+    variables: dict[VariableName, Argument] = Field(default_factory=dict, max_length=256)
+    secrets: dict[VariableName, Argument] = Field(
+        default_factory=dict, max_length=256, description="Variables that are never shown again."
+    )
+    bundle: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = Field(
+        None, description="Digest of files sent before, by POST /bundles."
+    )
+    tenant: Annotated[PlainText, Field(max_length=128)] | None = None
+    key: Annotated[PlainText, Field(min_length=1, max_length=128)] | None = Field(
+        None, description="Your own key: submitting again with it gives the same workload."
+    )
+    owner: Annotated[PlainText, Field(min_length=1, max_length=128)] | None = Field(
+        None, description="On whose behalf; admins and the hub only."
+    )
+
+
+class ShareOut(BaseModel):
+    """Part of a GPU held."""
+
+    device: str
+    index: int
+    model: str
+    memory_mib: int
+    compute_milli: int
+    whole: bool
+    isolation: str
+    simulated: bool
+
+
+class RequestOut(BaseModel):
+    """What was asked. `gpus` is text as `--gpus` takes it."""
+
+    cpus_milli: int
+    memory_mib: int
+    gpus: str | None
+    text: str
+
+
+class AttemptOut(BaseModel):
+    """One try."""
+
+    id: str
+    number: int
+    state: StateName
+    node: str
+    shares: list[ShareOut]
+    leased_at: float
+    started_at: float | None
+    ended_at: float | None
+    exit_code: int | None
+    reason: str
+
+
+class WorkloadOut(BaseModel):
+    """A workload. Instants are unix seconds UTC. `url` is the path of a session or service under the portal's address."""
+
+    id: str
+    kind: KindName
+    name: str
+    owner: str
+    tenant: str
+    environment: str
+    command: list[str]
+    request: RequestOut
+    state: StateName
+    reason: str
+    position: int | None = Field(None, description="In the queue, from 1; only while queued.")
+    submitted_at: float
+    since: float
+    started_at: float | None
+    ended_at: float | None
+    deadline: float | None
+    exit_code: int | None
+    node: str | None
+    shares: list[ShareOut]
+    attempts: int
+    priority: int
+    time_limit_s: int | None
+    grace_s: int
+    retries: int
+    depends_on: list[DependencyIn]
+    array_id: str | None
+    array_index: int | None
+    array_size: int
+    variables: dict[str, str]
+    stopping: bool
+    url: str | None
+    bundle: str | None
+    key: str | None
+    internal_url: str | None = Field(
+        None, description="Where it answers on the site's network; for the hub only."
+    )
+
+
+class SubmitOut(BaseModel):
+    """What was made: one workload, or an array's first with the number of all."""
+
+    workload: WorkloadOut
+    created: bool = Field(description="False if your key had made it before.")
+    count: int = 1
+    ids: list[str]
+
+
+class WorkloadPage(BaseModel):
+    """Newest first. Ask again with `cursor=next_cursor` for the rest; null at the end."""
+
+    items: list[WorkloadOut]
+    next_cursor: str | None
+    counts: dict[str, int] = Field(
+        default_factory=dict, description="Of all that match, by state; with counts=true."
+    )
+
+
+class StopIn(Strict):
+    """Why it should end; for its owner to read."""
+
+    reason: Annotated[PlainText, Field(max_length=500)] = ""
+
+
+class HolderOut(BaseModel):
+    """Who holds what this one waits for. Names of other people's work are shown to admins and its owners only."""
+
+    workload_id: str | None
+    name: str
+    owner: str
+    kind: str
+    node: str
+    holds: str
+    ends_at: float | None
+
+
+class ExplanationOut(BaseModel):
+    """Why it waits and until when."""
+
+    workload_id: str | None
+    state: StateName | None
+    summary: str
+    startable_now: bool
+    position: int | None
+    queue_length: int
+    lacks: list[str]
+    holders: list[HolderOut]
+    fits_now: str | None
+    fits_now_gpus: str | None
+    expected_start_at: float | None
+    basis: str
+
+
+class EventOut(BaseModel):
+    """Something that happened."""
+
+    seq: int
+    kind: str
+    at: float
+    message: str
+    workload_id: str | None
+    attempt_id: str | None
+    owner: str | None
+    state: str | None
+
+
+class EventPage(BaseModel):
+    """Oldest first; ask with `after=` the last seq for more."""
+
+    items: list[EventOut]
+    next_cursor: str | None
+
+
+class LogLineOut(BaseModel):
+    """One line of output; `offset` is the byte behind it."""
+
+    text: str
+    offset: int
+
+
+class PointOut(BaseModel):
+    """A bucket of a metric."""
+
+    at: float
+    mean: float
+    least: float
+    most: float
+
+
+class SeriesOut(BaseModel):
+    """One metric over time."""
+
+    metric: str
+    subject: str
+    unit: str
+    points: list[PointOut]
+
+
+class MetricsOut(BaseModel):
+    """The metrics of a workload, node or device."""
+
+    since: float
+    until: float
+    series: list[SeriesOut]
+
+
+class BundleOut(BaseModel):
+    """Files kept to be sent along with workloads."""
+
+    digest: str
+    size: int
+
+
+class Problem(BaseModel):
+    """RFC 9457. `code` is stable; `detail` says what was asked, what is there, and what to do next."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    field: str | None = None
+    retryable: bool = False
+    errors: list[dict[str, Any]] | None = None
