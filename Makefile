@@ -1,0 +1,27 @@
+# What can be done here; `make` alone says it. The work itself stands in scripts/, one short file each.
+.DEFAULT_GOAL := help
+.PHONY: help up test check bench docs lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: ## start everything on http://127.0.0.1:8000, data in .commonage (ARGS="--port 9000")
+	@exec scripts/up $(ARGS)
+
+test: ## run all tests this machine can (INSTALL=1: install what is missing, from Debian; ARGS="tests/unit -x")
+	@exec scripts/test $(ARGS)
+
+check: ## format, lint, types and import rules, without the tests
+	@scripts/setup dev && exec scripts/check
+
+bench: ## measure: submits, scheduling, lists, session starts (figures in docs/benchmarks.md)
+	@scripts/setup run && .venv/bin/commonage bench control && .venv/bin/commonage bench sessions
+
+docs: ## write docs/reference anew from the code: API, command line, settings
+	@scripts/setup run && exec .venv/bin/python scripts/docs
+
+lock: ## pin all dependencies anew, with hashes
+	@scripts/setup dev && exec scripts/lock
+
+clean: ## remove what was made here; your data in .commonage stays
+	@rm -rf .venv build dist node_modules src/commonage/portal/static/vendor .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
