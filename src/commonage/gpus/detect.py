@@ -1,0 +1,96 @@
+"""Which cards this machine offers: `--gpus auto|nvml|none|simulated:…`, opened, and said in a sentence.
+
+Called once by bootstrap (`commonage up`) and by `commonage doctor`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.fleet import Device
+from commonage.domain.quantities import format_memory
+from commonage.gpus.none import NoDevices
+from commonage.gpus.nvml import NvmlDevices
+from commonage.gpus.simulated import SimulatedDevices, parse_simulated
+from commonage.ports.clock import Clock
+from commonage.ports.devices import Devices, DevicesUnavailable
+
+
+class Opened(NamedTuple):
+    """The cards, and a sentence for log and people that says what was found and what is only simulated."""
+
+    devices: Devices
+    said: str
+
+
+def check_wanted(wanted: str) -> str:
+    """`wanted` as given, if it is one that `open_devices` knows. Raises InvalidInput; touches no driver."""
+    kind = wanted.strip().lower()
+    if kind not in ("auto", "nvml", "none"):
+        if not kind.startswith("simulated"):
+            raise InvalidInput(
+                f"gpus {wanted[:60]!r} is not known; write auto, nvml, none or simulated:2x24GiB",
+                field="gpus",
+                code="invalid-gpus",
+            )
+        parse_simulated(wanted)
+    return wanted
+
+
+def open_devices(wanted: str, *, node_name: str, clock: Clock) -> Opened:
+    """The cards that are wanted, opened; the caller closes them.
+
+    `auto`: the real cards, and where there are none a simulated one. `nvml`: the real cards or
+    DevicesUnavailable. `none`: no card. `simulated:2x24GiB`: these, also on a machine that has real ones.
+    Raises InvalidInput for others.
+    """
+    kind = check_wanted(wanted).strip().lower()
+    if kind == "none":
+        return Opened(NoDevices(), "No GPUs: they are switched off (--gpus none).")
+    if kind.startswith("simulated"):
+        devices = _simulated(wanted, node_name, clock)
+        return Opened(
+            devices, f"Simulated GPUs, nothing is computed on them: {describe(devices.inventory())}."
+        )
+    try:
+        return _real()
+    except DevicesUnavailable as error:
+        if kind == "nvml":
+            raise
+        devices = _simulated("simulated", node_name, clock)
+        return Opened(
+            devices,
+            "No real GPU can be used, so one is simulated and nothing is computed on it: "
+            f"{describe(devices.inventory())}. Why: {error.message}.",
+        )
+
+
+def describe(devices: Sequence[Device]) -> str:
+    """`2 x NVIDIA A100 (79.2 GiB), 1 x …`, followed by what is wrong with which."""
+    kinds = Counter((device.model, device.memory_mib) for device in devices)
+    listed = ", ".join(f"{count} x {model} ({format_memory(mib)})" for (model, mib), count in kinds.items())
+    faults = [f"card {device.index} {fault}" for device in devices for fault in device.faults]
+    return "; ".join([listed or "none", *faults])
+
+
+def _simulated(wanted: str, node_name: str, clock: Clock) -> SimulatedDevices:
+    return SimulatedDevices(parse_simulated(wanted), node_name=node_name, now=clock.now)
+
+
+def _real() -> Opened:
+    devices = NvmlDevices()
+    try:
+        found = devices.inventory()
+        if not found:
+            raise DevicesUnavailable(
+                "the NVIDIA driver works but lists no card: check `nvidia-smi` and `lspci`, and that this "
+                "container or virtual machine was given one",
+                retryable=False,
+            )
+        return Opened(devices, f"GPUs found by NVML ({devices.versions}): {describe(found)}.")
+    except DevicesUnavailable:
+        devices.close()
+        raise

@@ -1,0 +1,88 @@
+"""The environment of a workload that holds shares of cards: a pure function, used by every implementation
+of devices.
+
+These variables are the cooperative level of isolation: they keep well-behaved programs inside their share
+and hide the other cards. Holding a share against a program that does not cooperate is not done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from commonage.domain.fleet import Share
+
+DEFAULT_CONTEXT_MIB = 512
+"""MiB that a process's CUDA context takes of a card before it allocates anything, where it was not measured.
+
+On the safe side: 250 to 500 MiB have been seen, more on newer cards. A share is that much smaller for
+frameworks.
+"""
+
+MIB = 1024 * 1024
+_PARTS = 1_000_000  # fractions are given with six digits, rounded down: a share is never exceeded by rounding
+
+
+def share_environment(
+    shares: Sequence[Share],
+    context_mib: Mapping[str, int] | None = None,
+    default_context_mib: int = DEFAULT_CONTEXT_MIB,
+) -> dict[str, str]:
+    """Variables for a workload that holds `shares`, in the order given.
+
+    `context_mib` is the measured size of a CUDA context by device uuid, `default_context_mib` that of all
+    others. Whole cards are only made visible; of several limited shares the values are those that hold on
+    each of the cards. Without shares the variables hide all cards, whatever the machine has.
+    """
+    if not shares:
+        return {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+    variables = _visibility(shares)
+    variables["COMMONAGE_GPU_MEMORY_MIB"] = str(min(share.memory_mib for share in shares))
+    limited = [share for share in shares if not share.whole]
+    if limited:
+        variables.update(_limits(limited, context_mib or {}, default_context_mib))
+    return variables
+
+
+def _visibility(shares: Sequence[Share]) -> dict[str, str]:
+    uuids = list(dict.fromkeys(share.device_uuid for share in shares))
+    real = list(dict.fromkeys(share.device_uuid for share in shares if not share.simulated))
+    variables = {
+        # By uuid, for an index changes its meaning inside a container and with CUDA_DEVICE_ORDER. CUDA
+        # stops at the first uuid that it does not know, so a simulated one hides the real cards of the
+        # machine.
+        "CUDA_VISIBLE_DEVICES": ",".join(uuids),
+        # NVIDIA's container runtime refuses to start a container with a card that it does not know.
+        "NVIDIA_VISIBLE_DEVICES": ",".join(real) or "void",
+    }
+    if len(real) < len(uuids):
+        variables["COMMONAGE_GPU_SIMULATED"] = "1"
+    return variables
+
+
+def _limits(
+    limited: Sequence[Share], context_mib: Mapping[str, int], default_context_mib: int
+) -> dict[str, str]:
+    """The limits of shares that are not whole cards: the smallest, so that they hold on every card."""
+
+    def usable_mib(share: Share) -> int:
+        # Never nothing: to CuPy a limit of 0 is no limit.
+        return max(1, share.memory_mib - context_mib.get(share.device_uuid, default_context_mib))
+
+    limit = str(min(share.memory_mib for share in limited))
+    parts = min(usable_mib(share) * _PARTS // max(1, share.device_memory_mib) for share in limited)
+    fraction = f"{min(max(parts, 1), _PARTS) / _PARTS:.6f}"
+    return {
+        # Read by NVIDIA's container toolkit, which sets the driver's limits by them: whole MiB, singular
+        # names.
+        "NVIDIA_GPU_MEMORY_REQUEST": limit,
+        "NVIDIA_GPU_MEMORY_LIMIT": limit,
+        # JAX refuses to start with both this name and its successor XLA_CLIENT_MEM_FRACTION; all versions
+        # know this.
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": fraction,
+        # Newer PyTorch calls it PYTORCH_ALLOC_CONF, but gives this name precedence, and 2.9 ignores the new
+        # one.
+        "PYTORCH_CUDA_ALLOC_CONF": f"per_process_memory_fraction:{fraction}",
+        # TensorFlow has no variable for an upper limit; this one keeps it from taking the whole card at once.
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "CUPY_GPU_MEMORY_LIMIT": str(min(usable_mib(share) for share in limited) * MIB),
+    }

@@ -1,0 +1,31 @@
+"""A machine whose cards are not to be used: `--gpus none`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from commonage.domain.fleet import Device, Lease, Share
+from commonage.gpus.environment import share_environment
+from commonage.ports.devices import DeviceSample
+
+
+class NoDevices:
+    """No card at all; every workload is told to see none."""
+
+    def inventory(self) -> Sequence[Device]:
+        """Nothing."""
+        return ()
+
+    def measure(self) -> Sequence[DeviceSample]:
+        """Nothing."""
+        return ()
+
+    def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+        """The variables that hide all cards. `shares` left from before are answered as they were held."""
+        return share_environment(shares)
+
+    def note_held(self, leases: Sequence[Lease]) -> None:
+        """Nothing to note."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""

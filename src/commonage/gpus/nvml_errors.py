@@ -1,0 +1,92 @@
+"""NVML's native errors in our words: the door through which none of them passes untranslated.
+
+Used by `nvml` only. Two audiences: DevicesUnavailable when the driver as a whole cannot be used, and a
+fault, a half sentence that follows the name of a card, when one card cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+
+from commonage.ports.devices import DevicesUnavailable
+
+_DRIVER = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "NVIDIA's management library (libnvidia-ml.so.1) cannot be loaded here: install the NVIDIA driver; "
+        "a container needs NVIDIA's runtime"
+    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+        "the NVIDIA driver is installed but not loaded: load it with `modprobe nvidia`, and look into "
+        "`dmesg` if that fails"
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "Driver/library version mismatch: the NVIDIA driver was upgraded while the old one is still "
+        "loaded: reboot, or end everything that uses a GPU and reload it (`rmmod nvidia_uvm nvidia_drm "
+        "nvidia_modeset nvidia; modprobe nvidia`), then start again"
+    ),
+    pynvml.NVML_ERROR_NO_PERMISSION: (
+        "this user may not talk to the NVIDIA driver: give it read and write access to /dev/nvidiactl "
+        "and /dev/nvidia* (often by the group `video`)"
+    ),
+    pynvml.NVML_ERROR_OPERATING_SYSTEM: (
+        "the operating system keeps us from the NVIDIA driver: allow /dev/nvidiactl and /dev/nvidia* in "
+        "the cgroup or sandbox that this runs in"
+    ),
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (
+        "the NVIDIA driver lacks a call that has been in it for years: install a current one"
+    ),
+}
+_DRIVER_RETRYABLE = frozenset(
+    {
+        pynvml.NVML_ERROR_TIMEOUT,
+        pynvml.NVML_ERROR_IN_USE,
+        pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES,
+        pynvml.NVML_ERROR_MEMORY,
+        pynvml.NVML_ERROR_NOT_READY,
+    }
+)
+_CARD = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: (
+        "fell off the bus or cannot be reached; look for `Xid` in `dmesg`; a reboot often brings it back"
+    ),
+    pynvml.NVML_ERROR_RESET_REQUIRED: "needs a reset to work again (`nvidia-smi --gpu-reset -i INDEX`)",
+    pynvml.NVML_ERROR_INSUFFICIENT_POWER: "has no external power; check its power cables",
+    pynvml.NVML_ERROR_IRQ_ISSUE: "gets no interrupts; look into `dmesg` and the BIOS settings",
+    pynvml.NVML_ERROR_NO_PERMISSION: "is not accessible to this user; check the rights of /dev/nvidia*",
+    pynvml.NVML_ERROR_CORRUPTED_INFOROM: "has a corrupted infoROM; its vendor has to repair it",
+}
+_ABSENT = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_DEPRECATED,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+    }
+)
+
+
+def unavailable(error: Any) -> DevicesUnavailable:
+    """What to raise for an NVMLError of a call that concerns the driver as a whole."""
+    sentence = _DRIVER.get(error.value)
+    if sentence is None:
+        sentence = (
+            f"NVIDIA's management library answers {str(error)!r} (code {error.value}): try `nvidia-smi`"
+        )
+    return DevicesUnavailable(sentence, retryable=error.value in _DRIVER_RETRYABLE)
+
+
+def fault(error: Any) -> str:
+    """The fault of a card for an NVMLError of a call that concerns it alone."""
+    return (
+        _CARD.get(error.value)
+        or f"does not answer: {str(error)!r} (NVML code {error.value}); try `nvidia-smi`"
+    )
+
+
+def is_absent(error: Any) -> bool:
+    """True if the card or driver does not give this one figure, which says nothing of the rest."""
+    return error.value in _ABSENT

@@ -1,0 +1,171 @@
+"""Cards that do not exist, for a machine without any: same inventory, same shares, invented measurements.
+
+Opened by `detect.open_devices`. Everything here is flagged `simulated`, and whoever shows it says so. What
+it measures is a smooth, deterministic curve of the time and of the leases held, within each share; nothing
+is computed on it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.fleet import Device, Lease, Share
+from commonage.domain.quantities import parse_memory
+from commonage.gpus.environment import share_environment
+from commonage.ports.devices import DeviceSample, ProcessMemory
+
+DEFAULT_MODEL = "Simulated GPU"
+MAX_CARDS = 256
+MAX_CARD_MIB = 16 * 1024 * 1024
+RAMP_S = 20.0  # a workload takes its memory within this many seconds after its lease
+WAVE_S = 90.0  # period of the slow wave around which a workload's figures move
+IDLE_W, FULL_W = 30.0, 300.0
+IDLE_C, FULL_C = 32.0, 78.0
+
+_NAMESPACE = uuid.UUID("6f1c5b0e-9d0b-5c55-8a57-3b9d7a3c1e42")
+_CARDS = re.compile(
+    r"(?:(?P<count>\d{1,6})\s*[xX]\s*)?"
+    r"(?P<memory>[\d.]+\s*[A-Za-z]+)"
+    r"(?::(?P<model>[A-Za-z0-9][\w ./+-]{0,62}))?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """`count` equal simulated cards of `memory_mib` each."""
+
+    count: int
+    memory_mib: int
+    model: str = DEFAULT_MODEL
+
+
+DEFAULT_CARDS = Cards(1, 24 * 1024)
+
+
+def parse_simulated(text: str) -> tuple[Cards, ...]:
+    """The cards of `simulated:2x24GiB`, `simulated:1x80GiB,2x24GiB`, `simulated:2x24GiB:A100`.
+
+    The count may be left out for one card; `simulated` alone is one of 24 GiB. Raises InvalidInput that names
+    the part that is wrong.
+    """
+    if text.strip().lower() == "simulated":
+        return (DEFAULT_CARDS,)
+    prefix, colon, rest = text.strip().partition(":")
+    if prefix.strip().lower() != "simulated" or not colon or not rest.strip():
+        raise _invalid(text, "is not a list of simulated cards")
+    cards = tuple(_parse_part(part.strip(), text) for part in rest.split(","))
+    if sum(some.count for some in cards) > MAX_CARDS:
+        raise _invalid(text, f"is more than {MAX_CARDS} cards, the most that one machine simulates")
+    return cards
+
+
+def _parse_part(part: str, text: str) -> Cards:
+    match = _CARDS.fullmatch(part)
+    if match is None:
+        raise _invalid(text, f"has the part {_short(part)}, which is not a number of cards and their memory")
+    count = int(match["count"] or 1)
+    if count < 1:
+        raise _invalid(text, f"asks for no card in {_short(part)}; leave the part out, or use --gpus none")
+    memory_mib = parse_memory(match["memory"], field="gpus")
+    if memory_mib > MAX_CARD_MIB:
+        raise _invalid(text, f"asks for a card of more than {MAX_CARD_MIB // 1024} GiB in {_short(part)}")
+    return Cards(count, memory_mib, (match["model"] or DEFAULT_MODEL).strip())
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _invalid(text: str, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"gpus {_short(text)} {why}; write it like simulated:2x24GiB or simulated:1x80GiB:A100,2x24GiB",
+        field="gpus",
+        code="invalid-gpus",
+    )
+
+
+class SimulatedDevices:
+    """Simulated cards of the node `node_name`, with the same uuids each time. `now` gives unix seconds."""
+
+    def __init__(self, cards: Sequence[Cards], *, node_name: str, now: Callable[[], float]) -> None:
+        each = [some for some in cards for _ in range(some.count)]
+        self._devices = tuple(
+            Device(
+                uuid=f"GPU-SIM-{uuid.uuid5(_NAMESPACE, f'{node_name}/{index}')}",
+                index=index,
+                model=card.model,
+                memory_mib=card.memory_mib,
+                simulated=True,
+                driver="simulated",
+            )
+            for index, card in enumerate(each)
+        )
+        self._now = now
+        self._leases: tuple[Lease, ...] = ()
+
+    def inventory(self) -> Sequence[Device]:
+        """All cards; they never fail."""
+        return self._devices
+
+    def measure(self) -> Sequence[DeviceSample]:
+        """An invented sample of each card: never above what its leases hold of it."""
+        now, leases = self._now(), self._leases
+        return tuple(_sample(device, leases, now) for device in self._devices)
+
+    def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+        """As for real cards, with COMMONAGE_GPU_SIMULATED=1."""
+        return share_environment(shares)
+
+    def note_held(self, leases: Sequence[Lease]) -> None:
+        """Measure these leases from now on. Those of other machines' cards are of no effect."""
+        self._leases = tuple(leases)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _sample(device: Device, leases: Sequence[Lease], now: float) -> DeviceSample:
+    held = [(lease, share) for lease in leases for share in lease.shares if share.device_uuid == device.uuid]
+    processes = tuple(
+        ProcessMemory(pid=None, memory_mib=_memory_mib(lease, share, now), attempt_id=lease.attempt_id)
+        for lease, share in held
+    )
+    busy = sum(share.compute_milli / 1000 * _busy(lease, now) for lease, share in held)
+    utilisation = round(min(1.0, busy), 3)
+    used = sum(process.memory_mib or 0 for process in processes)
+    return DeviceSample(
+        uuid=device.uuid,
+        memory_used_mib=min(device.memory_mib, used),
+        utilisation=utilisation,
+        power_w=round(IDLE_W + (FULL_W - IDLE_W) * utilisation, 1),
+        temperature_c=round(IDLE_C + (FULL_C - IDLE_C) * utilisation, 1),
+        processes=processes,
+    )
+
+
+def _memory_mib(lease: Lease, share: Share, now: float) -> int:
+    """Grows to about 85 % of the share, then moves between 80 and 90 %."""
+    return int(share.memory_mib * _ramp(lease, now) * (0.85 + 0.05 * _wave(lease, now)))
+
+
+def _busy(lease: Lease, now: float) -> float:
+    return _ramp(lease, now) * (0.75 + 0.2 * _wave(lease, now))
+
+
+def _ramp(lease: Lease, now: float) -> float:
+    """0 at the lease, 1 after RAMP_S, smooth between. A clock that was set back gives 0."""
+    part = min(1.0, max(0.0, (now - lease.at) / RAMP_S))
+    return part * part * (3 - 2 * part)
+
+
+def _wave(lease: Lease, now: float) -> float:
+    """-1..1, of the same period for all, shifted by the attempt so that cards do not breathe in step."""
+    shift = zlib.crc32(lease.attempt_id.encode()) / 2**32
+    return math.sin(2 * math.pi * ((now - lease.at) / WAVE_S + shift))
