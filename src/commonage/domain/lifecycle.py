@@ -174,9 +174,7 @@ def _progressed(workload: Workload, attempt: Attempt, sighting: Sighting) -> Ste
 def _runs(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) -> Step:
     if attempt.state is not State.STARTING:
         return Step(workload)
-    running = replace(
-        attempt, state=State.RUNNING, started_at=sighting.started_at or sighting.at, url=sighting.url
-    )
+    running = replace(attempt, state=State.RUNNING, started_at=sighting.started_at or sighting.at, url=sighting.url)
     if workload.stop is not None:  # it is already being ended: not worth a change of state
         return Step(replace(workload, attempt=replace(running, state=State.STARTING)))
     place = f"running on {attempt.lease.node}"
@@ -195,9 +193,7 @@ def _ended(workload: Workload, attempt: Attempt, sighting: Sighting, now: float)
         return _finish(workload, attempt, State.LOST, reason, now)
     if code == 0:
         return _finish(workload, attempt, State.SUCCEEDED, "ended well, exit code 0", now)
-    return _finish(
-        workload, attempt, State.FAILED, sighting.detail or _exit_in_words(code, sighting.oom), now
-    )
+    return _finish(workload, attempt, State.FAILED, sighting.detail or _exit_in_words(code, sighting.oom), now)
 
 
 def _exit_in_words(code: int, oom: bool) -> str:

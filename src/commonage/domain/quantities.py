@@ -33,9 +33,7 @@ def parse_memory(text: str | int, *, field: str = "memory") -> int:
     """
     if isinstance(text, int):
         if text <= 0:
-            raise InvalidInput(
-                f"{field} must be more than nothing, not {text} MiB", field=field, code="invalid-memory"
-            )
+            raise InvalidInput(f"{field} must be more than nothing, not {text} MiB", field=field, code="invalid-memory")
         return text
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
@@ -48,9 +46,7 @@ def parse_memory(text: str | int, *, field: str = "memory") -> int:
     scale = _scale(unit)
     mib = -(-int(Decimal(match["number"]) * scale) // 1024**2)
     if mib <= 0:
-        raise InvalidInput(
-            f"{field} must be more than nothing, not {_asked(text)}", field=field, code="invalid-memory"
-        )
+        raise InvalidInput(f"{field} must be more than nothing, not {_asked(text)}", field=field, code="invalid-memory")
     return mib
 
 

@@ -108,17 +108,13 @@ def _amount(amount: str, asked: object) -> GpuRequest | None:
     if re.fullmatch(r"\d{1,6}", amount, re.ASCII):
         whole = int(amount)
         if whole > MAX_WHOLE_GPUS:
-            raise _invalid(
-                asked, f"is more than {MAX_WHOLE_GPUS} cards; for VRAM add a unit, like {amount}MiB"
-            )
+            raise _invalid(asked, f"is more than {MAX_WHOLE_GPUS} cards; for VRAM add a unit, like {amount}MiB")
         return GpuRequest(whole=whole) if whole else None
     if re.fullmatch(r"\d*\.\d{1,6}|\d{1,4}/\d{1,4}", amount, re.ASCII):
         return _fraction(amount, asked)
     if re.fullmatch(r"\d.*[A-Za-z]", amount, re.ASCII):
         return GpuRequest(vram_mib=parse_memory(amount, field="gpus"))
-    raise _invalid(
-        asked, "is not a share of a GPU; write 2 (cards), 0.25 or 1/3 (of a card), 6GiB (VRAM) or A100:1"
-    )
+    raise _invalid(asked, "is not a share of a GPU; write 2 (cards), 0.25 or 1/3 (of a card), 6GiB (VRAM) or A100:1")
 
 
 def _fraction(amount: str, asked: object) -> GpuRequest | None:

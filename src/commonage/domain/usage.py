@@ -31,8 +31,4 @@ class Prices:
 
     def cost(self, usage: Usage) -> float:
         """What `usage` costs."""
-        return (
-            usage.gpu_gib_h * self.gpu_gib_h
-            + usage.cpu_h * self.cpu_h
-            + usage.memory_gib_h * self.memory_gib_h
-        )
+        return usage.gpu_gib_h * self.gpu_gib_h + usage.cpu_h * self.cpu_h + usage.memory_gib_h * self.memory_gib_h

@@ -14,7 +14,6 @@ from commonage.domain.fleet import Node
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, Kind, State, Workload
 
-
 T = TypeVar("T")
 
 

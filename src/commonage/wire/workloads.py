@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 KindName = Literal["session", "job", "service"]
-StateName = Literal[
-    "held", "queued", "starting", "running", "succeeded", "failed", "stopped", "timed_out", "lost"
-]
+StateName = Literal["held", "queued", "starting", "running", "succeeded", "failed", "stopped", "timed_out", "lost"]
 # Text that a database and a terminal can carry: no NUL, no lone surrogate (pydantic refuses those), no control characters.
 PlainText = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")]
 Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=131_072)]
@@ -141,9 +139,7 @@ class WorkloadOut(BaseModel):
     url: str | None
     bundle: str | None
     key: str | None
-    internal_url: str | None = Field(
-        None, description="Where it answers on the site's network; for the hub only."
-    )
+    internal_url: str | None = Field(None, description="Where it answers on the site's network; for the hub only.")
 
 
 class SubmitOut(BaseModel):
@@ -160,9 +156,7 @@ class WorkloadPage(BaseModel):
 
     items: list[WorkloadOut]
     next_cursor: str | None
-    counts: dict[str, int] = Field(
-        default_factory=dict, description="Of all that match, by state; with counts=true."
-    )
+    counts: dict[str, int] = Field(default_factory=dict, description="Of all that match, by state; with counts=true.")
 
 
 class StopIn(Strict):
