@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
+ACCEPTANCE = "tests/acceptance/"
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 POSTGRES_VARIABLE = "COMMONAGE_TEST_POSTGRES_URL"
 INSTALL_HINT = "run `make test INSTALL=1` as root, which installs it from Debian"
@@ -32,7 +34,10 @@ class Machinery(NamedTuple):
 
 def chromium_path() -> str | None:
     """Return the path of Debian's Chromium (or Chrome), the only browser the tests use; None where there is none."""
-    return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    return next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
+        None,
+    )
 
 
 def _may_limit_memory() -> bool:
@@ -77,16 +82,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each file to one worker, all acceptance tests to the same one, and begin with those, the longest."""
-    items.sort(key=lambda item: _room(item) != "acceptance")
-    for item in items:
-        group = "acceptance" if _room(item) == "acceptance" else item.path.relative_to(item.config.rootpath).as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Begin with the acceptance tests, the longest."""
+    items.sort(key=lambda item: not item.nodeid.startswith(ACCEPTANCE))
 
 
-def _room(item: pytest.Item) -> str:
-    """Return the folder under tests/ that a test stands in."""
-    return item.path.relative_to(item.config.rootpath).parts[1]
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    """Give each file to one worker, and all acceptance tests to the same one: each of them starts whole systems."""
+
+    class ByFileAndSystem(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return ACCEPTANCE if nodeid.startswith(ACCEPTANCE) else super()._split_scope(nodeid)
+
+    return ByFileAndSystem(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
