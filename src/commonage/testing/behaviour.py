@@ -1,0 +1,71 @@
+"""What a program of a test does, in words that a fake engine acts out and a shell can really do.
+
+The engine contract writes its programs as behaviours; an engine that runs real programs takes
+`shell_command`, the fake engine takes the behaviour itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TERMINATED = 143
+KILLED = 137
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """One program, and how its start goes.
+
+    It prints `prints` and `NAME=value` of every variable in `shows` at once, then lasts `lasts_s` seconds
+    (None: until it is ended) and exits with `exit_code` (128 and more: by that signal; None: nobody learns
+    it). At SIGTERM it dies, or exits with `on_term_exit`, or does not care (`ignores_term`). `leaves_child`:
+    it leaves a process behind in a session of its own that does not care either. `oom`: it takes more memory
+    than it may. `holds_mib` is the memory it holds while it lasts.
+
+    The rest only fakes can do: `start_delay_s` and `start_detail` while starting, `refuses` (start raises
+    EngineFailure with these words, `refusal_retryable` or not), `vanishes_after_s` (seconds of running after
+    which it is gone and never sighted again).
+    """
+
+    lasts_s: float | None = 0.0
+    exit_code: int | None = 0
+    prints: tuple[str, ...] = ()
+    shows: tuple[str, ...] = ()
+    ignores_term: bool = False
+    on_term_exit: int | None = None
+    leaves_child: bool = False
+    oom: bool = False
+    holds_mib: int = 1
+    start_delay_s: float = 0.0
+    start_detail: str = "starting"
+    refuses: str | None = None
+    refusal_retryable: bool = False
+    vanishes_after_s: float | None = None
+
+
+def shell_command(behaviour: Behaviour) -> tuple[str, ...]:
+    """A command for a POSIX shell that does what `behaviour` says, as far as a program can."""
+    lines = []
+    if behaviour.ignores_term:
+        lines.append("trap '' TERM")
+    elif behaviour.on_term_exit is not None:
+        # `wait` returns at the signal, a foreground sleep would not.
+        lines.append(f"trap 'kill $sleeper; exit {behaviour.on_term_exit}' TERM")
+    if behaviour.leaves_child:
+        lines.append("""(trap '' TERM; exec setsid sh -c 'echo "child $$"; exec sleep 300') &""")
+    lines += [f"printf '%s\\n' '{_quoted(text)}'" for text in behaviour.prints]
+    lines += [f"printf '%s\\n' \"{name}=${name}\"" for name in behaviour.shows]
+    if behaviour.oom:
+        # A variable that doubles until there is no more memory to double in.
+        lines.append('x=0123456789abcdef; while :; do x="$x$x"; done')
+    if behaviour.lasts_s is None or behaviour.lasts_s > 0:
+        lines.append(f"sleep {300 if behaviour.lasts_s is None else behaviour.lasts_s} & sleeper=$!")
+        # A signal that is caught ends `wait` early: look again whether the sleeper is still there.
+        lines.append("while kill -0 $sleeper 2>/dev/null; do wait $sleeper; done")
+    code = behaviour.exit_code or 0
+    lines.append(f"kill -{code - 128} $$" if code > 128 else f"exit {code}")
+    return ("sh", "-c", "\n".join(lines))
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "'\\''")

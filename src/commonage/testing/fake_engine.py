@@ -1,0 +1,324 @@
+"""An engine without machines: runs are acted out by the clock, and everything that can go wrong can be ordered.
+
+Used by the tests of control, API and portal, and held to the engine contract itself. Deterministic: with a
+fake clock the same calls give the same sightings. What outlives an engine (its runs, logs, environments) is a
+`FakeWorld`; a new engine on the same world is the old one after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
+from commonage.domain.errors import EngineFailure, NotFound
+from commonage.domain.fleet import NodeReport
+from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, Seen, Sighting
+from commonage.ports.clock import Clock
+from commonage.testing.behaviour import TERMINATED, Behaviour
+from commonage.testing.fake_run import FakeLog, FakeRun
+
+Matcher = Callable[[Order], bool]
+_FIRST_PORT = 20_000
+_POLL_S = 0.1
+
+
+@dataclass(slots=True)
+class FakeWorld:
+    """What outlives an engine. `starts` counts how often each attempt really ran: never more than once."""
+
+    runs: dict[str, FakeRun] = field(default_factory=dict)
+    logs: dict[str, FakeLog] = field(default_factory=dict)
+    stopped_early: set[str] = field(default_factory=set)
+    environments: dict[str, EnvironmentStatus] = field(default_factory=dict)
+    starts: Counter[str] = field(default_factory=Counter)
+    next_port: int = _FIRST_PORT
+
+
+class FakeEngine:
+    """The engine port, acted out.
+
+    `default` is what every order does that no rule of `behave` matches: by default it runs for no time and
+    ends with 0. Set `outage` to a sentence to have every call raise a retryable EngineFailure; `repeats` to
+    have `watch` yield each sighting that many more times; `broken_environments[name]` to a sentence to have
+    that environment fail.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        nodes: Iterable[NodeReport],
+        clock: Clock,
+        *,
+        world: FakeWorld | None = None,
+        default: Behaviour | None = None,
+    ) -> None:
+        self._site = site
+        self._nodes = {node.name: node for node in nodes}
+        self._clock = clock
+        self._rules: list[tuple[Matcher, Behaviour]] = []
+        self._changed = asyncio.Event()
+        self._watchers: list[deque[Sighting]] = []
+        self._told: dict[str, Seen] = {}
+        self.world = world or FakeWorld()
+        self._lively = dict(self.world.runs)  # may still change
+        self.default = default or Behaviour()
+        self.outage: str | None = None
+        self.repeats = 0
+        self.broken_environments: dict[str, str] = {}
+        self.prepare_s = 0.0
+
+    # --- what a test orders -------------------------------------------------------------------------------
+
+    def behave(
+        self,
+        behaviour: Behaviour,
+        *,
+        name: str | None = None,
+        command: tuple[str, ...] | None = None,
+        attempt_id: str | None = None,
+        times: int | None = None,
+    ) -> None:
+        """Orders that match all that is given act like `behaviour`.
+
+        Later rules win. `times`: only so many starts.
+        """
+        left = times
+
+        def matches(order: Order) -> bool:
+            nonlocal left
+            wanted = ((name, order.name), (command, order.command), (attempt_id, order.attempt_id))
+            if left == 0 or any(wish is not None and wish != had for wish, had in wanted):
+                return False
+            left = None if left is None else left - 1
+            return True
+
+        self._rules.insert(0, (matches, behaviour))
+
+    def end(self, attempt_id: str, exit_code: int | None = 0, detail: str = "") -> None:
+        """Have it end now, with this code (None: lost)."""
+        self.world.runs[attempt_id].cut(self._clock.now(), exit_code, detail)
+        self._notice()
+
+    def lose(self, attempt_id: str) -> None:
+        """Have it vanish without a word: no sighting mentions it any more."""
+        self.world.runs[attempt_id].gone = True
+        self._notice()
+
+    def lose_node(self, name: str) -> None:
+        """The machine goes away with all that ran on it.
+
+        It is not reported any more, nor are its attempts.
+        """
+        self._nodes.pop(name, None)
+        for run in self._living():
+            if run.order.lease.node == name:
+                run.gone = True
+        self._notice()
+
+    def add_node(self, node: NodeReport) -> None:
+        """A machine comes, comes back, or reports something else than before."""
+        self._nodes[node.name] = node
+
+    def say(self, attempt_id: str, text: str) -> None:
+        """It prints a line."""
+        self.world.logs[attempt_id].write(text)
+        self._notice()
+
+    def repeat(self, attempt_id: str) -> None:
+        """Sight it once more in `watch`, though nothing changed."""
+        self._tell(self.world.runs[attempt_id].sighting(self._clock.now()))
+
+    # --- the port -----------------------------------------------------------------------------------------
+
+    @property
+    def site(self) -> str:
+        """The name of its site."""
+        return self._site
+
+    def capabilities(self) -> Capabilities:
+        """Everything, for nothing is real."""
+        return Capabilities("fake", limits_memory=True, limits_cpu=True, notes=("Nothing is really run.",))
+
+    async def open(self) -> None:
+        """Nothing to find: the world is still there."""
+        self._check()
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    async def start(self, order: Order) -> None:
+        """Begin the run, or refuse it as ordered."""
+        self._check()
+        if order.attempt_id in self.world.runs:
+            return
+        behaviour = next((behaves for matches, behaves in self._rules if matches(order)), self.default)
+        if behaviour.refuses is not None:
+            raise EngineFailure(behaviour.refuses, retryable=behaviour.refusal_retryable)
+        if order.lease.node not in self._nodes:
+            raise EngineFailure(f"there is no node {order.lease.node}", retryable=True)
+        self._begin(order, behaviour)
+
+    async def stop(self, attempt_id: str, grace_s: float) -> None:
+        """End the run as its behaviour says."""
+        self._check()
+        run = self.world.runs.get(attempt_id)
+        if run is None:
+            self.world.stopped_early.add(attempt_id)
+        else:
+            run.stop(self._clock.now(), grace_s)
+        self._notice()
+
+    async def forget(self, attempt_id: str) -> None:
+        """Do not sight it any more."""
+        self._check()
+        run = self.world.runs.get(attempt_id)
+        if run is not None and run.seen(self._clock.now()) is Seen.ENDED:
+            run.forgotten = True
+
+    async def sightings(self) -> Sequence[Sighting]:
+        """All that is there."""
+        self._check()
+        now = self._clock.now()
+        return [run.sighting(now) for run in self._living()]
+
+    async def watch(self) -> AsyncGenerator[Sighting]:
+        """Sightings as time and orders change them."""
+        mine: deque[Sighting] = deque()
+        self._notice()
+        self._watchers.append(mine)
+        try:
+            while True:
+                while mine:
+                    yield mine.popleft()
+                await self._until_change()
+                self._notice()
+        finally:
+            self._watchers.remove(mine)
+
+    async def logs(
+        self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
+    ) -> AsyncGenerator[LogLine]:
+        """Its lines."""
+        self._check()
+        log = self.world.logs.get(attempt_id)
+        if log is None:
+            raise NotFound(f"there is no log of {attempt_id}", code="log-not-found")
+        position = offset if tail is None else max(offset, log.tail_offset(tail))
+        while True:
+            ended = self.world.runs[attempt_id].seen(self._clock.now()) is Seen.ENDED
+            for line in log.lines(position):
+                yield line
+                position = line.offset
+            if ended or not follow:
+                return
+            await self._clock.sleep(_POLL_S)
+
+    async def measure(self) -> Sequence[Measurement]:
+        """What each running attempt would use."""
+        self._check()
+        now = self._clock.now()
+        return [run.measurement(now) for run in self._living() if run.seen(now) is Seen.RUNNING]
+
+    async def nodes(self) -> Sequence[NodeReport]:
+        """The machines that are there."""
+        self._check()
+        return list(self._nodes.values())
+
+    async def prepare(self, environment: Environment) -> None:
+        """Ready after `prepare_s`, or broken as ordered."""
+        self._check()
+        self._stands(environment.name, EnvironmentState.BUILDING, "preparing")
+        await self._clock.sleep(self.prepare_s)
+        reason = self.broken_environments.get(environment.name)
+        if reason is not None:
+            self._stands(environment.name, EnvironmentState.FAILED, reason)
+            raise EngineFailure(f"environment {environment.name} cannot be prepared: {reason}")
+        self._stands(environment.name, EnvironmentState.READY, "")
+
+    async def environments(self) -> Sequence[EnvironmentStatus]:
+        """All that were asked for."""
+        self._check()
+        return list(self.world.environments.values())
+
+    # --- how it is acted out ------------------------------------------------------------------------------
+
+    def _begin(self, order: Order, behaviour: Behaviour) -> None:
+        now, world = self._clock.now(), self.world
+        run = FakeRun(order, behaviour, now)
+        log = world.logs.setdefault(order.attempt_id, FakeLog())
+        world.runs[order.attempt_id] = self._lively[order.attempt_id] = run
+        broken = self.broken_environments.get(order.environment.name)
+        if order.attempt_id in world.stopped_early:
+            run.cut_at, run.cut_code, run.cut_detail = now, TERMINATED, "stopped before it started"
+        elif broken is not None:
+            self._stands(order.environment.name, EnvironmentState.FAILED, broken)
+            detail = f"environment {order.environment.name} cannot be prepared: {broken}"
+            run.cut_at, run.cut_code, run.cut_detail = now, 1, detail
+        else:
+            self._stands(order.environment.name, EnvironmentState.READY, "")
+            world.starts[order.attempt_id] += 1
+            self._act(run, log)
+        self._notice()
+
+    def _act(self, run: FakeRun, log: FakeLog) -> None:
+        order, port = run.order, ""
+        if order.wants_port:
+            port, self.world.next_port = str(self.world.next_port), self.world.next_port + 1
+            run.url = f"http://127.0.0.1:{port}"
+        given = {name: value.replace("{port}", port) for name, value in (*order.variables, *order.secrets)}
+        given |= {"COMMONAGE_ATTEMPT_ID": order.attempt_id, "COMMONAGE_WORKLOAD_ID": order.workload_id}
+        given["COMMONAGE_USER"] = order.owner
+        for text in run.behaviour.prints:
+            log.write(text)
+        for name in run.behaviour.shows:
+            log.write(f"{name}={given.get(name, '')}")
+
+    def _stands(self, name: str, state: EnvironmentState, detail: str) -> None:
+        self.world.environments[name] = EnvironmentStatus(name, self._site, state, detail)
+
+    def _check(self) -> None:
+        if self.outage is not None:
+            raise EngineFailure(self.outage, retryable=True)
+
+    def _living(self) -> list[FakeRun]:
+        now = self._clock.now()
+        return [run for run in self.world.runs.values() if not run.is_gone(now)]
+
+    def _notice(self) -> None:
+        """Tell the watchers what looks different since they were told last."""
+        now = self._clock.now()
+        for attempt_id, run in list(self._lively.items()):
+            if run.is_gone(now):
+                del self._lively[attempt_id]
+                continue
+            sighting = run.sighting(now)
+            if sighting.seen is Seen.ENDED:
+                del self._lively[attempt_id]
+            if self._told.get(attempt_id) is not sighting.seen:
+                self._told[attempt_id] = sighting.seen
+                for _ in range(1 + self.repeats):
+                    self._tell(sighting)
+        self._changed.set()
+
+    def _tell(self, sighting: Sighting) -> None:
+        for queue in self._watchers:
+            queue.append(sighting)
+        self._changed.set()
+
+    async def _until_change(self) -> None:
+        """Return once something was ordered, or the clock reaches the next instant at which a run looks different."""
+        self._changed.clear()
+        now = self._clock.now()
+        instants = [at for run in self._lively.values() if (at := run.changes_at(now)) is not None]
+        ordered = asyncio.ensure_future(self._changed.wait())
+        waits: set[asyncio.Future[object]] = {ordered}  # type: ignore[arg-type]  # it is only waited for
+        if instants:
+            waits.add(asyncio.ensure_future(self._clock.sleep(min(instants) - now)))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in waits:
+                waiting.cancel()

@@ -1,0 +1,132 @@
+"""One attempt in the fake engine's world: everything about it follows from when it began and what the time is.
+
+Called by `fake_engine` only. Pure: no clock of its own, nothing waits here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from commonage.domain.sightings import LogLine, Measurement, Order, Seen, Sighting
+from commonage.testing.behaviour import KILLED, TERMINATED, Behaviour
+
+
+@dataclass(slots=True)
+class FakeRun:
+    """An attempt that was started at `began_at`.
+
+    `cut_at` and `cut_code`: when and how it was ended from outside.
+    """
+
+    order: Order
+    behaviour: Behaviour
+    began_at: float
+    url: str | None = None
+    cut_at: float | None = None
+    cut_code: int | None = None
+    cut_detail: str = ""
+    forgotten: bool = False
+    gone: bool = False
+
+    @property
+    def runs_at(self) -> float:
+        """When it leaves `starting`."""
+        return self.began_at + self.behaviour.start_delay_s
+
+    @property
+    def ends_at(self) -> float | None:
+        """When it ends, as far as is known now; None: not by itself."""
+        own = None if self.behaviour.lasts_s is None else self.runs_at + self.behaviour.lasts_s
+        if self.cut_at is None:
+            return own
+        return self.cut_at if own is None else min(own, self.cut_at)
+
+    def stop(self, now: float, grace_s: float) -> None:
+        """SIGTERM at `now`, SIGKILL after the grace; an earlier end stays."""
+        if now < self.runs_at:
+            self.cut(now, TERMINATED, "stopped before it started")
+        elif self.behaviour.ignores_term:
+            self.cut(now + grace_s, KILLED, "")
+        else:
+            own = self.behaviour.on_term_exit
+            self.cut(now, TERMINATED if own is None else own, "")
+
+    def cut(self, at: float, code: int | None, detail: str) -> None:
+        """It ends at `at` with `code`, unless it ends before."""
+        if self.ends_at is None or at < self.ends_at:
+            self.cut_at, self.cut_code, self.cut_detail = at, code, detail
+
+    def seen(self, now: float) -> Seen:
+        """What an onlooker sees."""
+        if self.ends_at is not None and self.ends_at <= now:
+            return Seen.ENDED
+        return Seen.RUNNING if self.runs_at <= now else Seen.STARTING
+
+    def is_gone(self, now: float) -> bool:
+        """True when nobody sights it any more."""
+        after = self.behaviour.vanishes_after_s
+        return self.forgotten or self.gone or (after is not None and self.runs_at + after <= now)
+
+    def changes_at(self, now: float) -> float | None:
+        """The next instant after `now` at which it looks different; None when none is known."""
+        instants = [at for at in (self.runs_at, self.ends_at) if at is not None and at > now]
+        return min(instants, default=None)
+
+    def sighting(self, now: float) -> Sighting:
+        """What is seen of it at `now`."""
+        seen, node, behaviour = self.seen(now), self.order.lease.node, self.behaviour
+        if seen is Seen.STARTING:
+            return Sighting(self.order.attempt_id, seen, self.began_at, node, behaviour.start_detail)
+        ended_at = self.ends_at
+        if seen is Seen.RUNNING or ended_at is None:
+            return Sighting(self.order.attempt_id, seen, self.runs_at, node, url=self.url,
+            started_at=self.runs_at)
+        was_cut = self.cut_at is not None and self.cut_at == ended_at
+        started_at = self.runs_at if self.runs_at <= ended_at else None
+        return Sighting(
+            self.order.attempt_id,
+            seen,
+            ended_at,
+            node,
+            detail=self.cut_detail if was_cut else "",
+            exit_code=self.cut_code if was_cut else behaviour.exit_code,
+            oom=behaviour.oom and not was_cut,
+            started_at=started_at,
+        )
+
+    def measurement(self, now: float) -> Measurement:
+        """One core all the time, and the memory that its behaviour holds."""
+        cpu_s = max(0.0, now - self.runs_at)
+        return Measurement(self.order.attempt_id, cpu_s, self.behaviour.holds_mib, (self._pid,))
+
+    @property
+    def _pid(self) -> int:
+        return 1_000_000 + sum(map(ord, self.order.attempt_id))
+
+
+@dataclass(slots=True)
+class FakeLog:
+    """The output of an attempt: bytes, like a file."""
+
+    content: bytes = b""
+    ends: list[int] = field(default_factory=list)
+
+    def write(self, text: str) -> None:
+        """Append one line."""
+        self.content += text.encode() + b"\n"
+        self.ends.append(len(self.content))
+
+    def lines(self, offset: int) -> list[LogLine]:
+        """The lines that end behind byte `offset`, the first one cut where it lies in the middle of a line."""
+        found, start = [], offset
+        for end in self.ends:
+            if end > offset:
+                found.append(LogLine(self.content[start : end - 1].decode(), end))
+                start = end
+        return found
+
+    def tail_offset(self, count: int) -> int:
+        """The byte at which the last `count` lines begin."""
+        if count <= 0:
+            return len(self.content)
+        return self.ends[-count - 1] if count < len(self.ends) else 0
