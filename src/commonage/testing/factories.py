@@ -1,0 +1,170 @@
+"""Domain objects for tests, each whole and plausible, made from the few fields that a test cares about.
+
+Every test room calls these. Ids rise from call to call, as real ones do. What random objects look like stands in
+`strategies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any, Final
+
+from commonage.domain.environments import Environment
+from commonage.domain.events import Event, EventKind
+from commonage.domain.fleet import Device, Lease, Node, NodeReport, NodeState, Share
+from commonage.domain.ids import IdSequence, attempt_id
+from commonage.domain.requests import Request, parse_gpus
+from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
+
+NOW: Final = 1_700_000_000.0
+"""The instant at which everything here happens unless told otherwise; FakeClock starts there."""
+
+SITE: Final = "here"
+NODE: Final = "node-1"
+MODEL: Final = "A30"
+CARD_MIB: Final = 24 * 1024
+
+_ids = IdSequence()
+_card_numbers = count()
+
+
+def workload_id(at: float = NOW) -> str:
+    """A new id, greater than all before it."""
+    return _ids.next(at, 0)
+
+
+def request(cpus_milli: int = 1000, memory_mib: int = 1024, gpus: str | None = None) -> Request:
+    """A request; `gpus` as users write it: `2`, `0.25`, `6GiB`, `A30:1`."""
+    return Request(cpus_milli, memory_mib, parse_gpus(gpus))
+
+
+def spec(*, gpus: str | None = None, **fields: Any) -> Spec:
+    """What Ann asks: a job that runs `true`. `fields` are those of Spec; `gpus` replaces those of its request."""
+    base = Spec(
+        kind=fields.get("kind", Kind.JOB),
+        name="job",
+        owner="ann",
+        tenant="lab",
+        environment="python",
+        command=() if fields.get("kind") is Kind.SESSION else ("true",),
+    )
+    made = replace(base, **fields)
+    return replace(made, request=replace(made.request, gpu=parse_gpus(gpus))) if gpus is not None else made
+
+
+def device(index: int = 0, *, uuid: str | None = None, memory_mib: int = CARD_MIB, **fields: Any) -> Device:
+    """A healthy simulated card of 24 GiB; `fields` are those of Device."""
+    name = uuid or f"GPU-{next(_card_numbers):08x}"
+    return replace(Device(name, index, MODEL, memory_mib, simulated=True), **fields)
+
+
+def node(
+    name: str = NODE,
+    devices: Sequence[Device] | int = 0,
+    *,
+    cpus_milli: int = 8000,
+    memory_mib: int = 32 * 1024,
+    **fields: Any,
+) -> Node:
+    """A ready machine with these cards, or that many; `fields` are those of Node, and of its report `labels`, `faults`
+    and `disk_free_mib`.
+    """
+    cards = [device(i, uuid=f"GPU-{name}-{i}") for i in range(devices)] if isinstance(devices, int) else devices
+    of_report = {key: fields.pop(key) for key in ("labels", "faults", "disk_free_mib") if key in fields}
+    report = replace(NodeReport(name, cpus_milli, memory_mib, tuple(cards)), **of_report)
+    return replace(Node(name, SITE, "fake", NodeState.READY, report, seen_at=NOW), **fields)
+
+
+def share(card: Device | None = None, *, memory_mib: int | None = None, compute_milli: int | None = None) -> Share:
+    """A part of a card, all of it unless `memory_mib` says less; compute in proportion unless told."""
+    card = card or device()
+    held = card.memory_mib if memory_mib is None else memory_mib
+    compute = held * 1000 // card.memory_mib if compute_milli is None else compute_milli
+    return Share(
+        card.uuid,
+        card.index,
+        card.model,
+        held,
+        compute,
+        whole=held == card.memory_mib,
+        device_memory_mib=card.memory_mib,
+        simulated=card.simulated,
+        isolation=card.isolation,
+    )
+
+
+def lease(attempt: str | None = None, *, node: str = NODE, shares: Sequence[Share] = (), **fields: Any) -> Lease:
+    """A hold of one core and 1 GiB on a node, with these shares; `fields` are those of Lease."""
+    base = Lease(attempt or attempt_id(workload_id(), 1), node, 1000, 1024, tuple(shares), at=NOW)
+    return replace(base, **fields)
+
+
+def attempt(workload: str | None = None, number: int = 1, state: State = State.RUNNING, **fields: Any) -> Attempt:
+    """The `number`-th try at running a workload, leased and started at NOW; ended ten seconds later if it ended.
+
+    `fields` are those of Attempt; a `lease` among them is taken as it is.
+    """
+    workload = workload or workload_id()
+    name = attempt_id(workload, number)
+    held = fields.pop("lease", None) or lease(name)
+    made = Attempt(name, workload, number, state, held, started_at=None if state is State.STARTING else NOW)
+    if state.is_terminal:
+        code = {State.SUCCEEDED: 0, State.LOST: None}.get(state, 1)
+        made = replace(made, ended_at=NOW + 10, exit_code=code)
+    return replace(made, **fields)
+
+
+_OF_WORKLOAD = frozenset(
+    {"id", "submitted_at", "since", "reason", "array_index", "stop", "attempt", "not_before", "warned", "version"}
+)
+
+
+def workload(state: State = State.QUEUED, *, spec_: Spec | None = None, **fields: Any) -> Workload:
+    """A workload in `state`. `fields` are those of Workload or of `spec()` (`name`, `owner`, `kind`, `gpus` …).
+
+    With `spec_` it is of this very spec, shared. One that does not wait gets an attempt on NODE in the same state,
+    unless `attempt` says otherwise.
+    """
+    own = {key: fields.pop(key) for key in list(fields) if key in _OF_WORKLOAD}
+    if spec_ is not None and fields:
+        raise TypeError(f"spec_ is taken as it is; {sorted(fields)} cannot change it")
+    name = own.pop("id", None) or workload_id()
+    made = Workload(name, spec_ or spec(**fields), state, submitted_at=NOW, since=NOW)
+    if "attempt" not in own and not state.waits:
+        own["attempt"] = attempt(name, state=state)
+    return replace(made, **own)
+
+
+def array(size: int, **fields: Any) -> list[Workload]:
+    """An array of `size` queued jobs that share one spec, oldest first; `fields` as for `spec()`."""
+    first = workload_id()
+    shared = spec(array_id=first, array_size=size, **fields)
+    names = [first, *(workload_id() for _ in range(size - 1))]
+    return [workload(id=name, spec_=shared, array_index=index) for index, name in enumerate(names)]
+
+
+def changed(before: Workload, **fields: Any) -> Workload:
+    """The same workload one version later, ready to be an update; `fields` are those of Workload."""
+    return replace(before, version=before.version + 1, **fields)
+
+
+def event(seq: int = 0, of: Workload | None = None, kind: EventKind = EventKind.QUEUED, **fields: Any) -> Event:
+    """Something that happened at NOW, to `of` if given; `fields` are those of Event."""
+    made = Event(kind, NOW, str(kind), seq=seq)
+    if of is not None:
+        made = replace(
+            made,
+            workload_id=of.id,
+            attempt_id=of.attempt.id if of.attempt else None,
+            owner=of.spec.owner,
+            tenant=of.spec.tenant,
+            state=str(of.state),
+        )
+    return replace(made, **fields)
+
+
+def environment(name: str = "python", **fields: Any) -> Environment:
+    """A catalogue entry for every kind of workload; `fields` are those of Environment."""
+    return replace(Environment(name, name.capitalize(), python="python3", kinds=tuple(Kind)), **fields)

@@ -1,0 +1,281 @@
+"""The store port in memory: keeps the whole contract but durability. For tests that need a store and no database.
+
+`trouble` lets every call fail; what was committed survives `close` and `open` of the same object, so that a restart of
+the control plane can be played.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
+from commonage.domain.events import Event
+from commonage.domain.fleet import Node
+from commonage.domain.usage import Usage
+from commonage.domain.workloads import Attempt, State, Workload
+from commonage.ports.store import Batch, Filter, Page
+from commonage.store.cursors import cursor_after, read_cursor
+
+_SUBJECTS: dict[str, Callable[[Workload], str]] = {
+    "owner": lambda workload: workload.spec.owner,
+    "tenant": lambda workload: workload.spec.tenant,
+    "workload": lambda workload: workload.id,
+    "environment": lambda workload: workload.spec.environment,
+}
+
+
+@dataclass
+class Shelf:
+    """Everything there is; `numbers` are the events', `keys` lead from (owner, client key) to a workload's id."""
+
+    workloads: dict[str, Workload] = field(default_factory=dict)
+    attempts: dict[str, dict[str, Attempt]] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    numbers: set[int] = field(default_factory=set)
+    nodes: dict[tuple[str, str], Node] = field(default_factory=dict)
+    keys: dict[tuple[str, str], str] = field(default_factory=dict)
+
+
+class MemoryStore:
+    """A Store that forgets when it is garbage. Its parts are overridden by the broken ones that test the contract."""
+
+    def __init__(self) -> None:
+        self.shelf = Shelf()
+        self.trouble: CommonageError | None = None  # raised by every call while it is set
+        self.commits = 0  # how many batches were written
+        self._open = False
+
+    async def open(self) -> None:
+        """Let it be used."""
+        self._open = True
+
+    async def close(self) -> None:
+        """Let it be used no more, until it is opened again."""
+        self._open = False
+
+    async def _turn(self) -> None:
+        """Let others run, as a real database would, and fail if it is to fail."""
+        await asyncio.sleep(0)
+        if self.trouble is not None:
+            raise self.trouble
+        if not self._open:
+            raise Unavailable("the store is not open")
+
+    async def commit(self, batch: Batch) -> None:
+        """Write all or nothing."""
+        await self._turn()
+        self.check(batch)
+        self.write(batch)
+        self.commits += 1
+
+    def check(self, batch: Batch) -> None:
+        """Raise what `commit` raises, writing nothing."""
+        versions: dict[str, int] = {}
+        keys: dict[tuple[str, str], Workload] = {}
+        for workload in batch.inserts:
+            if workload.id in versions or workload.id in self.shelf.workloads:
+                raise Conflict(f"the workload {workload.id} is there already")
+            versions[workload.id] = workload.version
+            self._check_key(workload, keys)
+        for workload in batch.updates:
+            self.check_version(workload, versions)
+        numbers = {event.seq for event in batch.events}
+        if len(numbers) != len(batch.events) or not numbers.isdisjoint(self.shelf.numbers):
+            raise Conflict("an event of this number is there already")
+
+    def check_version(self, workload: Workload, versions: dict[str, int]) -> None:
+        """Raise StaleVersion unless `workload` follows what `versions` (of this batch) or the shelf has."""
+        there = self.shelf.workloads.get(workload.id)
+        before = versions.get(workload.id, there.version if there else None)
+        if before is None or before != workload.version - 1:
+            raise StaleVersion(
+                f"the workload {workload.id} was changed meanwhile: it is at version {before}, "
+                f"this change follows {workload.version - 1}"
+            )
+        versions[workload.id] = workload.version
+
+    def _check_key(self, workload: Workload, keys: dict[tuple[str, str], Workload]) -> None:
+        """Raise Conflict unless its key is free; members of one array that come together share theirs."""
+        spec = workload.spec
+        if spec.key is None:
+            return
+        first = keys.setdefault((spec.owner, spec.key), workload)
+        together = first is workload or (spec.array_id is not None and first.spec.array_id == spec.array_id)
+        if not together or (spec.owner, spec.key) in self.shelf.keys:
+            raise Conflict(f"the key {spec.key!r} was used before by {spec.owner}", code="key-taken")
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch that was checked."""
+        shelf = self.shelf
+        for workload in [*batch.inserts, *batch.updates]:
+            shelf.workloads[workload.id] = _without_secrets_at_the_end(workload)
+            if workload.attempt is not None:
+                shelf.attempts.setdefault(workload.id, {})[workload.attempt.id] = workload.attempt
+        for workload in batch.inserts:
+            if workload.spec.key is not None:
+                shelf.keys.setdefault((workload.spec.owner, workload.spec.key), workload.id)
+        for event in batch.events:
+            insort(shelf.events, event, key=lambda each: each.seq)
+            shelf.numbers.add(event.seq)
+        for node in batch.nodes:
+            shelf.nodes[node.site, node.name] = node
+
+    async def live(self) -> Sequence[Workload]:
+        """Those that have not ended, oldest first."""
+        await self._turn()
+        living = (each for each in self.shelf.workloads.values() if not each.state.is_terminal)
+        return sorted(living, key=lambda each: each.id)
+
+    async def workload(self, workload_id: str) -> Workload:
+        """One."""
+        await self._turn()
+        found = self.shelf.workloads.get(workload_id)
+        if found is None:
+            raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
+        return found
+
+    async def workload_by_key(self, owner: str, key: str) -> Workload | None:
+        """The one of this client key."""
+        await self._turn()
+        found = self.shelf.keys.get((owner, key))
+        return self.shelf.workloads[found] if found is not None else None
+
+    async def workloads(self, which: Filter, *, limit: int, cursor: str | None = None) -> Page[Workload]:
+        """A page, newest first."""
+        await self._turn()
+        before = read_cursor(cursor, which) if cursor is not None else None
+        found = sorted(
+            (each for each in self._matching(which) if before is None or each.id < before),
+            key=lambda each: each.id,
+            reverse=True,
+        )
+        page = found[:limit]
+        return Page(page, cursor_after(page[-1].id, which) if len(found) > len(page) and page else None)
+
+    async def count(self, which: Filter) -> dict[State, int]:
+        """How many in each state."""
+        await self._turn()
+        counts: dict[State, int] = {}
+        for workload in self._matching(which):
+            counts[workload.state] = counts.get(workload.state, 0) + 1
+        return counts
+
+    def _matching(self, which: Filter) -> Iterable[Workload]:
+        return (workload for workload in self.shelf.workloads.values() if matches(workload, which))
+
+    async def attempts(self, workload_id: str) -> Sequence[Attempt]:
+        """Its tries, oldest first."""
+        await self._turn()
+        return sorted(self.shelf.attempts.get(workload_id, {}).values(), key=lambda each: each.number)
+
+    async def events(
+        self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
+    ) -> Sequence[Event]:
+        """What happened, oldest first."""
+        await self._turn()
+        found = [
+            event
+            for event in self.shelf.events
+            if event.seq > after
+            and (workload_id is None or event.workload_id == workload_id)
+            and (owner is None or event.owner == owner)
+        ]
+        return found[:limit]
+
+    async def last_event_seq(self) -> int:
+        """The newest event's number."""
+        await self._turn()
+        return self.shelf.events[-1].seq if self.shelf.events else 0
+
+    async def last_workload_id(self) -> str | None:
+        """The greatest id."""
+        await self._turn()
+        return max(self.shelf.workloads, default=None)
+
+    async def usage(
+        self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
+    ) -> Sequence[Usage]:
+        """What was held within [since, until)."""
+        await self._turn()
+        if by not in _SUBJECTS:
+            raise InvalidInput(
+                f"usage is summed by {', '.join(_SUBJECTS)}, not by {by!r}", field="by", code="invalid-by"
+            )
+        sums: dict[str, Usage] = {}
+        for workload in self.shelf.workloads.values():
+            if owner not in (None, workload.spec.owner) or workload_id not in (None, workload.id):
+                continue
+            held = _held(workload, self.shelf.attempts.get(workload.id, {}).values(), since, until)
+            if held is not None:
+                subject = _SUBJECTS[by](workload)
+                sums[subject] = _added(sums.get(subject, Usage(subject, 0, 0, 0, 0, 0)), held)
+        return [sums[subject] for subject in sorted(sums)]
+
+    async def nodes(self) -> Sequence[Node]:
+        """Every machine, by site and name."""
+        await self._turn()
+        return [self.shelf.nodes[key] for key in sorted(self.shelf.nodes)]
+
+
+def matches(workload: Workload, which: Filter) -> bool:
+    """True if every field of `which` that is set fits."""
+    spec = workload.spec
+    asked: list[tuple[object, object]] = [
+        (which.owner, spec.owner),
+        (which.tenant, spec.tenant),
+        (which.node, workload.attempt.lease.node if workload.attempt else None),
+        (which.array_id, spec.array_id),
+        (which.environment, spec.environment),
+    ]
+    return (
+        all(wanted is None or wanted == there for wanted, there in asked)
+        and (which.kinds is None or spec.kind in which.kinds)
+        and (which.states is None or workload.state in which.states)
+        and (which.submitted_after is None or workload.submitted_at > which.submitted_after)
+        and (which.text is None or _has_text(workload, which.text))
+    )
+
+
+def _has_text(workload: Workload, text: str) -> bool:
+    return text.casefold() in workload.spec.name.casefold() or workload.id.startswith(text.casefold())
+
+
+def _without_secrets_at_the_end(workload: Workload) -> Workload:
+    if workload.state.is_terminal and workload.spec.secrets:
+        return replace(workload, spec=replace(workload.spec, secrets=()))
+    return workload
+
+
+def _held(workload: Workload, attempts: Iterable[Attempt], since: float, until: float) -> Usage | None:
+    """What one workload held within the window; None when nothing."""
+    held = Usage(workload.id, 1, 0, 0, 0, 0)
+    any_time = False
+    for attempt in attempts:
+        begun, ended = attempt.occupied_s
+        hours = (min(until, until if ended is None else ended) - max(since, begun)) / 3600
+        if hours <= 0:
+            continue
+        any_time = True
+        lease = attempt.lease
+        held = replace(
+            held,
+            gpu_gib_h=held.gpu_gib_h + sum(share.memory_mib for share in lease.shares) / 1024 * hours,
+            gpu_h=held.gpu_h + sum(share.compute_milli for share in lease.shares) / 1000 * hours,
+            cpu_h=held.cpu_h + lease.cpus_milli / 1000 * hours,
+            memory_gib_h=held.memory_gib_h + lease.memory_mib / 1024 * hours,
+        )
+    return held if any_time else None
+
+
+def _added(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        one.subject,
+        one.workloads + other.workloads,
+        one.gpu_gib_h + other.gpu_gib_h,
+        one.gpu_h + other.gpu_h,
+        one.cpu_h + other.cpu_h,
+        one.memory_gib_h + other.memory_gib_h,
+    )
