@@ -52,9 +52,7 @@ def open_devices(wanted: str, *, node_name: str, clock: Clock) -> Opened:
         return Opened(NoDevices(), "No GPUs: they are switched off (--gpus none).")
     if kind.startswith("simulated"):
         devices = _simulated(wanted, node_name, clock)
-        return Opened(
-            devices, f"Simulated GPUs, nothing is computed on them: {describe(devices.inventory())}."
-        )
+        return Opened(devices, f"Simulated GPUs, nothing is computed on them: {describe(devices.inventory())}.")
     try:
         return _real()
     except DevicesUnavailable as error:

@@ -59,9 +59,7 @@ def _visibility(shares: Sequence[Share]) -> dict[str, str]:
     return variables
 
 
-def _limits(
-    limited: Sequence[Share], context_mib: Mapping[str, int], default_context_mib: int
-) -> dict[str, str]:
+def _limits(limited: Sequence[Share], context_mib: Mapping[str, int], default_context_mib: int) -> dict[str, str]:
     """The limits of shares that are not whole cards: the smallest, so that they hold on every card."""
 
     def usable_mib(share: Share) -> int:

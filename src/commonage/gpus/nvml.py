@@ -21,9 +21,7 @@ from commonage.ports.devices import DeviceSample, DevicesUnavailable, ProcessMem
 
 _UNLISTED = "is no longer listed by the driver; look for `Xid` in `dmesg`; a reboot often brings it back"
 _NO_MEMORY = "does not say how much memory it has, so no share of it can be given"
-_MIG = (
-    "is in MIG mode, which hides its memory; switch that off (`nvidia-smi -i INDEX -mig 0`) to have it shared"
-)
+_MIG = "is in MIG mode, which hides its memory; switch that off (`nvidia-smi -i INDEX -mig 0`) to have it shared"
 
 
 class NvmlDevices:
@@ -67,9 +65,7 @@ class NvmlDevices:
             driver = _optional(pynvml.nvmlSystemGetDriverVersion) or ""
             seen = [self._look(index, driver) for index in range(count)]
             uuids = {device.uuid for device in seen}
-            seen += [
-                replace(old, faults=(_UNLISTED,)) for uuid, old in self._known.items() if uuid not in uuids
-            ]
+            seen += [replace(old, faults=(_UNLISTED,)) for uuid, old in self._known.items() if uuid not in uuids]
             self._trouble = self._trouble or len(seen) > count
             return tuple(sorted(seen, key=lambda device: (device.index, device.uuid)))
 
@@ -118,9 +114,7 @@ class NvmlDevices:
         self._trouble = True
         if not self._known:
             raise error
-        return tuple(
-            replace(device, faults=(f"cannot be used: {error.message}",)) for device in self._known.values()
-        )
+        return tuple(replace(device, faults=(f"cannot be used: {error.message}",)) for device in self._known.values())
 
     def _look(self, index: int, driver: str) -> Device:
         """The card at `index`, also if it does not answer."""
@@ -132,9 +126,7 @@ class NvmlDevices:
             for old in self._known.values():
                 if old.index == index:
                     return replace(old, faults=faults)
-            return Device(
-                f"GPU-UNREADABLE-{index}", index, "unreadable card", 0, faults=faults, driver=driver
-            )
+            return Device(f"GPU-UNREADABLE-{index}", index, "unreadable card", 0, faults=faults, driver=driver)
         self._known[device.uuid] = device
         return device
 

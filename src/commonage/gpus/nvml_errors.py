@@ -73,18 +73,13 @@ def unavailable(error: Any) -> DevicesUnavailable:
     """What to raise for an NVMLError of a call that concerns the driver as a whole."""
     sentence = _DRIVER.get(error.value)
     if sentence is None:
-        sentence = (
-            f"NVIDIA's management library answers {str(error)!r} (code {error.value}): try `nvidia-smi`"
-        )
+        sentence = f"NVIDIA's management library answers {str(error)!r} (code {error.value}): try `nvidia-smi`"
     return DevicesUnavailable(sentence, retryable=error.value in _DRIVER_RETRYABLE)
 
 
 def fault(error: Any) -> str:
     """The fault of a card for an NVMLError of a call that concerns it alone."""
-    return (
-        _CARD.get(error.value)
-        or f"does not answer: {str(error)!r} (NVML code {error.value}); try `nvidia-smi`"
-    )
+    return _CARD.get(error.value) or f"does not answer: {str(error)!r} (NVML code {error.value}); try `nvidia-smi`"
 
 
 def is_absent(error: Any) -> bool:

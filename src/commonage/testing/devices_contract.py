@@ -1,0 +1,122 @@
+"""What every implementation of the device port must keep, as tests to inherit.
+
+Inherit `DevicesContract` in a test module and give it a fixture `devices` with an open implementation that
+has at least one card. Run on simulated cards and on NVML with a fake driver; a real machine can run it the
+same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from commonage.domain.fleet import Device, Lease, Share
+from commonage.ports.devices import Devices
+
+_LIMITS = (
+    "NVIDIA_GPU_MEMORY_LIMIT",
+    "NVIDIA_GPU_MEMORY_REQUEST",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "CUPY_GPU_MEMORY_LIMIT",
+)
+
+
+def share_of(device: Device, memory_mib: int | None = None) -> Share:
+    """A share of `memory_mib` of the device, its compute in proportion; all of it without an amount."""
+    whole = memory_mib is None
+    memory = device.memory_mib if memory_mib is None else memory_mib
+    return Share(
+        device_uuid=device.uuid,
+        device_index=device.index,
+        model=device.model,
+        memory_mib=memory,
+        compute_milli=1000 if whole else max(1, memory * 1000 // device.memory_mib),
+        whole=whole,
+        device_memory_mib=device.memory_mib,
+        simulated=device.simulated,
+        isolation=device.isolation,
+    )
+
+
+def lease_of(attempt_id: str, shares: Sequence[Share], at: float = 0.0) -> Lease:
+    """A lease of these shares and a little of the machine."""
+    return Lease(attempt_id, node="here", cpus_milli=1000, memory_mib=1024, shares=tuple(shares), at=at)
+
+
+class DevicesContract:
+    """Inherit, and give a fixture `devices`."""
+
+    def test_devices_are_told_apart(self, devices: Devices) -> None:
+        """Uuids are unique, as indexes are, and the list is by index."""
+        cards = devices.inventory()
+        assert cards
+        assert len({card.uuid for card in cards}) == len(cards)
+        assert [card.index for card in cards] == sorted({card.index for card in cards})
+
+    def test_a_healthy_device_can_be_shared(self, devices: Devices) -> None:
+        """It has a uuid, a model, and memory."""
+        healthy = [card for card in devices.inventory() if not card.faults]
+        assert healthy
+        assert all(card.uuid and card.model and card.memory_mib > 0 for card in healthy)
+
+    def test_the_inventory_is_stable(self, devices: Devices) -> None:
+        """Asked twice, the same cards."""
+        assert list(devices.inventory()) == list(devices.inventory())
+
+    def test_every_healthy_device_is_measured(self, devices: Devices) -> None:
+        """Once each, and nothing else is."""
+        healthy = {card.uuid for card in devices.inventory() if not card.faults}
+        measured = [sample.uuid for sample in devices.measure()]
+        assert healthy <= set(measured)
+        assert len(measured) == len(set(measured))
+
+    def test_figures_are_possible(self, devices: Devices) -> None:
+        """Whatever is held: memory within the card, utilisation within 0..1, no process with less than nothing."""
+        cards = {card.uuid: card for card in devices.inventory()}
+        for held in ([], [lease_of("a-1", [share_of(card)]) for card in cards.values()], []):
+            devices.note_held(held)
+            for sample in devices.measure():
+                card = cards[sample.uuid]
+                assert sample.memory_used_mib is None or 0 <= sample.memory_used_mib <= card.memory_mib
+                assert sample.utilisation is None or 0 <= sample.utilisation <= 1
+                assert sample.power_w is None or sample.power_w >= 0
+                assert all((process.memory_mib or 0) >= 0 for process in sample.processes)
+
+    def test_a_held_share_of_another_machine_is_no_error(self, devices: Devices) -> None:
+        """Nor does it show up anywhere."""
+        elsewhere = Share("GPU-elsewhere", 0, "other", 1024, 500, whole=False, device_memory_mib=2048)
+        devices.note_held([lease_of("b-1", [elsewhere])])
+        assert all(process.attempt_id is None for sample in devices.measure() for process in sample.processes)
+
+    def test_without_a_share_no_card_is_seen(self, devices: Devices) -> None:
+        """The variables are set, not left out: what the server itself sees must not be inherited."""
+        assert dict(devices.environment([])) == {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+
+    def test_a_share_shows_its_card_and_its_limits(self, devices: Devices) -> None:
+        """Only its card, and each limit within the share."""
+        card = next(card for card in devices.inventory() if not card.faults)
+        variables = devices.environment([share_of(card, card.memory_mib // 2)])
+        assert variables["CUDA_VISIBLE_DEVICES"] == card.uuid
+        assert variables["COMMONAGE_GPU_MEMORY_MIB"] == str(card.memory_mib // 2)
+        assert set(_LIMITS) <= set(variables)
+        assert 0 < float(variables["XLA_PYTHON_CLIENT_MEM_FRACTION"]) < 0.5
+
+    def test_a_whole_card_has_no_limits(self, devices: Devices) -> None:
+        """It is made visible, that is all."""
+        card = next(card for card in devices.inventory() if not card.faults)
+        variables = devices.environment([share_of(card)])
+        assert variables["CUDA_VISIBLE_DEVICES"] == card.uuid
+        assert not set(_LIMITS) & set(variables)
+
+    def test_simulated_cards_say_so(self, devices: Devices) -> None:
+        """In the workload's own environment, and nowhere else."""
+        card = next(card for card in devices.inventory() if not card.faults)
+        variables = devices.environment([share_of(card)])
+        assert variables.get("COMMONAGE_GPU_SIMULATED") == ("1" if card.simulated else None)
+        assert variables["NVIDIA_VISIBLE_DEVICES"] == ("void" if card.simulated else card.uuid)
+
+    def test_closing_twice_is_no_error(self, devices: Devices) -> None:
+        """The second time does nothing."""
+        devices.close()
+        devices.close()

@@ -1,0 +1,93 @@
+"""The contract of the device port is worth nothing if it lets a broken implementation pass: each of these must fail."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from commonage.domain.fleet import Device, Lease, Share
+from commonage.gpus.simulated import Cards, SimulatedDevices
+from commonage.ports.devices import DeviceSample, ProcessMemory
+from commonage.testing.devices_contract import DevicesContract
+
+suite = DevicesContract()
+
+
+class Sound(SimulatedDevices):
+    def __init__(self) -> None:
+        super().__init__([Cards(2, 24576)], node_name="here", now=lambda: 0.0)
+
+
+class Twins(Sound):
+    def inventory(self) -> Sequence[Device]:
+        return [replace(device, uuid="GPU-1") for device in super().inventory()]
+
+
+class Empty(Sound):
+    def inventory(self) -> Sequence[Device]:
+        return [replace(device, memory_mib=0) for device in super().inventory()]
+
+
+class Forgetful(Sound):
+    def measure(self) -> Sequence[DeviceSample]:
+        return super().measure()[1:]
+
+
+class Percent(Sound):
+    def measure(self) -> Sequence[DeviceSample]:
+        return [replace(sample, utilisation=37.0) for sample in super().measure()]
+
+
+class Bytes(Sound):
+    def measure(self) -> Sequence[DeviceSample]:
+        return [replace(sample, memory_used_mib=1024**3) for sample in super().measure()]
+
+
+class Gossip(Sound):
+    def note_held(self, leases: Sequence[Lease]) -> None:
+        self.heard = tuple(lease.attempt_id for lease in leases)
+
+    def measure(self) -> Sequence[DeviceSample]:
+        heard = tuple(ProcessMemory(None, 0, attempt_id) for attempt_id in getattr(self, "heard", ()))
+        return [replace(sample, processes=heard) for sample in super().measure()]
+
+
+class Inheriting(Sound):
+    def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+        return super().environment(shares) if shares else {}
+
+
+class Generous(Sound):
+    def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+        return super().environment([replace(share, memory_mib=share.device_memory_mib) for share in shares])
+
+
+class Stingy(Sound):
+    def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+        return super().environment([replace(share, whole=False) for share in shares])
+
+
+class Pretender(Sound):
+    def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+        return super().environment([replace(share, simulated=False) for share in shares])
+
+
+@pytest.mark.parametrize(
+    ("broken", "test"),
+    [
+        (Twins, suite.test_devices_are_told_apart),
+        (Empty, suite.test_a_healthy_device_can_be_shared),
+        (Forgetful, suite.test_every_healthy_device_is_measured),
+        (Percent, suite.test_figures_are_possible),
+        (Bytes, suite.test_figures_are_possible),
+        (Gossip, suite.test_a_held_share_of_another_machine_is_no_error),
+        (Inheriting, suite.test_without_a_share_no_card_is_seen),
+        (Generous, suite.test_a_share_shows_its_card_and_its_limits),
+        (Stingy, suite.test_a_whole_card_has_no_limits),
+        (Pretender, suite.test_simulated_cards_say_so),
+    ],
+)
+def test_it_bites(broken: type[Sound], test: Callable[[Sound], None]) -> None:
+    test(Sound())
+    with pytest.raises(AssertionError):
+        test(broken())
