@@ -18,7 +18,7 @@ bench: ## measure: submits, scheduling, lists, session starts (figures in docs/b
 	@scripts/setup run && .venv/bin/commonage bench control && .venv/bin/commonage bench sessions
 
 docs: ## write docs/reference anew from the code: API, command line, settings
-	@scripts/setup run && exec .venv/bin/python scripts/docs
+	@scripts/setup run && exec .venv/bin/python scripts/docs.py
 
 lock: ## pin all dependencies anew, with hashes
 	@scripts/setup dev && exec scripts/lock
