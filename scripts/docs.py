@@ -1,7 +1,8 @@
 #!/usr/bin/env python
 """Writes docs/reference from the code: the API, the command line, the settings, the problem codes.
 
-`make docs` calls it. With --check it writes nothing, names what is out of date, and ends with status 1; tests/shape calls it so.
+`make docs` calls it. With --check it writes nothing, names what is out of date, and ends with status 1; that is how
+tests/shape calls it.
 """
 
 import ast
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-
 from commonage.api.app import describe
 from commonage.cli import main as commonage
 from commonage.server.settings import Settings
