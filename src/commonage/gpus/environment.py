@@ -74,7 +74,7 @@ def _limits(limited: Sequence[Share], context_mib: Mapping[str, int], default_co
         # names.
         "NVIDIA_GPU_MEMORY_REQUEST": limit,
         "NVIDIA_GPU_MEMORY_LIMIT": limit,
-        # JAX refuses to start with both this name and its successor XLA_CLIENT_MEM_FRACTION; all versions
+        # JAX finds no card with both this name and its successor XLA_CLIENT_MEM_FRACTION; all versions
         # know this.
         "XLA_PYTHON_CLIENT_MEM_FRACTION": fraction,
         # Newer PyTorch calls it PYTORCH_ALLOC_CONF, but gives this name precedence, and 2.9 ignores the new
