@@ -138,3 +138,11 @@ class TokenOut(BaseModel):
     token: str
     user: str
     scopes: list[str]
+
+
+class HealthOut(BaseModel):
+    """Whether the control plane does its work."""
+
+    status: str = Field(description="`ok`, or `behind` when a loop has not come round for a minute.")
+    version: str
+    loops: dict[str, float] = Field(description="Seconds since each loop came round last.")

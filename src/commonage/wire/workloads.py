@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 KindName = Literal["session", "job", "service"]
 StateName = Literal["held", "queued", "starting", "running", "succeeded", "failed", "stopped", "timed_out", "lost"]
-# Text that a database and a terminal can carry: no NUL, no lone surrogate (pydantic refuses those), no control characters.
+TERMINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timed_out", "lost"})
+# Text that a database and a terminal can carry: no control characters (and no lone surrogates: pydantic refuses those).
 PlainText = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")]
 Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=131_072)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
@@ -28,7 +29,10 @@ class DependencyIn(Strict):
 
 
 class SubmitIn(Strict):
-    """What to run. Quantities are text: memory `6GiB`, cpus `2` or `1500m`, gpus `1`, `0.25`, `1/3`, `6GiB`, `A100:6GiB`, times `90m`."""
+    """What to run. Quantities are text, as on the command line.
+
+    memory `6GiB`; cpus `2`, `1500m`; gpus `1` (cards), `0.25`, `1/3` (of one), `6GiB` (VRAM), `A100:6GiB`; times `90m`.
+    """
 
     kind: KindName = "job"
     name: Annotated[PlainText, Field(max_length=128)] | None = Field(
@@ -104,7 +108,7 @@ class AttemptOut(BaseModel):
 
 
 class WorkloadOut(BaseModel):
-    """A workload. Instants are unix seconds UTC. `url` is the path of a session or service under the portal's address."""
+    """A workload. Instants are unix seconds UTC. `url` is a session's or service's path under the portal's address."""
 
     id: str
     kind: KindName
@@ -265,3 +269,17 @@ class Problem(BaseModel):
     field: str | None = None
     retryable: bool = False
     errors: list[dict[str, Any]] | None = None
+
+
+class AttemptList(BaseModel):
+    """All tries of a workload, oldest first."""
+
+    items: list[AttemptOut]
+
+
+class LogEndOut(BaseModel):
+    """The last message of a log's stream: where the workload stands now that there is no more to come."""
+
+    state: StateName
+    exit_code: int | None
+    reason: str

@@ -1,0 +1,43 @@
+"""The Python client of Commonage: `Client` and, for programs on asyncio, `AsyncClient`.
+
+Used by people's scripts, the command line and the hub's spawner. Sees only the messages (`commonage.wire`) and HTTP.
+Importing it costs nothing: what it needs is imported when one of its names is first used.
+
+    from commonage.sdk import Client, SubmitIn
+
+    with Client("http://127.0.0.1:8000", token) as commonage:
+        job = commonage.submit(SubmitIn(command=["python", "train.py"], gpus="6GiB", time="30m")).workload
+        for line in commonage.logs(job.id, follow=True):
+            print(line.text)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from commonage.sdk.asynchronous import AsyncClient
+    from commonage.sdk.errors import ApiError, Unreachable
+    from commonage.sdk.synchronous import Client
+    from commonage.wire.workloads import DependencyIn, SubmitIn
+
+_HOMES = {
+    "ApiError": "commonage.sdk.errors",
+    "AsyncClient": "commonage.sdk.asynchronous",
+    "Client": "commonage.sdk.synchronous",
+    "DependencyIn": "commonage.wire.workloads",
+    "SubmitIn": "commonage.wire.workloads",
+    "Unreachable": "commonage.sdk.errors",
+}
+
+__all__ = ["ApiError", "AsyncClient", "Client", "DependencyIn", "SubmitIn", "Unreachable"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

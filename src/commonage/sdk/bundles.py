@@ -1,0 +1,72 @@
+"""Packing files to be sent along with a workload: the same files always give the same bytes, hence the same digest."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import IO, cast
+
+HEADERS = {"Content-Type": "application/gzip"}
+# What nobody means to send along when they send a folder.
+LEFT_OUT = frozenset(
+    {".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".ipynb_checkpoints", ".mypy_cache"}
+)
+
+_IN_MEMORY = 8 * 1024 * 1024
+
+
+def pack(files: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]) -> IO[bytes]:
+    """An open tar.gz, at its start, of a folder's content, of one file, or of files by their names in it.
+
+    Of a folder, what is in LEFT_OUT stays behind, and so do links that lead out of it, sockets and devices. Raises
+    OSError for what cannot be read.
+    """
+    archive = cast(IO[bytes], SpooledTemporaryFile(max_size=_IN_MEMORY))  # noqa: SIM115 (the caller closes it)
+    try:
+        with (
+            gzip.GzipFile(filename="", mode="wb", fileobj=archive, mtime=0, compresslevel=6) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for name, path in sorted(_listed(files)):
+                _add(tar, name, path)
+    except BaseException:
+        archive.close()
+        raise
+    archive.seek(0)
+    return archive
+
+
+def _listed(files: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]) -> Iterator[tuple[str, Path]]:
+    if isinstance(files, Mapping):
+        yield from ((name, Path(path)) for name, path in files.items())
+        return
+    root = Path(files)
+    if not root.is_dir():
+        yield root.name, root
+        return
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(set(folders) - LEFT_OUT)
+        for name in names:
+            path = Path(folder, name)
+            if _belongs(path, root):
+                yield path.relative_to(root).as_posix(), path
+
+
+def _belongs(path: Path, root: Path) -> bool:
+    if path.is_symlink():
+        return path.resolve().is_relative_to(root.resolve()) and path.is_file()
+    return path.is_file()
+
+
+def _add(tar: tarfile.TarFile, name: str, path: Path) -> None:
+    """One file, with nothing of it but its name, content and whether it can be run."""
+    with path.open("rb") as content:
+        entry = tarfile.TarInfo(name)
+        status = os.fstat(content.fileno())
+        entry.size = status.st_size
+        entry.mode = 0o755 if status.st_mode & 0o100 else 0o644
+        tar.addfile(entry, content)

@@ -1,0 +1,230 @@
+"""Every call of the API as plain data, without any I/O: the two clients send these and differ in nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypedDict, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel
+
+from commonage.sdk.errors import GATEWAY, ApiError
+from commonage.wire.hub import API_PATH
+from commonage.wire.platform import (
+    EnvironmentList,
+    HealthOut,
+    InfoOut,
+    LaunchOptions,
+    NodeList,
+    NodeOut,
+    TokenIn,
+    TokenOut,
+    UsageOut,
+)
+from commonage.wire.workloads import (
+    AttemptList,
+    EventPage,
+    ExplanationOut,
+    MetricsOut,
+    StopIn,
+    SubmitIn,
+    SubmitOut,
+    WorkloadOut,
+    WorkloadPage,
+)
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+JSON = "application/json"
+STREAM = "text/event-stream"
+# The server sends a sign of life every 15 seconds; without one for so long, the stream is taken for dead.
+SILENCE_S = 45.0
+
+
+class Which(TypedDict, total=False):
+    """Which workloads; what is left out matches all. `text` is part of a name or the start of an id."""
+
+    owner: str
+    kind: str
+    state: Sequence[str]
+    node: str
+    environment: str
+    array: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer]):
+    """One request. `repeatable`: doing it twice is doing it once, so it may be sent again when the answer got lost."""
+
+    method: str
+    path: str
+    answer: type[Answer]
+    query: Mapping[str, Any] = field(default_factory=dict)
+    body: BaseModel | None = None
+    repeatable: bool = True
+
+    @property
+    def content(self) -> bytes | None:
+        """The body as JSON, without what was not set."""
+        return None if self.body is None else self.body.model_dump_json(exclude_unset=True).encode()
+
+    def parse(self, status: int, body: bytes) -> Answer:
+        """The answer as a message. Raises ApiError when it is none."""
+        if not 200 <= status < 300:
+            raise ApiError.of(status, body)
+        try:
+            return self.answer.model_validate_json(body)
+        except ValueError:
+            raise ApiError(
+                "not-commonage", "the answer is not Commonage's; is the address right?", status=status
+            ) from None
+
+
+class Patience:
+    """How long to go on trying: pauses that double up to two seconds, until `seconds` have been waited."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.reset()
+
+    def reset(self) -> None:
+        """It went well: begin anew."""
+        self._waited, self._next = 0.0, 0.1
+
+    def pause_after(self, error: ApiError) -> float:
+        """Seconds to wait before the next try; raises `error` when patience is over."""
+        if self._waited >= self._seconds:
+            raise error
+        pause, self._next = self._next, min(2.0, self._next * 2)
+        self._waited += pause
+        return pause
+
+
+def may_repeat(repeatable: bool, error: ApiError, reached: bool) -> bool:
+    """True if the call may be sent again after `error`. `reached`: the server may have seen it."""
+    return error.retryable and (repeatable or not reached) and (error.status == 0 or error.status in GATEWAY)
+
+
+def address(url: str) -> str:
+    """The API's address from that of the installation (or of the API itself)."""
+    return url.rstrip("/").removesuffix(API_PATH) + API_PATH
+
+
+def given(**query: Any) -> dict[str, Any]:
+    """Only what was given: no None, no empty list."""
+    return {name: value for name, value in query.items() if value is not None and value != ()}
+
+
+def workload_path(workload_id: str, *rest: str) -> str:
+    """The path of a workload or of something of it."""
+    return "/".join(["/workloads", quote(workload_id, safe=""), *rest])
+
+
+def submit(ask: SubmitIn) -> Call[SubmitOut]:
+    """Only with a key of the client's own is it the same workload the second time."""
+    return Call("POST", "/workloads", SubmitOut, body=ask, repeatable=ask.key is not None)
+
+
+def dry_run(ask: SubmitIn) -> Call[ExplanationOut]:
+    """Ask what would become of it."""
+    return Call("POST", "/workloads/dry-run", ExplanationOut, body=ask)
+
+
+def workload(workload_id: str) -> Call[WorkloadOut]:
+    """One workload."""
+    return Call("GET", workload_path(workload_id), WorkloadOut)
+
+
+def workload_page(which: Which, limit: int, cursor: str | None, counts: bool) -> Call[WorkloadPage]:
+    """A page of the list."""
+    query = given(**which, limit=limit, cursor=cursor, counts="true" if counts else None)
+    return Call("GET", "/workloads", WorkloadPage, query)
+
+
+def stop(workload_id: str, reason: str) -> Call[WorkloadOut]:
+    """End it. Not repeated blindly: the second time it may have ended, which is an error."""
+    return Call("POST", workload_path(workload_id, "stop"), WorkloadOut, body=StopIn(reason=reason), repeatable=False)
+
+
+def explain(workload_id: str) -> Call[ExplanationOut]:
+    """Why it waits."""
+    return Call("GET", workload_path(workload_id, "explanation"), ExplanationOut)
+
+
+def attempts(workload_id: str) -> Call[AttemptList]:
+    """Its tries."""
+    return Call("GET", workload_path(workload_id, "attempts"), AttemptList)
+
+
+def workload_usage(workload_id: str) -> Call[UsageOut]:
+    """What it used."""
+    return Call("GET", workload_path(workload_id, "usage"), UsageOut)
+
+
+def workload_metrics(workload_id: str, since: float | None, until: float | None, points: int) -> Call[MetricsOut]:
+    """What it measured."""
+    return Call(
+        "GET", workload_path(workload_id, "metrics"), MetricsOut, given(since=since, until=until, points=points)
+    )
+
+
+def node_metrics(site: str, name: str, since: float | None, until: float | None, points: int) -> Call[MetricsOut]:
+    """What a machine and its cards measured."""
+    return Call("GET", node_path(site, name, "metrics"), MetricsOut, given(since=since, until=until, points=points))
+
+
+def node_path(site: str, name: str, what: str) -> str:
+    """The path of something of a machine."""
+    return f"/nodes/{quote(site, safe='')}/{quote(name, safe='')}/{what}"
+
+
+def event_page(workload_id: str | None, after: int, limit: int) -> Call[EventPage]:
+    """Some of what happened."""
+    return Call("GET", events_path(workload_id), EventPage, {"after": after, "limit": limit})
+
+
+def events_path(workload_id: str | None) -> str:
+    """Where events are: everybody's that one may see, or one workload's."""
+    return "/events" if workload_id is None else workload_path(workload_id, "events")
+
+
+def nodes() -> Call[NodeList]:
+    """The machines."""
+    return Call("GET", "/nodes", NodeList)
+
+
+def drain(site: str, name: str, wish: bool) -> Call[NodeOut]:
+    """Let a machine take no more work, or again."""
+    return Call("POST", node_path(site, name, "drain" if wish else "resume"), NodeOut)
+
+
+def environments() -> Call[EnvironmentList]:
+    """The catalogue."""
+    return Call("GET", "/environments", EnvironmentList)
+
+
+def usage(since: float | None, until: float | None, by: str) -> Call[UsageOut]:
+    """What was used."""
+    return Call("GET", "/usage", UsageOut, given(since=since, until=until, by=by))
+
+
+def info() -> Call[InfoOut]:
+    """This installation and who one is to it."""
+    return Call("GET", "/info", InfoOut)
+
+
+def health() -> Call[HealthOut]:
+    """Whether it works."""
+    return Call("GET", "/health", HealthOut)
+
+
+def launch_options(user: str | None) -> Call[LaunchOptions]:
+    """What one may have, and what is free now."""
+    return Call("GET", "/launch-options", LaunchOptions, given(user=user))
+
+
+def token(ask: TokenIn) -> Call[TokenOut]:
+    """A new token."""
+    return Call("POST", "/tokens", TokenOut, body=ask, repeatable=False)

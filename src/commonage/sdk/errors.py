@@ -1,0 +1,71 @@
+"""What a call may raise. Imports nothing, so that the command line can catch these before it needs anything else.
+
+ApiError            the control plane refused; has the fields of its problem document
+└── Unreachable     nobody answered, or not in time
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class ApiError(Exception):
+    """A refusal. `code` is stable, `detail` is a sentence for people, `field` the culprit's name where there is one.
+
+    `status` is HTTP's (0 where there was no answer); `retryable`: the same call may succeed later. `errors` lists every
+    culprit where there are several, each with `field`, `code` and `detail`.
+    """
+
+    def __init__(self, code: str, detail: str, *, status: int = 0, retryable: bool = False) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.status = status
+        self.retryable = retryable
+        self.title = ""
+        self.field: str | None = None
+        self.errors: Sequence[Mapping[str, Any]] = ()
+
+    @classmethod
+    def of(cls, status: int, body: bytes) -> ApiError:
+        """Make one from an answer that is no success: a problem document, or what a proxy in between had to say."""
+        try:
+            problem = json.loads(body)
+        except ValueError:
+            problem = None
+        if not isinstance(problem, dict) or "code" not in problem:
+            return cls._from_between(status)
+        error = cls(
+            str(problem["code"]),
+            str(problem.get("detail") or problem.get("title") or problem["code"]),
+            status=status,
+            retryable=bool(problem.get("retryable")),
+        )
+        error.title = str(problem.get("title") or "")
+        error.field = problem.get("field")
+        error.errors = problem.get("errors") or ()
+        return error
+
+    @classmethod
+    def _from_between(cls, status: int) -> ApiError:
+        """An answer that the control plane did not give."""
+        if status in GATEWAY:
+            return Unreachable(f"the control plane does not answer now (HTTP {status} from the proxy)", status=status)
+        return cls(
+            f"http-{status}",
+            f"HTTP {status} from something that is not Commonage; is the address right?",
+            status=status,
+        )
+
+
+class Unreachable(ApiError):
+    """Nobody answered, or not in time."""
+
+    def __init__(self, detail: str, *, status: int = 0) -> None:
+        super().__init__("unreachable", detail, status=status, retryable=True)
+
+
+# What a proxy says while the server behind it is away; 503 is also the control plane's own "not now".
+GATEWAY = frozenset({502, 503, 504})

@@ -1,0 +1,81 @@
+"""What both clients need of HTTP: how they connect, and which failures mean what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+
+from commonage import __version__
+from commonage.sdk.calls import JSON, SILENCE_S, STREAM, Call, address
+from commonage.sdk.errors import ApiError, Unreachable
+from commonage.wire.workloads import EventOut, LogLineOut
+
+# A line of output may be long; this bounds what a broken server could make us hold.
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+_NOT_REACHED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
+
+def options(url: str, token: str | None, timeout_s: float) -> dict[str, Any]:
+    """The settings of an httpx2 client. `token` None: only what needs none can be called."""
+    headers = {"Accept": JSON, "User-Agent": f"commonage/{__version__}"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    return {
+        "base_url": address(url),
+        "headers": headers,
+        # A session is only answered once the hub has taken it up, which may take it ten seconds.
+        "timeout": httpx2.Timeout(timeout_s, connect=5.0),
+        "limits": httpx2.Limits(max_connections=200, max_keepalive_connections=50),
+    }
+
+
+def request(call: Call[Any]) -> dict[str, Any]:
+    """The arguments of httpx2's `request` for this call."""
+    content = call.content
+    headers = {} if content is None else {"Content-Type": JSON}
+    return {
+        "method": call.method,
+        "url": call.path,
+        "params": dict(call.query),
+        "content": content,
+        "headers": headers,
+    }
+
+
+def stream_request(path: str, query: dict[str, Any], last_id: str | None) -> dict[str, Any]:
+    """The arguments of httpx2's `stream` for a stream taken up behind the event `last_id`."""
+    headers = {"Accept": STREAM}
+    if last_id is not None:
+        headers["Last-Event-ID"] = last_id
+    timeout = httpx2.Timeout(10.0, read=SILENCE_S)
+    return {"method": "GET", "url": path, "params": query, "headers": headers, "timeout": timeout}
+
+
+def events_of(response: httpx2.Response) -> httpx2.EventSource:
+    """The events of an answer that is a stream."""
+    return httpx2.EventSource(response, max_event_size=MAX_EVENT_BYTES)
+
+
+def failure(error: httpx2.TransportError, where: httpx2.URL) -> tuple[ApiError, bool]:
+    """What happened, as an error of ours, and whether the server may have seen the request."""
+    reached = not isinstance(error, _NOT_REACHED)
+    what = "broke off" if reached else "cannot be reached"
+    reason = str(error) or type(error).__name__
+    place = f"{where.scheme}://{where.netloc.decode()}"
+    return Unreachable(f"the control plane at {place} {what} ({reason}); is it running?"), reached
+
+
+def broke_off() -> ApiError:
+    """A stream that ended although its server had not said so."""
+    return Unreachable("the control plane ended the stream")
+
+
+def log_line(event: httpx2.ServerSentEvent) -> LogLineOut | None:
+    """The line an event of a log's stream carries, if it does."""
+    return LogLineOut.model_validate_json(event.data) if event.event == "line" else None
+
+
+def happening(event: httpx2.ServerSentEvent) -> EventOut | None:
+    """The event that an event of the events' stream carries, if it does."""
+    return EventOut.model_validate_json(event.data) if event.event != "end" else None

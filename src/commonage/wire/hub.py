@@ -1,0 +1,38 @@
+"""What the control plane and JupyterHub agree on: addresses, and the settings the hub gets at its start.
+
+The settings are DATA_DIR/hub/settings.json; they hold no secrets, only where those are.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+# The control plane is the hub's service of this name; everything of it lives below this path of the proxy.
+SERVICE_NAME = "commonage"
+PORTAL_PATH = f"/services/{SERVICE_NAME}/"
+API_PATH = f"{PORTAL_PATH}api/v1"
+# Where the hub sends a browser back to after sign-in, and as whom the portal asks.
+CALLBACK_PATH = f"{PORTAL_PATH}oauth_callback"
+OAUTH_CLIENT_ID = f"service-{SERVICE_NAME}"
+
+
+class HubSettings(BaseModel):
+    """Written by the server, read by the hub's configuration. URLs have no trailing slash."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bind_url: str = Field(description="Where traefik listens, http://127.0.0.1:8000.")
+    public_url: str | None = Field(
+        None, description="What people type, if an edge stands in front: https://hub.example.org"
+    )
+    hub_url: str = Field(description="Where the hub listens; sessions reach it there.")
+    hub_connect_url: str | None = Field(None, description="Where sessions on other machines reach the hub.")
+    control_url: str = Field(description="Where the control plane listens.")
+    proxy_api_url: str = Field(description="Where traefik's API listens, for the hub alone.")
+    proxy_rules_file: str = Field(description="The routes: written by the hub, watched by traefik.")
+    database_url: str = Field(description="The hub's own database, as SQLAlchemy takes it.")
+    secrets_dir: str = Field(description="Folder with the files that server.secrets made.")
+    authenticator_class: str = Field("shared-password", description="As JupyterHub.authenticator_class takes it.")
+    admin_users: list[str] = Field(default_factory=lambda: ["admin"])
+    extra_config: str | None = Field(None, description="A Python file loaded last; what it sets wins.")
+    log_level: str = "INFO"
