@@ -1,0 +1,15 @@
+"""`python -m commonage.hub SETTINGS.json`: JupyterHub as we set it up, a child of the server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from jupyterhub.app import main
+
+SETTINGS_VARIABLE = "COMMONAGE_HUB_SETTINGS"
+
+if __name__ == "__main__":
+    os.environ[SETTINGS_VARIABLE] = sys.argv[1]
+    main(["--config", str(Path(__file__).with_name("jupyterhub_config.py")), *sys.argv[2:]])

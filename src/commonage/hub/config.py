@@ -1,0 +1,145 @@
+"""How JupyterHub is set up for us. Called by `jupyterhub_config.py`.
+
+Signing in is JupyterHub's, work and machines are the control plane's: the hub neither limits nor throttles
+what people start, because the queue does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+from jupyterhub import roles
+from traitlets.config import Config
+
+from commonage.hub import scopes
+from commonage.hub.spawner import CommonageSpawner
+from commonage.wire.hub import API_PATH, CALLBACK_PATH, OAUTH_CLIENT_ID, PORTAL_PATH, SERVICE_NAME, HubSettings
+
+# User names become names of folders and parts of addresses.
+_USERNAME = r"^[a-z0-9][a-z0-9._@+-]{0,62}$"
+_DAY_S = 24 * 3600
+
+
+def configure(c: Config, settings: HubSettings) -> None:
+    """Set everything in `c`. Raises OSError if a secret cannot be read."""
+    secrets = Path(settings.secrets_dir)
+    _configure_hub(c, settings, secrets)
+    _configure_proxy(c, settings, secrets)
+    _configure_sign_in(c, settings, secrets)
+    _configure_permissions(c, settings, secrets)
+    _configure_sessions(c, settings, secrets)
+
+
+def _secret(folder: Path, name: str) -> str:
+    return (folder / name).read_text(encoding="utf-8").strip()
+
+
+def _configure_hub(c: Config, settings: HubSettings, secrets: Path) -> None:
+    c.JupyterHub.bind_url = settings.bind_url
+    c.JupyterHub.hub_bind_url = settings.hub_url
+    if settings.hub_connect_url is not None:
+        c.JupyterHub.hub_connect_url = settings.hub_connect_url
+    if settings.public_url is not None:
+        c.JupyterHub.public_url = settings.public_url
+    c.JupyterHub.db_url = settings.database_url
+    c.JupyterHub.upgrade_db = True
+    c.JupyterHub.cookie_secret_file = str(secrets / "cookie_secret")
+    c.JupyterHub.default_url = PORTAL_PATH
+    c.JupyterHub.log_level = settings.log_level
+    # Sessions outlive the hub, whatever ends it.
+    c.JupyterHub.cleanup_servers = False
+    c.JupyterHub.shutdown_on_logout = False
+    c.JupyterHub.tornado_settings = {
+        "cookie_options": {"SameSite": "Lax"},
+        # A request to start answers soon: "started" (or why not), or "waiting", for which the progress page
+        # is made.
+        "slow_spawn_timeout": 2,
+    }
+
+
+def _configure_proxy(c: Config, settings: HubSettings, secrets: Path) -> None:
+    c.JupyterHub.proxy_class = "traefik_file"
+    proxy = c.TraefikFileProviderProxy
+    user, token = "hub", _secret(secrets, "proxy_token")
+    # traefik checks this hash at every call of the hub. A slow hash guards weak passwords; the token is 256
+    # random bits.
+    hashed = bcrypt.hashpw(token.encode(), bcrypt.gensalt(rounds=4)).decode()
+    proxy.should_start = False  # the control plane keeps it running, so that routes outlive the hub
+    proxy.dynamic_config_file = settings.proxy_rules_file
+    proxy.traefik_api_url = settings.proxy_api_url
+    proxy.traefik_api_username = user
+    proxy.traefik_api_password = token
+    proxy.traefik_api_hashed_password = hashed
+    # The rules of an earlier run win over what is made now; this is merged in last.
+    proxy.extra_dynamic_config = {"http": {"middlewares": {"auth_api": {"basicAuth": {"users": [f"{user}:{hashed}"]}}}}}
+    proxy.concurrency = 100
+
+
+def _configure_sign_in(c: Config, settings: HubSettings, secrets: Path) -> None:
+    c.JupyterHub.authenticator_class = settings.authenticator_class
+    c.Authenticator.admin_users = set(settings.admin_users)
+    c.Authenticator.username_pattern = _USERNAME
+    if settings.authenticator_class == "shared-password":
+        c.Authenticator.allow_all = True
+        c.SharedPasswordAuthenticator.admin_password = _secret(secrets, "admin_password")
+        c.SharedPasswordAuthenticator.user_password = _secret(secrets, "users_password")
+    else:
+        # Where GitHub or an OIDC provider sends people back to; who may sign in is for the extra
+        # configuration to say.
+        c.OAuthenticator.oauth_callback_url = f"{settings.public_url or settings.bind_url}/hub/oauth_callback"
+
+
+def _configure_permissions(c: Config, settings: HubSettings, secrets: Path) -> None:
+    c.JupyterHub.custom_scopes = scopes.SCOPES
+    _extend_admin_role()
+    c.JupyterHub.load_roles = [{"name": "user", "scopes": scopes.USER_SCOPES}]
+    c.JupyterHub.services = [
+        {
+            "name": SERVICE_NAME,
+            "url": settings.control_url,
+            "display": False,  # it is where everybody lands anyway
+            "api_token": _secret(secrets, "hub_service_token"),
+            # It mints tokens and makes users, admins too, which only an admin may. (Naming it in the role
+            # `admin` instead would freeze that role's members to what is configured.)
+            "admin": True,
+            "timeout": 3,  # seconds that the hub's start waits for it; its route is made in any case
+            "oauth_client_id": OAUTH_CLIENT_ID,
+            "oauth_redirect_uri": CALLBACK_PATH,
+            "oauth_client_allowed_scopes": scopes.PORTAL_SCOPES,
+            "oauth_no_confirm": True,
+        }
+    ]
+
+
+def _extend_admin_role() -> None:
+    """Give our admin scope to every admin, whoever made them one.
+
+    JupyterHub refuses another definition of the role `admin`, and a role of our own would have to list its
+    members, who are known to the authenticator only. So the default that it compares with is extended.
+    """
+    original = roles.get_default_roles
+
+    def extended() -> list[dict[str, Any]]:
+        return [
+            {**role, "scopes": [*role["scopes"], *scopes.ADMIN_SCOPES]} if role["name"] == "admin" else role
+            for role in original()
+        ]
+
+    roles.get_default_roles = extended
+
+
+def _configure_sessions(c: Config, settings: HubSettings, secrets: Path) -> None:
+    c.JupyterHub.spawner_class = CommonageSpawner
+    c.JupyterHub.allow_named_servers = True
+    c.JupyterHub.concurrent_spawn_limit = 0  # no limit: the queue is the control plane's
+    c.CommonageSpawner.api_url = f"{settings.control_url}{API_PATH}"
+    c.CommonageSpawner.api_token_file = str(secrets / "spawner_token")
+    c.CommonageSpawner.server_token_scopes = scopes.SESSION_SCOPES
+    # Waiting in the queue is not failing: how long a session may wait is the control plane's to say, so the
+    # hub's own limit only has to be longer than anybody waits.
+    c.CommonageSpawner.start_timeout = 90 * _DAY_S
+    c.CommonageSpawner.http_timeout = 120
+    c.CommonageSpawner.poll_interval = 5
+    c.CommonageSpawner.consecutive_failure_limit = 0

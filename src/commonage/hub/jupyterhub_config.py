@@ -1,0 +1,13 @@
+"""Loaded by JupyterHub itself. The rules are in `commonage.hub.config`; an installation's own file is loaded last."""
+
+import os
+from pathlib import Path
+
+from commonage.hub.config import configure
+from commonage.wire.hub import HubSettings
+
+settings = HubSettings.model_validate_json(Path(os.environ["COMMONAGE_HUB_SETTINGS"]).read_bytes())
+# traitlets puts get_config and load_subconfig here
+configure(get_config(), settings)  # type: ignore[name-defined]  # noqa: F821
+if settings.extra_config is not None:
+    load_subconfig(settings.extra_config, path="")  # type: ignore[name-defined]  # noqa: F821

