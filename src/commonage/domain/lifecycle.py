@@ -187,7 +187,7 @@ def _ended(workload: Workload, attempt: Attempt, sighting: Sighting, now: float)
     started = attempt.started_at or sighting.started_at
     attempt = replace(attempt, started_at=started, ended_at=ended, exit_code=code, url=None)
     if workload.stop is not None:
-        return _finish(workload, attempt, _state_after_stop(workload.stop), workload.stop.reason, now)
+        return _ended_by_wish(workload, attempt, workload.stop, now)
     if code is None:
         reason = sighting.detail or "its machine went away and nobody knows how it ended"
         return _finish(workload, attempt, State.LOST, reason, now)
@@ -216,8 +216,20 @@ def _ended_without_code(workload: Workload, attempt: str, state: State, message:
         return Step(workload)
     ended = replace(current, ended_at=now, url=None)
     if workload.stop is not None:
-        return _finish(workload, ended, _state_after_stop(workload.stop), workload.stop.reason, now)
+        return _ended_by_wish(workload, ended, workload.stop, now)
     return _finish(workload, ended, state, message, now)
+
+
+def _ended_by_wish(workload: Workload, attempt: Attempt, wish: StopWish, now: float) -> Step:
+    """The end that was wished for has come: final, or back in the queue where it was only recalled."""
+    if wish.cause is not StopCause.RECALL:
+        return _finish(workload, attempt, _state_after_stop(wish), wish.reason, now)
+    if attempt.exit_code == 0:
+        return _finish(workload, attempt, State.SUCCEEDED, "ended well, exit code 0", now)
+    words = f"back in the queue: {wish.reason}"
+    attempt = replace(attempt, state=State.STOPPED, reason=wish.reason)
+    after = replace(workload, state=State.QUEUED, since=now, reason=words, attempt=attempt, stop=None, warned=False)
+    return Step(after, (Record(EventKind.QUEUED, words),))
 
 
 def _finish(workload: Workload, attempt: Attempt, state: State, reason: str, now: float) -> Step:
@@ -242,9 +254,12 @@ def _finish(workload: Workload, attempt: Attempt, state: State, reason: str, now
 
 
 def _stop_asked(workload: Workload, wish: StopWish, now: float) -> Step:
-    if workload.state.is_terminal or workload.stop is not None:
+    recalled = workload.stop is not None and workload.stop.cause is StopCause.RECALL
+    if workload.state.is_terminal or (workload.stop is not None and (not recalled or wish.cause is StopCause.RECALL)):
         return Step(workload)
     if workload.state.waits:
+        if wish.cause is StopCause.RECALL:
+            return Step(workload)
         state, reason = _state_after_stop(wish), wish.reason or f"stopped by {wish.by} before it started"
         after = replace(workload, state=state, since=now, stop=wish, reason=reason, not_before=None)
         return Step(after, (Record(EventKind.ENDED, f"{state}: {reason}"),))

@@ -6,6 +6,7 @@ says what was typed; formatting gives back something that parses to the same val
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal, InvalidOperation
 
@@ -77,10 +78,7 @@ def parse_cpus(text: str | float, *, field: str = "cpus") -> int:
     """Thousandths of a core from `2`, `0.5`, `1500m`. Raises InvalidInput for nothing or less."""
     shown = str(text).strip()
     try:
-        if shown.endswith("m"):
-            milli = Decimal(shown[:-1])
-        else:
-            milli = Decimal(shown) * 1000
+        milli = Decimal(shown[:-1]) if shown.endswith("m") else Decimal(shown) * 1000
         whole = int(milli)
     except (InvalidOperation, ValueError, OverflowError):
         raise InvalidInput(
@@ -125,7 +123,7 @@ def parse_duration(text: str | float, *, field: str = "time") -> int:
 
 def _number_of_seconds(number: float) -> int | None:
     """Whole seconds, rounded up; None for what is not a number."""
-    if number != number or number in (float("inf"), float("-inf")):
+    if not math.isfinite(number):
         return None
     return -int(-number // 1) if number > 0 else int(number)
 

@@ -93,7 +93,7 @@ class Spec:
     tenant: str
     environment: str
     command: tuple[str, ...]
-    request: Request = Request()
+    request: Request
     variables: tuple[tuple[str, str], ...] = ()
     secrets: tuple[tuple[str, str], ...] = ()
     priority: int = 0
@@ -114,6 +114,7 @@ class StopCause(StrEnum):
     TIME_LIMIT = "time-limit"
     DEPENDENCY = "dependency"
     ADMIN = "admin"
+    RECALL = "recall"  # its place is needed or goes away: it returns to the queue
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def _holders(snapshot: Snapshot, outcome: Plan, ask: Ask) -> tuple[Holder, ...]:
 
 
 def _smaller(outcome: Plan, ask: Ask, snapshot: Snapshot) -> tuple[str | None, str | None]:
-    """A smaller request of the same kind that would start now: (in words, as `--gpus` text). It is tried, not guessed."""
+    """A smaller request that would start now: (in words, as `--gpus` text). It is tried, not guessed."""
     gpu = ask.request.gpu
     tries: list[Request] = []
     if gpu is not None:

@@ -74,7 +74,7 @@ class Engine(Protocol):
         ...
 
     async def prepare(self, environment: Environment) -> None:
-        """Have the environment ready before it is needed. Returns when it is; raises EngineFailure when it cannot be."""
+        """Have the environment ready before it is needed. Returns when it is; raises EngineFailure if it cannot."""
         ...
 
     async def environments(self) -> Sequence[EnvironmentStatus]:

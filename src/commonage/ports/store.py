@@ -59,7 +59,7 @@ class Page(Generic[T]):
 
 
 class Store(Protocol):
-    """Durable memory. Raises StaleVersion, Conflict(code="key-taken"), NotFound, Unavailable, and nothing of its own."""
+    """Durable memory. Raises StaleVersion, Conflict(code="key-taken"), NotFound, Unavailable; nothing of its own."""
 
     async def open(self) -> None:
         """Connect. The schema must be up to date (see `upgrade` in the store room)."""

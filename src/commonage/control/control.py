@@ -1,0 +1,129 @@
+"""Everything of control, put together: one for each process. Made by the server, used by API and portal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from commonage.control.board import Board
+from commonage.control.feed import Feed
+from commonage.control.fleet import Fleet
+from commonage.control.ledger import Ledger
+from commonage.control.look import Look
+from commonage.control.orders import Orders
+from commonage.control.reconcile import Reconcile
+from commonage.control.sample import Sampling
+from commonage.control.schedule import Schedule
+from commonage.control.settings import ControlSettings
+from commonage.control.timers import Timers
+from commonage.control.work import Work
+from commonage.domain.environments import Environment
+from commonage.domain.ids import IdSequence
+from commonage.domain.workloads import Workload
+from commonage.ports.bundles import Bundles
+from commonage.ports.clock import Clock
+from commonage.ports.devices import Devices
+from commonage.ports.engine import Engine
+from commonage.ports.identity import Identity
+from commonage.ports.metrics import Metrics
+from commonage.ports.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n."""
+
+    store: Store
+    metrics: Metrics
+    clock: Clock
+    identity: Identity
+    bundles: Bundles
+    devices: Devices
+    engines: Sequence[Engine]
+    environments: Sequence[Environment]
+    chance: Callable[[int], int]
+
+
+class Control:
+    """The control plane without its doors. `open()`, then `run()` until cancelled."""
+
+    def __init__(self, world: World, settings: ControlSettings | None = None) -> None:
+        self.settings = settings or ControlSettings()
+        self.store, self.metrics, self.clock = world.store, world.metrics, world.clock
+        self.identity, self.bundles = world.identity, world.bundles
+        self._engines: Mapping[str, Engine] = {engine.site: engine for engine in world.engines}
+        catalogue = {environment.name: environment for environment in world.environments}
+        self.feed = Feed()
+        self.board = Board()
+        self.ledger = Ledger(world.store, self.board, self.feed, world.clock)
+        self.fleet = Fleet(self._engines, catalogue, self.board, self.ledger, world.clock, self.settings)
+        self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
+        self._orders = Orders(catalogue, world.bundles, world.devices)
+        self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
+        self.schedule = Schedule(self.board, self.ledger, world.clock)
+        self.timers = Timers(world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s)
+        self.sampling = Sampling(self._engines, world.devices, self.board, self.fleet, world.metrics, world.clock)
+        self._world = world
+        self.work = self._work(IdSequence())
+        self.ledger.on_effect = self.reconcile.effect
+        self.ledger.on_change = self._changed
+
+    def _work(self, ids: IdSequence) -> Work:
+        world = self._world
+        return Work(
+            world.store, self.board, self.ledger, self.fleet, world.identity, world.bundles, world.clock,
+            self.settings, ids, world.chance,
+        )  # fmt: skip
+
+    def _changed(self, workload: Workload) -> None:
+        self.timers.changed(workload)
+
+    async def open(self) -> None:
+        """Take up the work that the store remembers and the engines still run. Once, before run()."""
+        await self.ledger.open()
+        self.work = self._work(IdSequence(await self.store.last_workload_id()))
+        for engine in self._engines.values():
+            await engine.open()
+        self.reconcile.sweep_every_s = self.settings.sweep_every_s
+        self.sampling.every_s = self.settings.sample_every_s
+
+    async def run(self) -> None:
+        """All loops, until cancelled. An error in one ends all: half a control plane is worse than a restart."""
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self.ledger.run(), name="ledger")
+            # Machines first: planning without them would call every request unplaceable for a moment.
+            await self.fleet.tick()
+            for engine in self._engines.values():
+                loops.create_task(self.reconcile.watch(engine), name=f"watch {engine.site}")
+            loops.create_task(self.reconcile.run(), name="reconcile")
+            loops.create_task(self.fleet.run(), name="fleet")
+            loops.create_task(self.timers.run(), name="timers")
+            loops.create_task(self.schedule.run(), name="schedule")
+            loops.create_task(self.sampling.run(), name="sample")
+
+    async def stand_down(self, within_s: float = 20.0) -> int:
+        """End all that runs, as the machine's owner goes: sessions for good, other work back to the queue.
+
+        The loops must still run. Returns how many still ran after `within_s` seconds.
+        """
+        self.schedule.paused = True
+        return await self.work.stand_down(within_s)
+
+    async def close(self) -> None:
+        """After run() was cancelled: let go of engines and listeners. What runs goes on running."""
+        self.feed.close()
+        for engine in self._engines.values():
+            await engine.close()
+
+    def health(self) -> dict[str, float]:
+        """Seconds since each loop's last pass ended."""
+        now = self.clock.now()
+        loops = {
+            "fleet": self.fleet.passed_at,
+            "reconcile": self.reconcile.passed_at,
+            "sample": self.sampling.passed_at,
+            "schedule": self.schedule.passed_at,
+            "timers": self.timers.passed_at,
+        }
+        return {name: now - at for name, at in loops.items() if at}

@@ -1,0 +1,284 @@
+"""The machines and what they offer: kept up to date from the engines' reports, shown with what is free and measured.
+
+Writes node inventory and health, and the admin's wish to drain. Read by API, portal and the launch form.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from commonage.control.board import Board
+from commonage.control.ledger import Ledger
+from commonage.control.settings import ControlSettings
+from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
+from commonage.domain.errors import CommonageError, NotFound
+from commonage.domain.events import Event, EventKind
+from commonage.domain.explanations import Holder
+from commonage.domain.fleet import Device, Node, NodeReport, NodeState
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.quantities import format_duration, format_memory
+from commonage.domain.requests import GpuRequest, Request, parse_gpus
+from commonage.domain.sightings import Capabilities
+from commonage.placement.explain import ever_fits
+from commonage.placement.rooms import Room, rooms_of
+from commonage.ports.clock import Clock
+from commonage.ports.devices import DeviceSample
+from commonage.ports.engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """A card: what could still be given, what was measured, and who holds the rest."""
+
+    device: Device
+    free_mib: int
+    free_compute_milli: int
+    used_mib: int | None
+    utilisation: float | None
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A machine and what is free on it. `workloads` is how many leases are held there."""
+
+    node: Node
+    free_cpus_milli: int
+    free_memory_mib: int
+    devices: tuple[DeviceView, ...]
+    workloads: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentView:
+    """A catalogue entry and where it stands."""
+
+    environment: Environment
+    status: EnvironmentStatus
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChoice:
+    """A share on offer; `why_not` in words where it could not start now."""
+
+    gpus: str
+    title: str
+    free_now: bool
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchView:
+    """What the launch form offers: what a user may have, and what is free now."""
+
+    environments: tuple[EnvironmentView, ...]
+    gpu_choices: tuple[GpuChoice, ...]
+    models: tuple[str, ...]
+    max_cpus_milli: int
+    max_memory_mib: int
+    max_vram_mib: int
+    free_cpus_milli: int
+    free_memory_mib: int
+    simulated_gpus: bool
+
+
+class Fleet:
+    """Nodes, devices and environments of all sites."""
+
+    def __init__(
+        self,
+        engines: Mapping[str, Engine],
+        catalogue: Mapping[str, Environment],
+        board: Board,
+        ledger: Ledger,
+        clock: Clock,
+        settings: ControlSettings,
+    ) -> None:
+        self._engines, self.catalogue, self._board, self._ledger = engines, catalogue, board, ledger
+        self._clock, self._settings = clock, settings
+        self._statuses: dict[str, EnvironmentStatus] = {}
+        self.measured: dict[str, DeviceSample] = {}  # written by the sampling loop
+        self.passed_at = 0.0
+
+    # --- loop -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take in reports until cancelled."""
+        while True:
+            await self.tick()
+            await self._clock.sleep(self._settings.sample_every_s)
+
+    async def tick(self) -> None:
+        """Ask every engine once; write what changed."""
+        now = self._clock.now()
+        seen: dict[str, Node] = {}
+        for site, engine in self._engines.items():
+            try:
+                reports = await engine.nodes()
+                for status in await engine.environments():
+                    self._statuses[status.name] = status
+            except CommonageError as error:
+                log.warning("site %s does not report: %s", site, error)
+                continue
+            for report in reports:
+                seen[report.name] = self._taken_in(site, engine.capabilities().name, report, now)
+        lost = [self._lost(node, now) for name, node in self._board.nodes.items() if name not in seen]
+        await self._keep([*seen.values(), *(node for node in lost if node is not None)], now)
+        self.passed_at = now
+
+    def _taken_in(self, site: str, engine: str, report: NodeReport, now: float) -> Node:
+        known = self._board.nodes.get(report.name)
+        drain = known.drain if known is not None else False
+        reason = known.reason if known is not None and drain else "; ".join(report.faults)
+        state = NodeState.DRAINING if drain or report.faults else NodeState.READY
+        return Node(report.name, site, engine, state, report, now, drain, reason)
+
+    def _lost(self, node: Node, now: float) -> Node | None:
+        silent = now - node.seen_at
+        if node.state is NodeState.LOST or silent < self._settings.node_lost_after_s:
+            return None
+        return replace(node, state=NodeState.LOST, reason=f"not seen for {format_duration(silent)}")
+
+    async def _keep(self, nodes: Sequence[Node], now: float) -> None:
+        """Put nodes on the board; write those that changed in more than the time they were seen."""
+        changed: list[Node] = []
+        events: list[Event] = []
+        for node in nodes:
+            before = self._board.nodes.get(node.name)
+            if before is None or _essence(before) != _essence(node):
+                changed.append(node)
+            if before is None or before.state is not node.state:
+                why = f": {node.reason}" if node.reason else ""
+                events.append(Event(EventKind.NODE, now, f"{node.name} is {node.state}{why}"))
+        if changed:
+            await self._ledger.write(nodes=changed, events=events)
+        for node in nodes:
+            self._board.nodes[node.name] = node
+        if changed:
+            self._board.changed.set()
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    @property
+    def simulated_gpus(self) -> bool:
+        """True if any card here is simulated: pages that show cards must say so."""
+        return any(device.simulated for node in self._board.nodes.values() for device in node.report.devices)
+
+    def capabilities(self) -> Sequence[Capabilities]:
+        """What each engine can do."""
+        return [engine.capabilities() for engine in self._engines.values()]
+
+    def nodes(self) -> Sequence[NodeView]:
+        """Every machine with what is free, by name."""
+        held = self._board.held()
+        rooms = self._rooms()
+        holders: dict[str, list[Holder]] = defaultdict(list)
+        counts: dict[str, int] = defaultdict(int)
+        for one in held:
+            counts[one.lease.node] += 1
+            for share in one.lease.shares:
+                holds = f"{format_memory(share.memory_mib)} of VRAM"
+                holders[share.device_uuid].append(
+                    Holder(one.workload_id, one.name, one.owner, one.kind, one.lease.node, holds, one.ends_at)
+                )
+        return [self._view(room, holders, counts[name]) for name, room in sorted(rooms.items())]
+
+    def _rooms(self) -> dict[str, Room]:
+        return rooms_of(self._board.nodes.values(), (one.lease for one in self._board.held()))
+
+    def _view(self, room: Room, holders: Mapping[str, Sequence[Holder]], workloads: int) -> NodeView:
+        devices = []
+        for card in room.cards:
+            sample = self.measured.get(card.device.uuid)
+            devices.append(
+                DeviceView(
+                    device=card.device,
+                    free_mib=card.free_mib,
+                    free_compute_milli=card.free_milli,
+                    used_mib=sample.memory_used_mib if sample else None,
+                    utilisation=sample.utilisation if sample else None,
+                    holders=tuple(holders.get(card.device.uuid, ())),
+                )
+            )
+        engine = self._engines.get(room.node.site)
+        notes = engine.capabilities().notes if engine else ()
+        return NodeView(room.node, room.free_cpus_milli, room.free_memory_mib, tuple(devices), workloads, notes)
+
+    def environments(self) -> Sequence[EnvironmentView]:
+        """The catalogue, with where each entry stands."""
+        return [EnvironmentView(one, self._status(one)) for one in self.catalogue.values()]
+
+    def _status(self, environment: Environment) -> EnvironmentStatus:
+        absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, "made on first use")
+        return self._statuses.get(environment.name, absent)
+
+    async def drain(self, who: Principal, name: str, drain: bool) -> Node:
+        """Let a machine take no new work (True) or take work again. For admins. Raises NotFound, Forbidden."""
+        who.need(Scope.ADMIN)
+        node = self._board.nodes.get(name)
+        if node is None:
+            there = ", ".join(sorted(self._board.nodes)) or "none"
+            raise NotFound(f"there is no machine {name!r}; there are: {there}", code="node-not-found")
+        reason = f"drained by {who.name}" if drain else ""
+        state = NodeState.DRAINING if drain else NodeState.READY
+        await self._keep([replace(node, drain=drain, state=state, reason=reason)], self._clock.now())
+        return self._board.nodes[name]
+
+    # --- what is on offer -----------------------------------------------------------------------------------------
+
+    def launch_options(self, who: Principal) -> LaunchView:
+        """What `who` may have, and what is free now."""
+        who.need(Scope.READ)
+        rooms = list(self._rooms().values())
+        reports = [room.node.report for room in rooms if room.node.state is not NodeState.LOST]
+        devices = [device for report in reports for device in report.devices if not device.faults]
+        return LaunchView(
+            environments=tuple(self.environments()),
+            gpu_choices=self._choices(rooms, devices),
+            models=tuple(sorted({device.model for device in devices})),
+            max_cpus_milli=max((report.cpus_milli for report in reports), default=0),
+            max_memory_mib=max((report.memory_mib for report in reports), default=0),
+            max_vram_mib=max((device.memory_mib for device in devices), default=0),
+            free_cpus_milli=max((room.free_cpus_milli for room in rooms), default=0),
+            free_memory_mib=max((room.free_memory_mib for room in rooms), default=0),
+            simulated_gpus=self.simulated_gpus,
+        )
+
+    def _choices(self, rooms: Sequence[Room], devices: Sequence[Device]) -> tuple[GpuChoice, ...]:
+        if not devices:
+            return ()
+        largest = max(device.memory_mib for device in devices)
+        texts = ["0.25", "0.5", "1"]
+        texts[0:0] = [f"{gib}GiB" for gib in (4, 8, 12, 16) if gib * 1024 < largest]
+        if max(len(room.cards) for room in rooms) > 1:
+            texts.append("2")
+        return tuple(self._choice(text, rooms) for text in texts)
+
+    def _choice(self, text: str, rooms: Sequence[Room]) -> GpuChoice:
+        gpu = parse_gpus(text)
+        request = Request(self._settings.default_cpus_milli, self._settings.default_memory_mib, gpu)
+        refusals = [room.refusal(request) for room in rooms]
+        free = any(refusal is None for refusal in refusals)
+        why_not = "" if free else next((refusal for refusal in refusals if refusal), "no machine has reported yet")
+        return GpuChoice(text, _title(gpu), free, why_not)
+
+    def refuse_if_never(self, request: Request) -> str | None:
+        """Why no machine here could ever run it; None if one could."""
+        return ever_fits(self._board.nodes.values(), request)
+
+
+def _title(gpu: GpuRequest | None) -> str:
+    return "no GPU" if gpu is None else str(gpu)
+
+
+def _essence(node: Node) -> tuple[object, ...]:
+    """What of a node is worth writing down when it changes."""
+    report = node.report
+    devices = [(one.uuid, one.memory_mib, one.faults) for one in report.devices]
+    return (node.site, node.engine, node.state, node.drain, node.reason, report.cpus_milli, report.memory_mib, devices)

@@ -1,0 +1,209 @@
+"""Reading: what a principal may see, from the board while it lives and from the store for ever."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from commonage.control.board import Board
+from commonage.control.feed import Feed
+from commonage.domain.errors import InvalidInput, NotFound
+from commonage.domain.events import Event
+from commonage.domain.explanations import Explanation
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.sightings import LogLine
+from commonage.domain.usage import Usage
+from commonage.domain.workloads import Attempt, State, Workload
+from commonage.placement.explain import explain, ordinal, why_waiting
+from commonage.ports.clock import Clock
+from commonage.ports.engine import Engine
+from commonage.ports.metrics import Metrics, Point
+from commonage.ports.store import Filter, Page, Store
+
+BIRTH_OF_UNIX = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The freshest word on a workload, and its place in the queue from 1 (None where it does not queue)."""
+
+    reason: str
+    position: int | None = None
+
+
+@dataclass(slots=True)
+class Look:
+    """Answers questions; changes nothing."""
+
+    store: Store
+    board: Board
+    feed: Feed
+    engines: Mapping[str, Engine]
+    metrics_store: Metrics
+    clock: Clock
+
+    async def workload(self, who: Principal, workload_id: str) -> Workload:
+        """One workload. Raises NotFound, also for one that is not the caller's to see."""
+        who.need(Scope.READ)
+        found = self.board.get(workload_id)
+        if found is None:
+            found = await self.store.workload(workload_id)
+        if not who.may_see(found.spec.owner):
+            raise NotFound(f"there is no workload {workload_id!r}", code="workload-not-found")
+        return found
+
+    async def workloads(
+        self, who: Principal, which: Filter, *, limit: int, cursor: str | None = None
+    ) -> Page[Workload]:
+        """Newest first; one's own, for admins anybody's."""
+        return await self.store.workloads(self._allowed(who, which), limit=limit, cursor=cursor)
+
+    async def counts(self, who: Principal, which: Filter) -> dict[State, int]:
+        """How many match, by state."""
+        return await self.store.count(self._allowed(who, which))
+
+    @staticmethod
+    def _allowed(who: Principal, which: Filter) -> Filter:
+        who.need(Scope.READ)
+        return which if who.is_admin else replace(which, owner=who.name)
+
+    async def attempts(self, who: Principal, workload_id: str) -> Sequence[Attempt]:
+        """All its tries, oldest first."""
+        await self.workload(who, workload_id)
+        return await self.store.attempts(workload_id)
+
+    def standing(self, workload: Workload) -> Standing:
+        """Why it stands where it stands; for a queued one from the last plan."""
+        ask = self.board.ask(workload.id)
+        if ask is None:
+            return Standing(workload.reason)
+        position = self.board.position(workload.id)
+        if self.board.outcome is None or position is None:
+            return Standing(workload.reason, position)
+        return Standing(why_waiting(self.board.outcome, ask, position, self.clock.now()), position)
+
+    async def explain(self, who: Principal, workload_id: str) -> Explanation:
+        """Why it waits, and until when. For one that does not wait: what became of it."""
+        workload = await self.workload(who, workload_id)
+        ask = self.board.ask(workload_id)
+        if ask is None:
+            return Explanation(
+                workload_id, f"{workload.state}: {workload.reason}", queue_length=self.board.queue_length()
+            )
+        return explain(self.board.snapshot(self.clock.now()), ask)
+
+    def queue_length(self) -> int:
+        """How many wait for a place."""
+        return self.board.queue_length()
+
+    def live_counts(self) -> dict[State, int]:
+        """Everybody's workloads that have not ended, by state."""
+        return self.board.counts()
+
+    # --- events and logs ------------------------------------------------------------------------------------------
+
+    async def events(
+        self, who: Principal, *, after: int = 0, workload_id: str | None = None, limit: int = 500
+    ) -> Sequence[Event]:
+        """Events with seq > after, oldest first; one's own, for admins all."""
+        who.need(Scope.READ)
+        if workload_id is not None:
+            await self.workload(who, workload_id)
+        owner = None if who.is_admin or workload_id is not None else who.name
+        return await self.store.events(after=after, workload_id=workload_id, owner=owner, limit=limit)
+
+    async def follow(
+        self, who: Principal, *, after: int | None = None, workload_id: str | None = None
+    ) -> AsyncIterator[Event]:
+        """Events behind `after` (None: from now on), then those to come, without a gap or a repetition."""
+        who.need(Scope.READ)
+        if workload_id is not None:
+            await self.workload(who, workload_id)
+        with self.feed.listen() as live:
+            last = after if after is not None else await self.store.last_event_seq()
+            while after is not None:
+                page = await self.events(who, after=last, workload_id=workload_id)
+                for event in page:
+                    last = event.seq
+                    yield event
+                if len(page) < 500:
+                    break
+            async for event in live:
+                if event.seq > last and _concerns(event, who, workload_id):
+                    last = event.seq
+                    yield event
+
+    async def logs(
+        self,
+        who: Principal,
+        workload_id: str,
+        *,
+        attempt: int | None = None,
+        offset: int = 0,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[LogLine]:
+        """Output of its newest attempt, or of the one numbered. Raises NotFound before the first line."""
+        workload = await self.workload(who, workload_id)
+        tries = await self.store.attempts(workload_id) if attempt is not None else []
+        chosen = workload.attempt if attempt is None else next((one for one in tries if one.number == attempt), None)
+        if chosen is None:
+            which = f"attempt {attempt}" if attempt is not None else "attempt yet"
+            raise NotFound(f"{workload_id} has no {which}: {self.standing(workload).reason}", code="log-not-found")
+        engine = self._engine_of(chosen)
+        async for line in engine.logs(chosen.id, offset=offset, tail=tail, follow=follow):
+            yield line
+
+    def _engine_of(self, attempt: Attempt) -> Engine:
+        node = self.board.nodes.get(attempt.lease.node)
+        engine = self.engines.get(node.site) if node else None
+        if engine is None and len(self.engines) == 1:
+            engine = next(iter(self.engines.values()))
+        if engine is None:
+            raise NotFound(f"the machine {attempt.lease.node} is gone, and its logs with it", code="log-not-found")
+        return engine
+
+    # --- usage and metrics ----------------------------------------------------------------------------------------
+
+    async def usage(self, who: Principal, *, since: float, until: float, by: str) -> Sequence[Usage]:
+        """Held resources times hours within [since, until): one's own, for admins everybody's."""
+        who.need(Scope.READ)
+        if by not in ("owner", "tenant", "workload", "environment"):
+            raise InvalidInput(
+                f"usage by {by[:40]!r} is not known; by owner, tenant, workload or environment", field="by"
+            )
+        until = min(until, self.clock.now())
+        owner = None if who.is_admin else who.name
+        return await self.store.usage(since=since, until=until, by=by, owner=owner)
+
+    async def workload_usage(self, who: Principal, workload_id: str) -> Usage:
+        """What one workload used in all its attempts until now."""
+        await self.workload(who, workload_id)
+        now = self.clock.now()
+        found = await self.store.usage(since=BIRTH_OF_UNIX, until=now, by="workload", workload_id=workload_id)
+        return found[0] if found else Usage(workload_id, 1, 0.0, 0.0, 0.0, 0.0)
+
+    async def metrics(
+        self, who: Principal, subject: str, *, metrics: Sequence[str], since: float, until: float, points: int = 200
+    ) -> dict[str, Sequence[Point]]:
+        """Measurements of `attempt:ID` (one's own), `node:NAME`, `device:UUID` or `platform`; metrics without any left out."""
+        who.need(Scope.READ)
+        if subject.startswith("attempt:"):
+            await self.workload(who, subject.removeprefix("attempt:").rpartition("-")[0])
+        found = {}
+        for metric in metrics:
+            series = await self.metrics_store.query(metric, subject, since=since, until=until, points=points)
+            if series:
+                found[metric] = series
+        return found
+
+    def place_in_words(self, workload: Workload) -> str:
+        """`third in the queue`, or the empty text."""
+        position = self.board.position(workload.id)
+        return f"{ordinal(position)} in the queue" if position else ""
+
+
+def _concerns(event: Event, who: Principal, workload_id: str | None) -> bool:
+    if workload_id is not None:
+        return event.workload_id == workload_id
+    return who.is_admin or event.owner == who.name

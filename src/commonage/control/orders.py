@@ -1,0 +1,57 @@
+"""What an engine is told: a workload with a lease, its environment and the variables of its share, as one order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from commonage.domain.environments import Environment
+from commonage.domain.errors import EngineFailure
+from commonage.domain.sightings import Order
+from commonage.domain.workloads import Kind, Workload
+from commonage.ports.bundles import Bundles
+from commonage.ports.devices import Devices
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Makes orders from workloads."""
+
+    catalogue: Mapping[str, Environment]
+    bundles: Bundles
+    devices: Devices
+
+    def of(self, workload: Workload) -> Order:
+        """The order of a workload that has a lease. Raises EngineFailure, NotFound when its parts are gone."""
+        spec, attempt = workload.spec, workload.attempt
+        environment = self.catalogue.get(spec.environment)
+        if environment is None or attempt is None:
+            raise EngineFailure(f"its environment {spec.environment!r} is not in the catalogue any more")
+        variables = {
+            **dict(environment.variables),
+            "COMMONAGE_WORKLOAD_ID": workload.id,
+            "COMMONAGE_ATTEMPT": str(attempt.number),
+            "COMMONAGE_CPUS": f"{spec.request.cpus_milli / 1000:g}",
+            "COMMONAGE_MEMORY_MIB": str(spec.request.memory_mib),
+            **self.devices.environment(attempt.lease.shares),
+            **dict(spec.variables),
+        }
+        if workload.array_index is not None:
+            variables["COMMONAGE_ARRAY_INDEX"] = str(workload.array_index)
+            variables["COMMONAGE_ARRAY_SIZE"] = str(spec.array_size)
+            variables["COMMONAGE_ARRAY_ID"] = spec.array_id or workload.id
+        return Order(
+            attempt_id=attempt.id,
+            workload_id=workload.id,
+            kind=spec.kind,
+            name=spec.name,
+            owner=spec.owner,
+            tenant=spec.tenant,
+            environment=environment,
+            command=spec.command,
+            lease=attempt.lease,
+            variables=tuple(variables.items()),
+            secrets=spec.secrets,
+            wants_port=spec.kind is not Kind.JOB,
+            bundle_path=str(self.bundles.path(spec.bundle)) if spec.bundle else None,
+        )

@@ -1,0 +1,193 @@
+"""The reconcile loop: what is wished is started and stopped, what is seen is told to the ledger.
+
+Effects of the ledger are done at once; every few seconds a sweep compares leases with sightings and does again what a
+crash or a lost message left undone: a lease without a run is started, a run without a lease is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from commonage.control.board import Board
+from commonage.control.ledger import Ledger
+from commonage.domain.errors import CommonageError, EngineFailure
+from commonage.domain.ids import workload_of
+from commonage.domain.lifecycle import Effect, Refused, Sighted, StartRun, StopRun, Vanished
+from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.domain.workloads import State, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.engine import Engine
+
+log = logging.getLogger(__name__)
+START_TRIES = 5
+
+
+class Reconcile:
+    """One for all sites. `order_of` makes the order of a workload that has a lease."""
+
+    def __init__(
+        self,
+        engines: Mapping[str, Engine],
+        board: Board,
+        ledger: Ledger,
+        clock: Clock,
+        order_of: Callable[[Workload], Order],
+    ) -> None:
+        self._engines, self._board, self._ledger, self._clock = engines, board, ledger, clock
+        self._order_of = order_of
+        self._busy: dict[str, asyncio.Task[None]] = {}  # attempt id -> the last thing being done about it
+        self._missed: dict[str, int] = {}
+        self.sweep_every_s = 5.0
+        self.passed_at = 0.0
+
+    # --- effects, at once -----------------------------------------------------------------------------------------
+
+    def effect(self, workload_id: str, effect: Effect) -> None:
+        """Carry out an effect of the ledger; returns at once."""
+        if isinstance(effect, StartRun):
+            self._do(effect.attempt_id, self._start(workload_id, effect.attempt_id))
+        elif isinstance(effect, StopRun):
+            self._do(effect.attempt_id, self._stop(workload_id, effect.attempt_id, effect.grace_s))
+
+    def _do(self, attempt_id: str, work: Coroutine[Any, Any, None]) -> None:
+        """Do one thing about an attempt after what is being done about it already."""
+        before = self._busy.get(attempt_id)
+        task = asyncio.create_task(_after(before, work), name=f"attempt {attempt_id}")
+        self._busy[attempt_id] = task
+        task.add_done_callback(lambda done: self._done(attempt_id, done))
+
+    def _done(self, attempt_id: str, task: asyncio.Task[None]) -> None:
+        if self._busy.get(attempt_id) is task:
+            del self._busy[attempt_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("attempt %s: %s", attempt_id, error, exc_info=error)
+
+    def _engine_of(self, workload: Workload) -> Engine | None:
+        attempt = workload.attempt
+        node = self._board.nodes.get(attempt.lease.node) if attempt else None
+        return self._engines.get(node.site) if node else None
+
+    async def _start(self, workload_id: str, attempt_id: str) -> None:
+        for tries in range(1, START_TRIES + 1):
+            workload = self._board.get(workload_id)
+            if not _wishes(workload, attempt_id) or workload is None or workload.stop is not None:
+                return
+            engine = self._engine_of(workload)
+            try:
+                if engine is None:
+                    raise EngineFailure(f"no engine answers for its machine {attempt_id}", retryable=True)
+                await engine.start(self._order_of(workload))
+                return
+            except CommonageError as error:
+                if not error.is_retryable or tries == START_TRIES:
+                    await self._ledger.happen(workload_id, Refused(attempt_id, error.message))
+                    return
+                log.warning("attempt %s does not start, trying again: %s", attempt_id, error)
+                await self._clock.sleep(0.5 * 2**tries)
+
+    async def _stop(self, workload_id: str, attempt_id: str, grace_s: float) -> None:
+        workload = self._board.get(workload_id)
+        engines = [self._engine_of(workload)] if workload else list(self._engines.values())
+        for engine in engines:
+            if engine is None:
+                continue
+            try:
+                await engine.stop(attempt_id, grace_s)
+            except CommonageError as error:
+                log.warning("attempt %s does not stop, the next sweep tries again: %s", attempt_id, error)
+
+    # --- sightings ------------------------------------------------------------------------------------------------
+
+    async def watch(self, engine: Engine) -> None:
+        """Tell the ledger what this engine sees, until cancelled."""
+        while True:
+            try:
+                async for sighting in engine.watch():
+                    self._tell(engine, sighting)
+            except CommonageError as error:
+                log.warning("site %s: watching broke off: %s", engine.site, error)
+            await self._clock.sleep(1.0)
+
+    def _tell(self, engine: Engine, sighting: Sighting) -> None:
+        self._missed.pop(sighting.attempt_id, None)
+        written = self._ledger.note(workload_of(sighting.attempt_id), Sighted(sighting))
+        if sighting.seen is Seen.ENDED:
+            written.add_done_callback(lambda done: self._forget(engine, sighting.attempt_id, done))
+
+    def _forget(self, engine: Engine, attempt_id: str, done: asyncio.Future[Workload | None]) -> None:
+        """Once an end is written the engine need not remember it."""
+        if not done.cancelled() and done.exception() is None:
+            self._do(attempt_id, engine.forget(attempt_id))
+
+    # --- sweep ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Sweep all sites every few seconds, until cancelled."""
+        while True:
+            for engine in self._engines.values():
+                try:
+                    await self.sweep(engine)
+                except CommonageError as error:
+                    log.warning("site %s: sweep failed: %s", engine.site, error)
+            self.passed_at = self._clock.now()
+            await self._clock.sleep(self.sweep_every_s)
+
+    async def sweep(self, engine: Engine) -> None:
+        """Compare one site's leases with its sightings."""
+        leased = {
+            workload.attempt.id: workload
+            for workload in self._board.in_state(State.STARTING, State.RUNNING)
+            if workload.attempt is not None and self._engine_of(workload) is engine
+        }
+        seen = {sighting.attempt_id: sighting for sighting in await engine.sightings()}
+        for sighting in seen.values():
+            if sighting.attempt_id in leased:
+                self._tell(engine, sighting)
+            else:
+                self._stray(engine, sighting)
+        for attempt_id, workload in leased.items():
+            if attempt_id not in seen and attempt_id not in self._busy:
+                self._unseen(attempt_id, workload)
+            elif workload.stop is not None and attempt_id not in self._busy and seen[attempt_id].seen is not Seen.ENDED:
+                self._do(attempt_id, self._stop(workload.id, attempt_id, workload.spec.grace_s))
+
+    def _stray(self, engine: Engine, sighting: Sighting) -> None:
+        """Something of ours that no lease asks for: ended, it is forgotten; running, it is ended."""
+        workload = self._board.get(workload_of(sighting.attempt_id))
+        if sighting.attempt_id in self._busy or _wishes(workload, sighting.attempt_id):
+            return  # it was leased after the leases were read
+        if sighting.seen is Seen.ENDED:
+            self._do(sighting.attempt_id, engine.forget(sighting.attempt_id))
+        else:
+            log.warning("attempt %s runs on %s without a lease: ending it", sighting.attempt_id, engine.site)
+            self._do(sighting.attempt_id, engine.stop(sighting.attempt_id, 0))
+
+    def _unseen(self, attempt_id: str, workload: Workload) -> None:
+        """A lease whose run nobody sees: start it if it never ran, give it up if it did and stays unseen."""
+        if workload.stop is None and workload.state is State.STARTING:
+            self._do(attempt_id, self._start(workload.id, attempt_id))
+            return
+        self._missed[attempt_id] = self._missed.get(attempt_id, 0) + 1
+        if workload.stop is not None or self._missed[attempt_id] >= 2:
+            self._missed.pop(attempt_id, None)
+            words = "it is gone, and nobody saw how it ended"
+            self._ledger.note(workload.id, Vanished(attempt_id, words))
+
+
+def _wishes(workload: Workload | None, attempt_id: str) -> bool:
+    """True if this workload's present attempt is the one named, and should run."""
+    return (
+        workload is not None
+        and workload.attempt is not None
+        and workload.attempt.id == attempt_id
+        and workload.state.holds_lease
+    )
+
+
+async def _after(before: asyncio.Task[None] | None, work: Coroutine[Any, Any, None]) -> None:
+    if before is not None:
+        await asyncio.wait([before])
+    await work

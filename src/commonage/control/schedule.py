@@ -1,0 +1,55 @@
+"""The schedule loop: snapshot, plan, leases committed. Writes leases and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from commonage.control.board import Board
+from commonage.control.ledger import Ledger
+from commonage.domain.lifecycle import Leased
+from commonage.placement.plan import plan
+from commonage.ports.clock import Clock
+
+log = logging.getLogger(__name__)
+LONGEST_REST_S = 2.0
+SHORTEST_REST_S = 0.005
+
+
+class Schedule:
+    """Plans whenever something changed, and every two seconds as time alone may free a promise."""
+
+    def __init__(self, board: Board, ledger: Ledger, clock: Clock) -> None:
+        self._board, self._ledger, self._clock = board, ledger, clock
+        self.paused = False
+        self.passed_at = 0.0
+        self.pass_s = 0.0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._board.changed.clear()
+            began = loop.time()
+            await self.tick()
+            self.pass_s = loop.time() - began
+            # Short rests let arrivals gather, and leave time for answering when passes are long.
+            await asyncio.sleep(max(SHORTEST_REST_S, self.pass_s / 2))
+            try:
+                async with asyncio.timeout(LONGEST_REST_S):
+                    await self._board.changed.wait()
+            except TimeoutError:
+                pass
+
+    async def tick(self) -> int:
+        """One pass; returns how many workloads it gave a lease."""
+        now = self.passed_at = self._clock.now()
+        if self.paused:
+            return 0
+        outcome = plan(self._board.snapshot(now))
+        self._board.outcome = outcome
+        if outcome.starts:
+            await asyncio.gather(
+                *(self._ledger.happen(workload_id, Leased(lease)) for workload_id, lease in outcome.starts)
+            )
+        return len(outcome.starts)

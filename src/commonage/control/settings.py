@@ -1,0 +1,28 @@
+"""What control must know of its installation; made by the server from its own settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from commonage.domain.usage import Prices
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths."""
+
+    name: str = "Commonage"
+    default_tenant: str = "commons"
+    default_cpus_milli: int = 1000
+    default_memory_mib: int = 1024
+    session_environment: str = "notebook"
+    job_environment: str = "base"
+    max_array: int = 10_000
+    max_name: int = 128
+    max_live: int = 200_000
+    prices: Prices = Prices()
+    warn_before_s: float = 300.0
+    sample_every_s: float = 5.0
+    sweep_every_s: float = 5.0
+    node_lost_after_s: float = 30.0
+    session_appears_within_s: float = 30.0

@@ -1,0 +1,113 @@
+"""What time and other workloads do to a workload: pauses that end, limits that strike, dependencies that are met.
+
+One loop; it only tells the ledger what happened. Limits are kept to within half a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from commonage.control.board import Board
+from commonage.control.ledger import Ledger
+from commonage.domain.errors import NotFound, Unavailable
+from commonage.domain.lifecycle import Released, StopAsked, TimeRunsOut
+from commonage.domain.quantities import format_duration
+from commonage.domain.workloads import Condition, Dependency, State, StopCause, StopWish, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.store import Store
+
+log = logging.getLogger(__name__)
+TICK_S = 0.5
+
+
+class Timers:
+    """Looks at held and running workloads twice a second, and at dependents as soon as something changed."""
+
+    def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock, warn_before_s: float) -> None:
+        self._store, self._board, self._ledger, self._clock = store, board, ledger, clock
+        self._warn_before_s = warn_before_s
+        self._to_check: dict[str, None] = {}
+        self._woken = asyncio.Event()
+        self.passed_at = 0.0
+
+    def changed(self, workload: Workload) -> None:
+        """A workload was written: those that depend on it are looked at soon, and it itself if it is held."""
+        for dependent in self._board.dependents_of(workload.id):
+            self._to_check[dependent] = None
+        if workload.state is State.HELD:
+            self._to_check[workload.id] = None
+        if self._to_check:
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._to_check.update((workload.id, None) for workload in self._board.in_state(State.HELD))
+        while True:
+            try:
+                await self.tick()
+            except Unavailable as error:
+                log.warning("timers wait for the store: %s", error)
+            try:
+                async with asyncio.timeout(TICK_S):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+            self._woken.clear()
+
+    async def tick(self) -> None:
+        """One look at everything that time or a dependency may have changed."""
+        now = self.passed_at = self._clock.now()
+        for workload in self._board.in_state(State.HELD):
+            if workload.not_before is not None and workload.not_before <= now:
+                self._ledger.note(workload.id, Released())
+        for workload in self._board.in_state(State.STARTING, State.RUNNING):
+            self._limit(workload, now)
+        checks, self._to_check = self._to_check, {}
+        for workload_id in checks:
+            held = self._board.get(workload_id)
+            if held is not None and held.state is State.HELD and held.not_before is None:
+                await self._depend(held, now)
+
+    def _limit(self, workload: Workload, now: float) -> None:
+        deadline, limit = workload.deadline, workload.spec.time_limit_s
+        if deadline is None or limit is None or workload.stop is not None:
+            return
+        if now >= deadline:
+            wish = StopWish(
+                "the time limit", now, StopCause.TIME_LIMIT, f"its time limit of {format_duration(limit)} is over"
+            )
+            self._ledger.note(workload.id, StopAsked(wish))
+        elif not workload.warned and deadline - now <= min(self._warn_before_s, limit / 5):
+            self._ledger.note(workload.id, TimeRunsOut(deadline - now))
+
+    async def _depend(self, held: Workload, now: float) -> None:
+        verdicts = [await verdict(dependency, self._board, self._store) for dependency in held.spec.depends_on]
+        broken = next((words for met, words in verdicts if met is False), None)
+        if broken is not None:
+            wish = StopWish("a dependency", now, StopCause.DEPENDENCY, broken)
+            self._ledger.note(held.id, StopAsked(wish))
+        elif all(met for met, _ in verdicts):
+            self._ledger.note(held.id, Released())
+
+
+async def verdict(dependency: Dependency, board: Board, store: Store) -> tuple[bool | None, str]:
+    """(True met, False never, None not yet; in words)."""
+    try:
+        other = board.get(dependency.workload_id) or await store.workload(dependency.workload_id)
+    except NotFound:
+        return False, f"it waits for {dependency.workload_id}, which does not exist"
+    return judge(dependency.condition, other)
+
+
+def judge(condition: Condition, other: Workload) -> tuple[bool | None, str]:
+    """Whether `other` meets the condition: (True met, False never, None not yet; in words)."""
+    started = other.attempts > 0 and other.state not in (State.HELD, State.QUEUED, State.STARTING)
+    if condition is Condition.AFTER_START and (started or other.state.is_terminal):
+        return True, "started"
+    if not other.state.is_terminal:
+        return None, f"waits for {other.id} ({other.spec.name or other.spec.kind}), which is {other.state}"
+    ended_well = other.state is State.SUCCEEDED
+    wanted = {Condition.AFTER_OK: ended_well, Condition.AFTER_NOT_OK: not ended_well}.get(condition, True)
+    words = f"{other.id} ({other.spec.name or other.spec.kind}) ended as {other.state}"
+    return (True, words) if wanted else (False, f"it should run {condition}, but {words}")

@@ -1,0 +1,204 @@
+"""Submitting and stopping: the only two things users do to workloads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from commonage.control.board import Board
+from commonage.control.fleet import Fleet
+from commonage.control.ledger import Ledger
+from commonage.control.settings import ControlSettings
+from commonage.control.submission import Submission, spec_of
+from commonage.control.timers import judge
+from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unplaceable
+from commonage.domain.explanations import Explanation
+from commonage.domain.ids import IdSequence
+from commonage.domain.lifecycle import StopAsked
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.quantities import format_cpus
+from commonage.domain.workloads import Kind, Spec, State, StopCause, StopWish, Workload
+from commonage.placement.explain import explain
+from commonage.placement.snapshot import Ask
+from commonage.ports.bundles import Bundles
+from commonage.ports.clock import Clock
+from commonage.ports.identity import Identity
+from commonage.ports.store import Store
+
+log = logging.getLogger(__name__)
+HUB = "hub"  # the name of the hub's spawner as a principal
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What a submit made, or what its key had made before (`created` False)."""
+
+    workloads: tuple[Workload, ...]
+    created: bool
+
+
+@dataclass(slots=True)
+class Work:
+    """Admits asks and takes wishes to stop. `chance` gives a random integer below its argument."""
+
+    store: Store
+    board: Board
+    ledger: Ledger
+    fleet: Fleet
+    identity: Identity
+    bundles: Bundles
+    clock: Clock
+    settings: ControlSettings
+    ids: IdSequence
+    chance: Callable[[int], int]
+
+    async def submit(self, who: Principal, ask: Submission) -> Submitted:
+        """Admit an ask; durable when this returns.
+
+        Raises InvalidInput, TooLarge, Forbidden, Unplaceable, Conflict. A session asked by a user goes through the hub,
+        whose spawner submits it in turn.
+        """
+        who.need(Scope.SUBMIT)
+        spec = spec_of(ask, who, self.fleet.catalogue, self.settings)
+        self._placeable(spec)
+        if spec.bundle is not None:
+            self.bundles.path(spec.bundle)
+        before = await self._by_key(spec)
+        if before is not None:
+            return before
+        if spec.kind is Kind.SESSION and who.name != HUB:
+            return await self._through_the_hub(spec)
+        workloads = await self._made(spec)
+        try:
+            await self.ledger.insert(workloads)
+        except Conflict:
+            # The same key came twice at the same time: the other one made it.
+            taken = await self._by_key(spec)
+            if taken is None:
+                raise
+            return taken
+        return Submitted(workloads, True)
+
+    def _placeable(self, spec: Spec) -> None:
+        never = self.fleet.refuse_if_never(spec.request)
+        if never is not None:
+            raise Unplaceable(never)
+        if len(self.board) + max(1, spec.array_size) > self.settings.max_live:
+            raise Unavailable(f"{len(self.board)} workloads have not ended; no more are taken until some have")
+
+    async def _by_key(self, spec: Spec) -> Submitted | None:
+        if spec.key is None:
+            return None
+        found = await self.store.workload_by_key(spec.owner, spec.key)
+        if found is None:
+            return None
+        if (found.spec.kind, found.spec.command, found.spec.request) != (spec.kind, spec.command, spec.request):
+            raise Conflict(
+                f"the key {spec.key!r} was used before for something else ({found.id}); use a new key",
+                code="key-reused",
+            )
+        return Submitted((found,), False)
+
+    async def _made(self, spec: Spec) -> tuple[Workload, ...]:
+        now = self.clock.now()
+        state, reason, stop = State.QUEUED, "waiting for its turn", None
+        if spec.depends_on:
+            state, reason = await self._standing_of_dependencies(spec)
+        if spec.array_size:
+            first = self.ids.next(now, self.chance(1 << 20))
+            spec = replace(spec, array_id=first)
+            members = [first, *(self.ids.next(now, 0) for _ in range(spec.array_size - 1))]
+            # The key stands for the whole array: only its first member carries it.
+            rest = replace(spec, key=None)
+            return tuple(
+                Workload(one, spec if index == 0 else rest, state, now, now, reason, index, stop)
+                for index, one in enumerate(members)
+            )
+        return (Workload(self.ids.next(now, self.chance(1 << 20)), spec, state, now, now, reason),)
+
+    async def _standing_of_dependencies(self, spec: Spec) -> tuple[State, str]:
+        waiting: list[str] = []
+        for dependency in spec.depends_on:
+            try:
+                found = self.board.get(dependency.workload_id)
+                other = found or await self.store.workload(dependency.workload_id)
+            except NotFound:
+                raise InvalidInput(
+                    f"it should wait for {dependency.workload_id[:60]!r}, which does not exist",
+                    field="depends_on",
+                    code="unknown-dependency",
+                ) from None
+            met, words = judge(dependency.condition, other)
+            if met is False:
+                raise Conflict(words, code="dependency-broken")
+            if met is None:
+                waiting.append(words)
+        return (State.HELD, "; ".join(waiting[:3])) if waiting else (State.QUEUED, "waiting for its turn")
+
+    async def _through_the_hub(self, spec: Spec) -> Submitted:
+        """Have the hub start the session, and wait for its spawner to submit it under our key."""
+        key = spec.key or f"session-{self.ids.next(self.clock.now(), self.chance(1 << 20))}"
+        request = spec.request
+        options: dict[str, Any] = {
+            "environment": spec.environment,
+            "cpus": format_cpus(request.cpus_milli),
+            "memory": f"{request.memory_mib}MiB",
+            "key": key,
+            "tenant": spec.tenant,
+            "priority": spec.priority,
+        }
+        if request.gpu is not None:
+            options["gpus"] = request.gpu.text
+        if spec.time_limit_s is not None:
+            options["time"] = f"{spec.time_limit_s}s"
+        if spec.variables:
+            options["variables"] = dict(spec.variables)
+        await self.identity.start_session(spec.owner, spec.name, options)
+        give_up = self.clock.now() + self.settings.session_appears_within_s
+        while self.clock.now() < give_up:
+            found = await self.store.workload_by_key(spec.owner, key)
+            if found is not None:
+                return Submitted((found,), True)
+            await self.clock.sleep(0.05)
+        raise Unavailable("the hub took the session but has not submitted it yet; look again in a moment")
+
+    async def dry_run(self, who: Principal, ask: Submission) -> Explanation:
+        """What would become of this ask if it were submitted now. Raises what submit would raise."""
+        who.need(Scope.SUBMIT)
+        spec = spec_of(ask, who, self.fleet.catalogue, self.settings)
+        self._placeable(spec)
+        now = self.clock.now()
+        shape = self.board.shape_of(spec.request)
+        considered = Ask("", "-1", spec.request, shape, spec.priority, now, spec.time_limit_s)
+        return replace(explain(self.board.snapshot(now), considered), workload_id=None)
+
+    async def stop(self, who: Principal, workload_id: str, reason: str = "") -> Workload:
+        """Wish its end. Raises NotFound, Conflict(code="already-ended"). Wishing twice is wishing once."""
+        who.need(Scope.SUBMIT)
+        workload = self.board.get(workload_id) or await self.store.workload(workload_id)
+        if not who.may_see(workload.spec.owner):
+            raise NotFound(f"there is no workload {workload_id!r}", code="workload-not-found")
+        cause = StopCause.USER if who.name in (workload.spec.owner, HUB) else StopCause.ADMIN
+        by = workload.spec.owner if who.name == HUB else who.name
+        words = f"stopped by {by}" + (f": {reason}" if reason else "")
+        after = await self.ledger.happen(workload_id, StopAsked(StopWish(by, self.clock.now(), cause, words)))
+        if after is None or (after.state.is_terminal and after.stop is None):
+            ended = await self.store.workload(workload_id)
+            raise Conflict(f"{workload_id} has already ended as {ended.state}", code="already-ended")
+        return after
+
+    async def stand_down(self, within_s: float = 20.0) -> int:
+        """Before the machine's owner goes: end all that runs. Sessions end for good, other work returns to the queue.
+
+        Returns how many still ran after `within_s` seconds. The schedule loop must be paused.
+        """
+        now = self.clock.now()
+        for workload in self.board.in_state(State.STARTING, State.RUNNING):
+            cause = StopCause.ADMIN if workload.spec.kind is Kind.SESSION else StopCause.RECALL
+            self.ledger.note(workload.id, StopAsked(StopWish("the server", now, cause, "the server was stopped")))
+        while (left := len(self.board.in_state(State.STARTING, State.RUNNING))) and self.clock.now() < now + within_s:
+            await asyncio.sleep(0.05)
+        return left
