@@ -1,0 +1,258 @@
+"""The data folder: its layout, the lock that keeps a second server out, and what may be wrong with it.
+
+Prepared by `commonage up` before anything else; the other verbs of the server look into it with `running_server`. What
+is inside `secrets/`, `hub/` and `proxy/` belongs to their own modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+LAYOUT_VERSION = 1
+LEAST_FREE_MIB = 200
+_FOLDERS = ("logs", "runs", "environments", "workspaces", "bundles")
+
+
+class DataDirError(Exception):
+    """The folder cannot be used; the message says what is wrong with it and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The loopback ports of an installation. They stay the same, for sessions that outlive us know them."""
+
+    control: int
+    hub: int
+    proxy_api: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a running server says of itself in its lock file. `url` is where people reach it."""
+
+    pid: int
+    host: str
+    started_at: float
+    url: str = ""
+    hub_url: str = ""
+    control_url: str = ""
+
+
+class DataDir:
+    """A prepared folder that this process holds. Use as a context manager; the kernel frees the lock of a dead process."""
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
+        self.path = path
+        self._lock = lock
+
+    @property
+    def database(self) -> Path:
+        """The control plane's SQLite file."""
+        return self.path / "commonage.db"
+
+    @property
+    def logs(self) -> Path:
+        """What we and our children say."""
+        return self.path / "logs"
+
+    def folder(self, name: str) -> Path:
+        """One of the folders of the layout: runs, environments, workspaces, bundles."""
+        return self.path / name
+
+    def announce(self, running: Running) -> None:
+        """Tell who holds the lock and where it answers."""
+        self._lock.seek(0)
+        self._lock.truncate()
+        json.dump(asdict(running), self._lock)
+        self._lock.flush()
+
+    def close(self) -> None:
+        """Give the folder free. Idempotent."""
+        if not self._lock.closed:
+            self._lock.seek(0)
+            self._lock.truncate()
+            self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def prepare(path: Path) -> DataDir:
+    """Make the folder if need be, take its lock, check that it can hold what we write. Raises DataDirError."""
+    path = path.absolute()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o700)
+        data = DataDir(path, _take_lock(path))
+    except OSError as error:
+        raise DataDirError(sentence(error, path)) from error
+    try:
+        _check_version(path)
+        _check_writable(path)
+        for name in _FOLDERS:
+            (path / name).mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        data.close()
+        raise DataDirError(sentence(error, path)) from error
+    except DataDirError:
+        data.close()
+        raise
+    return data
+
+
+def sentence(error: OSError, path: Path) -> str:
+    """What an error of the file system means for whoever starts the server."""
+    culprit = error.filename or path
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"the disk of {culprit} is full; free some space, or give another folder with --data-dir"
+        case errno.EROFS:
+            return f"{culprit} is on a read-only file system; give another folder with --data-dir"
+        case errno.EACCES | errno.EPERM:
+            return (
+                f"{culprit} may not be written by this user (uid {os.geteuid()}); "
+                "change its owner, or give another folder with --data-dir"
+            )
+        case errno.ENOTDIR | errno.EEXIST:
+            return f"{culprit} is there, but it is no folder; give another one with --data-dir"
+        case _:
+            return f"the data folder {path} cannot be used: {error.strerror or error}"
+
+
+def running_server(path: Path) -> Running | None:
+    """The server that holds this folder now; None if none does. Raises DataDirError for what cannot be read."""
+    lock = path.absolute() / "commonage.lock"
+    try:
+        with lock.open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _read(file.read())
+            return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataDirError(sentence(error, path)) from error
+
+
+def keep_ports(data: DataDir, wanted: Ports) -> Ports:
+    """The loopback ports: those wanted; where 0, the one of the last start, or a free one that is kept from now on."""
+    file = data.path / "ports.json"
+    kept = _kept_ports(file)
+    ports = Ports(
+        wanted.control or kept.control or free_port(),
+        wanted.hub or kept.hub or free_port(),
+        wanted.proxy_api or kept.proxy_api or free_port(),
+    )
+    if ports != kept:
+        fresh = file.with_suffix(".new")
+        fresh.write_text(json.dumps(asdict(ports)), encoding="utf-8")
+        fresh.replace(file)
+    return ports
+
+
+def free_port(bind: str = "127.0.0.1") -> int:
+    """A port that nobody listens on now."""
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((bind, 0))
+        return int(probe.getsockname()[1])
+
+
+def _kept_ports(file: Path) -> Ports:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return Ports(int(found["control"]), int(found["hub"]), int(found["proxy_api"]))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # torn by a crash: as good as none
+        return Ports(0, 0, 0)
+
+
+def _take_lock(path: Path) -> IO[str]:
+    file = (path / "commonage.lock").open("a+", encoding="utf-8")
+    try:
+        _lock_patiently(file)
+    except BlockingIOError:
+        file.seek(0)
+        holder = _read(file.read())
+        file.close()
+        raise DataDirError(_held_by(path, holder)) from None
+    except OSError:
+        file.close()
+        raise
+    json.dump(asdict(Running(os.getpid(), socket.gethostname(), time.time())), _emptied(file))
+    file.flush()
+    return file
+
+
+def _lock_patiently(file: IO[str]) -> None:
+    """Take the lock, also from one who only looks (`running_server`) or is about to end."""
+    for _ in range(9):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.1)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _emptied(file: IO[str]) -> IO[str]:
+    file.seek(0)
+    file.truncate()
+    return file
+
+
+def _read(text: str) -> Running:
+    try:
+        return Running(**json.loads(text))
+    except (ValueError, TypeError):  # it has the lock but has not said yet who it is
+        return Running(0, "", 0.0)
+
+
+def _held_by(path: Path, holder: Running) -> str:
+    who = f" (process {holder.pid} on {holder.host}" if holder.pid else " ("
+    where = f", at {holder.url})" if holder.url else ")"
+    shown = f"{who}{where}" if holder.pid or holder.url else ""
+    return f"another server uses {path} already{shown}; stop that one, or give another folder with --data-dir"
+
+
+def _check_version(path: Path) -> None:
+    file = path / "layout"
+    try:
+        found = int(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        file.write_text(f"{LAYOUT_VERSION}\n", encoding="utf-8")
+        return
+    except ValueError:
+        raise DataDirError(f"{file} does not hold a version number; is {path} the right folder?") from None
+    if found > LAYOUT_VERSION:
+        raise DataDirError(
+            f"{path} was written by a newer Commonage (layout {found}, this one knows up to {LAYOUT_VERSION}); "
+            "start that version, or give another folder with --data-dir"
+        )
+
+
+def _check_writable(path: Path) -> None:
+    """Write as much as a database at rest needs; a full disk says so here and not in the middle of a migration."""
+    probe = path / ".probe"
+    try:
+        with probe.open("wb") as file:
+            file.write(b"\0" * 1024 * 1024)
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        probe.unlink(missing_ok=True)

@@ -1,0 +1,88 @@
+"""Our own log: everything into logs/server.log, warnings and errors to the terminal too.
+
+Set up by `commonage up` once it holds the data folder. Lines are text or JSON and carry what was given as `extra`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+_FILE_BYTES = 20 * 1024 * 1024
+_FILES_KEPT = 5
+# What every record has; the rest was given as `extra`.
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+# Loud, and nothing that we could not say better ourselves.
+_QUIET = ("httpx2", "httpcore2", "aiosqlite", "alembic", "asyncio", "uvicorn.access")
+
+
+def set_up(logs: Path, level: str, form: str) -> None:
+    """Send what is logged from now on to its places. Raises OSError if the file cannot be written."""
+    file = RotatingFileHandler(logs / "server.log", maxBytes=_FILE_BYTES, backupCount=_FILES_KEPT, encoding="utf-8")
+    file.setFormatter(JsonLines() if form == "json" else TextLines())
+    terminal = logging.StreamHandler(sys.stderr)
+    terminal.setLevel(logging.WARNING)
+    terminal.setFormatter(JsonLines() if form == "json" else Short())
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(file)
+    root.addHandler(terminal)
+    root.setLevel(level.upper())
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def extras(record: logging.LogRecord) -> dict[str, Any]:
+    """What was given as `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _USUAL}
+
+
+class TextLines(logging.Formatter):
+    """`2026-11-21T09:00:00.123Z INFO commonage.control: started workload=… node=…`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        given = "".join(f" {name}={_value(value)}" for name, value in extras(record).items())
+        line = f"{at} {record.levelname} {record.name}: {record.getMessage()}{given}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: at, level, logger, message, and what was given as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **extras(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class Short(logging.Formatter):
+    """For the terminal: the sentence, without a traceback, which is in the file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")  # people read their own time
+        error = record.exc_info[1] if record.exc_info else None
+        cause = f" ({type(error).__name__}: {error}; more in logs/server.log)" if error else ""
+        return f"{at} {record.levelname.lower()}: {record.getMessage()}{cause}"
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "\n=') else text

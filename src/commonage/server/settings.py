@@ -1,0 +1,274 @@
+"""The server's settings: one table of all of them, with type, default and meaning.
+
+Where a value comes from is `settings_sources`' work, what is done with it the bootstrap's. `commonage config` and
+docs/reference/settings.md are made from this table, so a setting that is added here is documented.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from commonage.domain.environments import Environment
+from commonage.domain.errors import InvalidInput
+from commonage.domain.quantities import parse_cpus, parse_duration, parse_memory
+from commonage.domain.usage import Prices
+from commonage.domain.workloads import Kind
+from commonage.gpus.detect import check_wanted
+
+ENV_PREFIX = "COMMONAGE_"
+
+
+def _quantity(parse: Any) -> BeforeValidator:
+    """Read a quantity with one of the domain's parsers; pydantic wants a ValueError."""
+
+    def read(value: object) -> object:
+        if value is None or isinstance(value, bool):
+            return value
+        try:
+            return parse(value)
+        except InvalidInput as error:
+            raise ValueError(error.message) from error
+
+    return BeforeValidator(read)
+
+
+def _listed(value: object) -> object:
+    """`alice,bob` of a variable or flag as a list; a file has lists of its own."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _no_empty(value: object) -> object:
+    """An empty variable is none: `COMMONAGE_DATABASE_URL=` takes it back."""
+    return None if value == "" else value
+
+
+def _address(value: str) -> str:
+    if value == "localhost":
+        return "127.0.0.1"
+    try:
+        return str(ipaddress.ip_address(value.strip("[]")))
+    except ValueError:
+        raise ValueError("not an IP address") from None
+
+
+def _gpus(value: str) -> str:
+    try:
+        return check_wanted(value)
+    except InvalidInput as error:
+        raise ValueError(error.message) from error
+
+
+def _database(value: str | None) -> str | None:
+    """SQLAlchemy's asynchronous drivers are ours to name, so that the address everybody knows works."""
+    if value is None:
+        return None
+    scheme, separator, rest = value.partition("://")
+    drivers = {"postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg", "sqlite": "sqlite+aiosqlite"}
+    scheme = drivers.get(scheme, scheme)
+    if not separator or scheme not in drivers.values():
+        raise ValueError("not a database we can use")
+    return f"{scheme}://{rest}"
+
+
+Mib = Annotated[int, _quantity(parse_memory)]
+Milli = Annotated[int, _quantity(parse_cpus)]
+Seconds = Annotated[int, _quantity(parse_duration)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+OptionalPath = Annotated[Path | None, BeforeValidator(_no_empty)]
+OptionalText = Annotated[str | None, BeforeValidator(_no_empty)]
+
+
+class EnvironmentEntry(BaseModel):
+    """One `[[environments]]` table: an addition to the catalogue, or another definition of one of its entries."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+    title: str = ""
+    description: str = ""
+    requirements: tuple[str, ...] = ()
+    python: str | None = None
+    kinds: tuple[Kind, ...] = (Kind.JOB, Kind.SERVICE)
+    variables: dict[str, str] = Field(default_factory=dict)
+
+    def entry(self) -> Environment:
+        """The same as the domain has it."""
+        return Environment(
+            name=self.name,
+            title=self.title or self.name,
+            description=self.description,
+            requirements=self.requirements,
+            python=self.python,
+            kinds=self.kinds,
+            variables=tuple(self.variables.items()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the table says of a setting beside its type and default. `allowed` completes "it takes …"."""
+
+    allowed: str
+    group: str
+    flag: str | None = None
+    secret: bool = False
+
+
+def _setting(default: Any, description: str, row: Row) -> Any:
+    return Field(default, description=description, json_schema_extra={"row": row})  # type: ignore[dict-item]
+
+
+_A_PORT = "a port from 1 to 65535, or 0 for a free one"
+_A_PRICE = "a number that is not negative"
+
+
+class Settings(BaseModel):
+    """All of them, as they hold for one run of the server. Memory is MiB, cpus thousandths, durations seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    data_dir: Path = _setting(
+        Path(".commonage"),
+        "Folder for everything that must last: database, secrets, logs, workspaces. Made if it is not there.",
+        Row("a folder", "Where", flag="--data-dir"),
+    )
+    bind: Annotated[str, AfterValidator(_address)] = _setting(
+        "127.0.0.1",
+        "Address of this machine that people reach; `0.0.0.0` is all of them, over plain HTTP.",
+        Row("an IP address of this machine", "Where", flag="--bind"),
+    )
+    port: Port = _setting(8000, "Port that people reach.", Row(_A_PORT, "Where", flag="--port"))
+    public_url: OptionalText = _setting(
+        None,
+        "What people type if an edge with HTTPS stands in front.",
+        Row("an address like https://hub.example.org", "Where"),
+    )
+    control_port: Port = _setting(
+        0,
+        "Port of the control plane on the loopback; 0 takes a free one at the first start and keeps it.",
+        Row(_A_PORT, "Where"),
+    )
+    hub_port: Port = _setting(0, "Port of JupyterHub on the loopback; likewise.", Row(_A_PORT, "Where"))
+    proxy_api_port: Port = _setting(0, "Port of the proxy's own API on the loopback; likewise.", Row(_A_PORT, "Where"))
+    database_url: Annotated[str | None, BeforeValidator(_no_empty), AfterValidator(_database)] = _setting(
+        None,
+        "Database of the control plane. A SQLite file in the data folder if left out.",
+        Row("postgresql://USER:PASSWORD@HOST/NAME, or sqlite:///FILE", "Where", secret=True),
+    )
+    hub_database_url: OptionalText = _setting(
+        None,
+        "JupyterHub's own database, as its `db_url` takes it. A SQLite file in the data folder if left out.",
+        Row("a database address of SQLAlchemy", "Where", secret=True),
+    )
+
+    name: Annotated[str, Field(min_length=1, max_length=60)] = _setting(
+        "Commonage", "Name of this installation, shown in the portal.", Row("1 to 60 characters", "People")
+    )
+    password_file: OptionalPath = _setting(
+        None,
+        "File (0600) with the lines `admin=…` and `users=…`; what it says replaces the kept passwords.",
+        Row("a file", "People", flag="--password-file"),
+    )
+    authenticator_class: Annotated[str, Field(min_length=1)] = _setting(
+        "shared-password",
+        "JupyterHub's authenticator, by its entry point or class; its own settings go into `hub_config`.",
+        Row("the name of an authenticator, like shared-password or github", "People"),
+    )
+    admin_users: Names = _setting(
+        ("admin",), "Who is an admin from the start.", Row("user names, with commas between", "People")
+    )
+    hub_config: OptionalPath = _setting(
+        None, "A JupyterHub configuration file, loaded last; what it sets wins.", Row("a file", "People")
+    )
+
+    gpus: Annotated[str, AfterValidator(_gpus)] = _setting(
+        "auto",
+        "Cards on offer: `auto` takes the real ones, and simulates one where there are none.",
+        Row("auto, nvml, none, or simulated:2x24GiB", "This machine", flag="--gpus"),
+    )
+    node_name: OptionalText = _setting(
+        None, "Name of this machine; its host name if left out.", Row("a name", "This machine")
+    )
+    cpus: Milli | None = _setting(
+        None, "Cores on offer; all of the machine if left out.", Row("a number of cores, like 8 or 0.5", "This machine")
+    )
+    memory: Mib | None = _setting(
+        None, "Memory on offer; all of the machine if left out.", Row("an amount of memory, like 64GiB", "This machine")
+    )
+
+    job_environment: str = _setting(
+        "base", "Environment of a job that names none.", Row("the name of an environment", "Work")
+    )
+    session_environment: str = _setting(
+        "notebook", "Environment of a session that names none.", Row("the name of an environment", "Work")
+    )
+    environments: tuple[EnvironmentEntry, ...] = _setting(
+        (),
+        "Additions to the catalogue. Only in the file, as `[[environments]]` tables with `name`, `title`, "
+        "`description`, `requirements`, `python`, `kinds`, `variables`.",
+        Row("tables [[environments]] in the file", "Work"),
+    )
+    default_cpus: Milli = _setting(1000, "Cores of a workload that asks for none.", Row("a number of cores", "Work"))
+    default_memory: Mib = _setting(
+        1024, "Memory of a workload that asks for none.", Row("an amount of memory, like 1GiB", "Work")
+    )
+    max_array: Annotated[int, Field(ge=1, le=10_000)] = _setting(
+        10_000, "Most workloads in one array.", Row("a number from 1 to 10000", "Work")
+    )
+    max_bundle: Mib = _setting(
+        64, "Most that may be sent along with a workload, packed.", Row("an amount of memory, like 64MiB", "Work")
+    )
+    warn_before: Seconds = _setting(
+        300, "How long before its time limit a workload is warned.", Row("a duration, like 5m", "Work")
+    )
+    price_gpu_gib_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] = _setting(
+        0.0, "Price of a GiB of VRAM held for an hour.", Row(_A_PRICE, "Prices")
+    )
+    price_cpu_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] = _setting(
+        0.0, "Price of a core held for an hour.", Row(_A_PRICE, "Prices")
+    )
+    price_memory_gib_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] = _setting(
+        0.0, "Price of a GiB of memory held for an hour.", Row(_A_PRICE, "Prices")
+    )
+    currency: Annotated[str, Field(max_length=12)] = _setting(
+        "", "What the prices are in, as it is shown.", Row("at most 12 characters, like EUR", "Prices")
+    )
+
+    sample_every: Annotated[float, Field(ge=0.5, le=3600)] = _setting(
+        5.0, "Seconds between two measurements.", Row("a number of seconds from 0.5 to 3600", "Looking on")
+    )
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lambda v: str(v).lower())] = (
+        _setting(
+            "info",
+            "What goes into logs/server.log.",
+            Row("debug, info, warning or error", "Looking on", flag="--log-level"),
+        )
+    )
+    log_format: Literal["text", "json"] = _setting(
+        "text", "How the log's lines are written.", Row("text or json", "Looking on", flag="--log-format")
+    )
+
+    @property
+    def prices(self) -> Prices:
+        """The prices as the domain has them."""
+        return Prices(
+            gpu_gib_h=self.price_gpu_gib_hour,
+            cpu_h=self.price_cpu_hour,
+            memory_gib_h=self.price_memory_gib_hour,
+            currency=self.currency,
+        )
+
+
+def row_of(name: str) -> Row:
+    """What the table says of the setting `name`."""
+    row: Row = cast(Any, Settings.model_fields[name].json_schema_extra)["row"]  # every field is made by _setting
+    return row
+
+
+FLAGS: dict[str, str] = {row.flag: name for name in Settings.model_fields if (row := row_of(name)).flag is not None}

@@ -1,0 +1,83 @@
+"""The settings for people: what holds and where it came from, and the reference page.
+
+Called by `commonage config` and by `scripts/docs`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from commonage.domain.quantities import format_cpus, format_memory
+from commonage.server.settings import Settings, row_of
+from commonage.server.settings_sources import DEFAULT, Resolved, variable_of
+
+_PASSWORD = re.compile(r"(?<=://)([^:/@]*):[^@]*@")
+
+
+class Shown(NamedTuple):
+    """One setting that holds."""
+
+    name: str
+    value: Any
+    origin: str
+    variable: str
+
+
+def shown(resolved: Resolved) -> list[Shown]:
+    """Every setting, in the table's order, secrets hidden; values are such as JSON can hold."""
+    plain = resolved.settings.model_dump(mode="json")
+    return [
+        Shown(name, hide(name, value), resolved.origins.get(name, DEFAULT), variable_of(name))
+        for name, value in plain.items()
+    ]
+
+
+def hide(name: str, value: Any) -> Any:
+    """`value` without the password in it, if it is one of those that may hold one."""
+    return _PASSWORD.sub(r"\1:***@", value) if row_of(name).secret and isinstance(value, str) else value
+
+
+def reference() -> str:
+    """docs/reference/settings.md, whole."""
+    return "\n".join(_reference()) + "\n"
+
+
+def _reference() -> Iterator[str]:
+    yield "# Settings"
+    yield ""
+    yield (
+        "A setting comes from its flag of `commonage up`, else from its `COMMONAGE_*` variable, else from\n"
+        "`commonage.toml` (in the current folder, else in the data folder, or the file that `--config` names),\n"
+        "else it is the default. `commonage config` shows what holds and where it came from. This page is made\n"
+        "from the code by `make docs`; how to use it is in [the guide](../howto/settings.md)."
+    )
+    for group, names in groupby(Settings.model_fields, key=lambda name: row_of(name).group):
+        yield ""
+        yield f"## {group}"
+        yield ""
+        yield "| setting | variable | flag | default | it takes | what it does |"
+        yield "|---|---|---|---|---|---|"
+        for name in names:
+            row = row_of(name)
+            flag = f"`{row.flag}`" if row.flag else ""
+            cells = [f"`{name}`", f"`{variable_of(name)}`" if name != "environments" else "", flag, _default(name)]
+            yield f"| {' | '.join(cells)} | {row.allowed} | {Settings.model_fields[name].description} |"
+
+
+def _default(name: str) -> str:
+    value = Settings.model_fields[name].default
+    if value is None or value in ((), ""):
+        return ""
+    if name in ("default_memory", "max_bundle"):
+        return f"`{format_memory(value)}`"
+    if name == "default_cpus":
+        return f"`{format_cpus(value)}`"
+    if name == "warn_before":
+        return f"`{value // 60}m`"
+    if isinstance(value, tuple):
+        return f"`{','.join(value)}`"
+    return f"`{value if not isinstance(value, Path) else value.as_posix()}`"
