@@ -184,9 +184,8 @@ class Fleet:
             counts[one.lease.node] += 1
             for share in one.lease.shares:
                 holds = f"{format_memory(share.memory_mib)} of VRAM"
-                holders[share.device_uuid].append(
-                    Holder(one.workload_id, one.name, one.owner, one.kind, one.lease.node, holds, one.ends_at)
-                )
+                holder = Holder(one.workload_id, one.name, one.owner, one.kind, one.lease.node, holds, one.ends_at)
+                holders[share.device_uuid].append(replace(holder, memory_mib=share.memory_mib))
         return [self._view(room, holders, counts[name]) for name, room in sorted(rooms.items())]
 
     def _rooms(self) -> dict[str, Room]:

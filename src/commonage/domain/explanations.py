@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A workload that holds what another waits for. `ends_at` only where its time limit tells."""
+    """A workload that holds what another waits for. `ends_at` only where its time limit tells.
+
+    `memory_mib` is the VRAM it holds on the device it is listed under, for drawing; 0 where it is listed under none.
+    """
 
     workload_id: str
     name: str
@@ -16,6 +19,7 @@ class Holder:
     node: str
     holds: str
     ends_at: float | None = None
+    memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
