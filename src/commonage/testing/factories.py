@@ -49,6 +49,7 @@ def spec(*, gpus: str | None = None, **fields: Any) -> Spec:
         tenant="lab",
         environment="python",
         command=() if fields.get("kind") is Kind.SESSION else ("true",),
+        request=request(),
     )
     made = replace(base, **fields)
     return replace(made, request=replace(made.request, gpu=parse_gpus(gpus))) if gpus is not None else made
