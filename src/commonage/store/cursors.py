@@ -22,7 +22,7 @@ def cursor_after(workload_id: str, which: Filter) -> str:
 
 
 def read_cursor(cursor: str, which: Filter) -> str:
-    """The id to go on after. Raises InvalidInput(code="invalid-cursor") for another list's cursor and any other text."""
+    """The id to go on after. Raises InvalidInput(code="invalid-cursor") for another list's and for any other text."""
     match = _CURSOR.fullmatch(cursor)
     if match is None or match[2] != _digest(which):
         shown = cursor if len(cursor) <= 40 else cursor[:37] + "..."

@@ -1,0 +1,90 @@
+"""Attempts in the database, and usage, which is a sum over them. Called by `sql_store`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import case, func, literal, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.usage import Usage
+from commonage.domain.workloads import Attempt
+from commonage.store import codec
+from commonage.store.changes import Changes
+from commonage.store.database import Database
+from commonage.store.statements import upsert
+from commonage.store.tables import attempts
+
+_SUBJECTS = {
+    "owner": attempts.c.owner,
+    "tenant": attempts.c.tenant,
+    "workload": attempts.c.workload_id,
+    "environment": attempts.c.environment,
+}
+_HOUR_S = 3600.0
+
+
+class Attempts:
+    """The repository of attempts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._upsert = upsert(attempts, database.dialect)
+
+    async def write(self, connection: AsyncConnection, changes: Changes) -> None:
+        """Insert or replace by id."""
+        if changes.attempts:
+            await connection.execute(self._upsert, list(changes.attempts.values()))
+
+    async def of(self, workload_id: str) -> list[Attempt]:
+        """All of a workload, oldest first."""
+        rows = await self._database.read(
+            select(*(attempts.c[name] for name in codec.ATTEMPT_COLUMNS))
+            .where(attempts.c.workload_id == codec.clean(workload_id))
+            .order_by(attempts.c.number)
+        )
+        return [codec.attempt_from_row(row) for row in rows]
+
+    async def usage(
+        self, since: float, until: float, by: str, *, owner: str | None, workload_id: str | None
+    ) -> Sequence[Usage]:
+        """What was held within [since, until), by subject. A share counts by its VRAM and by its compute."""
+        subject = _SUBJECTS.get(by)
+        if subject is None:
+            raise InvalidInput(
+                f"usage is summed by {', '.join(_SUBJECTS)}, not by {by!r}", field="by", code="invalid-by"
+            )
+        if not since < until:
+            return []
+        columns = attempts.c
+        begun = case((columns.leased_at < since, literal(since)), else_=columns.leased_at)
+        ended = case((columns.ended_at < until, columns.ended_at), else_=literal(until))
+        held_s = ended - begun
+        statement = select(
+            subject,
+            func.count(columns.workload_id.distinct()),
+            func.sum(columns.gpu_mib * held_s),
+            func.sum(columns.gpu_milli * held_s),
+            func.sum(columns.cpus_milli * held_s),
+            func.sum(columns.memory_mib * held_s),
+        ).where(
+            columns.leased_at < until,
+            columns.ended_at.is_(None) | ((columns.ended_at > since) & (columns.ended_at > columns.leased_at)),
+        )
+        if owner is not None:
+            statement = statement.where(columns.owner == codec.clean(owner))
+        if workload_id is not None:
+            statement = statement.where(columns.workload_id == codec.clean(workload_id))
+        rows = await self._database.read(statement.group_by(subject))
+        return [
+            Usage(
+                subject=row[0],
+                workloads=row[1],
+                gpu_gib_h=row[2] / 1024 / _HOUR_S,
+                gpu_h=row[3] / 1000 / _HOUR_S,
+                cpu_h=row[4] / 1000 / _HOUR_S,
+                memory_gib_h=row[5] / 1024 / _HOUR_S,
+            )
+            for row in sorted(rows, key=lambda row: str(row[0]))
+        ]

@@ -1,0 +1,332 @@
+"""Domain objects to rows and back: the only place that knows how they are written down.
+
+Pure; called by the repositories beside it. JSON written by an older program is read with the defaults of what it
+lacks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from commonage.domain.events import Event, EventKind
+from commonage.domain.fleet import Device, Isolation, Lease, Node, NodeReport, NodeState, Share
+from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.workloads import (
+    Attempt,
+    Condition,
+    Dependency,
+    Kind,
+    RetryPolicy,
+    Spec,
+    State,
+    StopCause,
+    StopWish,
+    Workload,
+)
+
+Row = dict[str, Any]
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
+def clean(text: str) -> str:
+    """`text` as a database can hold it: U+FFFD for NUL and lone surrogates, which a program's output may bring."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def clean_or_none(text: str | None) -> str | None:
+    """The same, of what may be absent."""
+    return None if text is None else clean(text)
+
+
+# --- what was asked -----------------------------------------------------------------------------------------------
+
+
+def spec_to_json(spec: Spec) -> str:
+    """Everything but the secrets, which are kept apart."""
+    return _encoder.encode(
+        {
+            "kind": spec.kind,
+            "name": spec.name,
+            "owner": spec.owner,
+            "tenant": spec.tenant,
+            "environment": spec.environment,
+            "command": spec.command,
+            "request": _request_to_json(spec.request),
+            "variables": spec.variables,
+            "priority": spec.priority,
+            "time_limit_s": spec.time_limit_s,
+            "grace_s": spec.grace_s,
+            "retries": spec.retry.retries,
+            "backoff_s": spec.retry.backoff_s,
+            "depends_on": [(each.workload_id, each.condition) for each in spec.depends_on],
+            "bundle": spec.bundle,
+            "array_id": spec.array_id,
+            "array_size": spec.array_size,
+            "key": spec.key,
+        }
+    )
+
+
+def spec_from_json(body: str, secrets: str | None = None) -> Spec:
+    """What `spec_to_json` and `pairs_to_json` (for the secrets) wrote."""
+    read: Mapping[str, Any] = json.loads(body)
+    return Spec(
+        kind=Kind(read["kind"]),
+        name=read["name"],
+        owner=read["owner"],
+        tenant=read["tenant"],
+        environment=read["environment"],
+        command=tuple(read["command"]),
+        request=_request_from_json(read["request"]),
+        variables=_pairs(read.get("variables", ())),
+        secrets=_pairs(json.loads(secrets)) if secrets else (),
+        priority=read.get("priority", 0),
+        time_limit_s=read.get("time_limit_s"),
+        grace_s=read.get("grace_s", 10),
+        retry=RetryPolicy(read.get("retries", 0), read.get("backoff_s", 10.0)),
+        depends_on=tuple(Dependency(each, Condition(when)) for each, when in read.get("depends_on", ())),
+        bundle=read.get("bundle"),
+        array_id=read.get("array_id"),
+        array_size=read.get("array_size", 0),
+        key=read.get("key"),
+    )
+
+
+def pairs_to_json(pairs: Sequence[tuple[str, str]]) -> str:
+    """Secrets, in their order."""
+    return _encoder.encode(pairs)
+
+
+def _pairs(read: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, value in read)
+
+
+def _request_to_json(request: Request) -> Row:
+    gpu = request.gpu
+    return {
+        "cpus_milli": request.cpus_milli,
+        "memory_mib": request.memory_mib,
+        "gpu": gpu
+        and {
+            "whole": gpu.whole,
+            "fraction_milli": gpu.fraction_milli,
+            "vram_mib": gpu.vram_mib,
+            "model": gpu.model,
+        },
+    }
+
+
+def _request_from_json(read: Mapping[str, Any]) -> Request:
+    gpu = read.get("gpu")
+    return Request(read["cpus_milli"], read["memory_mib"], GpuRequest(**gpu) if gpu else None)
+
+
+# --- where it stands ----------------------------------------------------------------------------------------------
+
+
+def workload_row(workload: Workload, spec_id: str, key: str | None) -> Row:
+    """A whole row; `key` is the client's, given to the first member of an array only."""
+    spec = workload.spec
+    return {
+        "id": workload.id,
+        "kind": spec.kind.value,
+        "owner": clean(spec.owner),
+        "tenant": clean(spec.tenant),
+        "environment": clean(spec.environment),
+        "submitted_at": workload.submitted_at,
+        "array_id": spec.array_id,
+        "array_index": workload.array_index,
+        "key": clean_or_none(key),
+        "name_folded": clean(spec.name).casefold(),
+        "spec_id": spec_id,
+        **progress_row(workload),
+    }
+
+
+def progress_row(workload: Workload) -> Row:
+    """The columns that change in a workload's life."""
+    attempt = workload.attempt
+    return {
+        "version": workload.version,
+        "state": workload.state.value,
+        "node": clean(attempt.lease.node) if attempt else None,
+        "attempt_id": attempt.id if attempt else None,
+        "since": workload.since,
+        "reason": clean(workload.reason),
+        "stop": _stop_to_json(workload.stop) if workload.stop else None,
+        "not_before": workload.not_before,
+        "warned": workload.warned,
+    }
+
+
+def _stop_to_json(stop: StopWish) -> str:
+    return _encoder.encode({"by": stop.by, "at": stop.at, "cause": stop.cause, "reason": stop.reason})
+
+
+def stop_from_json(body: str | None) -> StopWish | None:
+    """The wish to stop, if there is one."""
+    if body is None:
+        return None
+    read = json.loads(body)
+    return StopWish(read["by"], read["at"], StopCause(read["cause"]), read["reason"])
+
+
+def attempt_row(attempt: Attempt, spec: Spec) -> Row:
+    """A try with its lease; owner, tenant and environment are of its workload's spec."""
+    lease = attempt.lease
+    return {
+        "id": attempt.id,
+        "workload_id": attempt.workload_id,
+        "number": attempt.number,
+        "state": attempt.state.value,
+        "owner": clean(spec.owner),
+        "tenant": clean(spec.tenant),
+        "environment": clean(spec.environment),
+        "node": clean(lease.node),
+        "cpus_milli": lease.cpus_milli,
+        "memory_mib": lease.memory_mib,
+        "gpu_mib": sum(share.memory_mib for share in lease.shares),
+        "gpu_milli": sum(share.compute_milli for share in lease.shares),
+        "shares": _encoder.encode([_share_to_json(share) for share in lease.shares]) if lease.shares else "[]",
+        "leased_at": lease.at,
+        "started_at": attempt.started_at,
+        "ended_at": attempt.ended_at,
+        "exit_code": attempt.exit_code,
+        "reason": clean(attempt.reason),
+        "url": clean_or_none(attempt.url),
+    }
+
+
+ATTEMPT_COLUMNS = (
+    "id", "workload_id", "number", "state", "node", "cpus_milli", "memory_mib", "shares", "leased_at",
+    "started_at", "ended_at", "exit_code", "reason", "url",
+)  # fmt: skip
+
+
+def attempt_from_row(row: Sequence[Any]) -> Attempt:
+    """From the values of ATTEMPT_COLUMNS."""
+    name, workload, number, state, node, cpus, memory, shares, leased, started, ended, code, reason, url = row
+    held = tuple(_share_from_json(read) for read in json.loads(shares)) if shares != "[]" else ()
+    return Attempt(
+        id=name,
+        workload_id=workload,
+        number=number,
+        state=State(state),
+        lease=Lease(name, node, cpus, memory, held, leased),
+        started_at=started,
+        ended_at=ended,
+        exit_code=code,
+        reason=reason,
+        url=url,
+    )
+
+
+def _share_to_json(share: Share) -> Row:
+    return {
+        "device_uuid": share.device_uuid,
+        "device_index": share.device_index,
+        "model": share.model,
+        "memory_mib": share.memory_mib,
+        "compute_milli": share.compute_milli,
+        "whole": share.whole,
+        "device_memory_mib": share.device_memory_mib,
+        "simulated": share.simulated,
+        "isolation": share.isolation,
+    }
+
+
+def _share_from_json(read: Mapping[str, Any]) -> Share:
+    return Share(**{**read, "isolation": Isolation(read["isolation"])})
+
+
+# --- events and machines ------------------------------------------------------------------------------------------
+
+
+def event_row(event: Event) -> Row:
+    """A whole row."""
+    return {
+        "seq": event.seq,
+        "kind": event.kind.value,
+        "at": event.at,
+        "message": clean(event.message),
+        "workload_id": event.workload_id,
+        "attempt_id": event.attempt_id,
+        "owner": clean_or_none(event.owner),
+        "tenant": clean_or_none(event.tenant),
+        "state": event.state,
+    }
+
+
+EVENT_COLUMNS = ("kind", "at", "message", "workload_id", "attempt_id", "owner", "tenant", "state", "seq")
+
+
+def event_from_row(row: Sequence[Any]) -> Event:
+    """From the values of EVENT_COLUMNS."""
+    return Event(EventKind(row[0]), *row[1:])
+
+
+def node_row(node: Node) -> Row:
+    """A whole row."""
+    return {
+        "site": clean(node.site),
+        "name": clean(node.name),
+        "engine": node.engine,
+        "state": node.state.value,
+        "drain": node.drain,
+        "reason": clean(node.reason),
+        "seen_at": node.seen_at,
+        "report": _encoder.encode(_report_to_json(node.report)),
+    }
+
+
+NODE_COLUMNS = ("name", "site", "engine", "state", "report", "seen_at", "drain", "reason")
+
+
+def node_from_row(row: Sequence[Any]) -> Node:
+    """From the values of NODE_COLUMNS."""
+    name, site, engine, state, report, seen_at, drain, reason = row
+    return Node(name, site, engine, NodeState(state), _report_from_json(json.loads(report)), seen_at, drain, reason)
+
+
+def _report_to_json(report: NodeReport) -> Row:
+    return {
+        "name": report.name,
+        "cpus_milli": report.cpus_milli,
+        "memory_mib": report.memory_mib,
+        "devices": [
+            {
+                "uuid": device.uuid,
+                "index": device.index,
+                "model": device.model,
+                "memory_mib": device.memory_mib,
+                "simulated": device.simulated,
+                "isolation": device.isolation,
+                "faults": device.faults,
+                "driver": device.driver,
+            }
+            for device in report.devices
+        ],
+        "disk_free_mib": report.disk_free_mib,
+        "labels": report.labels,
+        "faults": report.faults,
+    }
+
+
+def _report_from_json(read: Mapping[str, Any]) -> NodeReport:
+    return NodeReport(
+        name=read["name"],
+        cpus_milli=read["cpus_milli"],
+        memory_mib=read["memory_mib"],
+        devices=tuple(
+            Device(**{**each, "isolation": Isolation(each["isolation"]), "faults": tuple(each["faults"])})
+            for each in read["devices"]
+        ),
+        disk_free_mib=read.get("disk_free_mib"),
+        labels=_pairs(read.get("labels", ())),
+        faults=tuple(read.get("faults", ())),
+    )

@@ -1,0 +1,45 @@
+"""Events in the database: appended, never changed. Called by `sql_store`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from commonage.domain.events import Event
+from commonage.store import codec
+from commonage.store.changes import Changes
+from commonage.store.database import Database
+from commonage.store.tables import events
+
+_LARGEST_SEQ = 2**63 - 1
+
+
+class Events:
+    """The repository of events."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def write(self, connection: AsyncConnection, changes: Changes) -> None:
+        """Append."""
+        if changes.events:
+            await connection.execute(insert(events), changes.events)
+
+    async def after(self, seq: int, *, workload_id: str | None, owner: str | None, limit: int) -> Sequence[Event]:
+        """Those with a greater seq, oldest first."""
+        statement = select(*(events.c[name] for name in codec.EVENT_COLUMNS))
+        # A client may come with any number; no database compares one of more than 64 bits.
+        statement = statement.where(events.c.seq > max(-_LARGEST_SEQ, min(seq, _LARGEST_SEQ)))
+        if workload_id is not None:
+            statement = statement.where(events.c.workload_id == codec.clean(workload_id))
+        if owner is not None:
+            statement = statement.where(events.c.owner == codec.clean(owner))
+        rows = await self._database.read(statement.order_by(events.c.seq).limit(limit))
+        return [codec.event_from_row(row) for row in rows]
+
+    async def last_seq(self) -> int:
+        """The newest one's, 0 when there is none."""
+        rows = await self._database.read(select(func.max(events.c.seq)))
+        return rows[0][0] or 0

@@ -1,0 +1,80 @@
+"""The store's door: errors of drivers and of SQLAlchemy become ours, with a sentence for the admin.
+
+Everything in this room that talks to a database does so inside `translated`. Nothing of SQLAlchemy leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
+
+from commonage.domain.errors import CommonageError, Conflict, InvalidInput, Unavailable
+
+_DISK_FULL = ("database or disk is full", "diskfull", "no space left on device", "could not extend file")
+_LOCKED = ("database is locked", "database table is locked", "deadlock", "could not serialize", "lock timeout")
+_READ_ONLY = ("readonly database", "read-only", "unable to open database file", "permission denied")
+_BROKEN = ("file is not a database", "malformed", "disk i/o error")
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Raise Unavailable, Conflict or InvalidInput instead of a driver's error; `where` is the database, for reading."""
+    try:
+        yield
+    except CommonageError:
+        raise
+    except IntegrityError as error:
+        raise _conflict(error) from error
+    except DataError as error:
+        raise InvalidInput(f"the database cannot hold this: {_native(error)}") from error
+    except (ProgrammingError, NotSupportedError) as error:
+        raise _unavailable(error, where, "has not the tables this program needs, run `commonage db upgrade`") from error
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        # OSError and TimeoutError: asyncpg lets those of the network through as they are.
+        raise _unavailable(error, where, "does not answer") from error
+
+
+def _native(error: BaseException) -> str:
+    """The driver's own words, without SQLAlchemy's statement and parameters (they may hold secrets)."""
+    original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    words = str(original).strip() or type(original).__name__
+    return words.splitlines()[0].rpartition("'>: ")[2]
+
+
+def _conflict(error: IntegrityError) -> Conflict:
+    native = _native(error)
+    if "uq_workloads_owner_key" in native or "workloads.key" in native:
+        return Conflict("this client key was used before by the same owner", code="key-taken")
+    return Conflict(f"the database holds something that does not allow this: {native}")
+
+
+def _unavailable(error: BaseException, where: str, otherwise: str) -> Unavailable:
+    native = _native(error)
+    words = native.lower()
+
+    def says(phrases: tuple[str, ...]) -> bool:
+        return any(phrase in words for phrase in phrases)
+
+    if says(_DISK_FULL):
+        return Unavailable(
+            f"the disk under the database {where} is full: nothing new can be kept until there is room again"
+        )
+    if says(_LOCKED):
+        return Unavailable(f"the database {where} is locked by another program: {native}")
+    if says(_READ_ONLY):
+        return Unavailable(f"the database {where} cannot be written by this user: {native}", retryable=False)
+    if says(_BROKEN):
+        return Unavailable(f"the database {where} is damaged: {native}; restore a backup", retryable=False)
+    if isinstance(error, InterfaceError):
+        otherwise = "closed the connection"
+    return Unavailable(f"the database {where} {otherwise}: {native}")

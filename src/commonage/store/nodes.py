@@ -1,0 +1,33 @@
+"""Machines in the database, each under its site and name. Called by `sql_store`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from commonage.domain.fleet import Node
+from commonage.store import codec
+from commonage.store.changes import Changes
+from commonage.store.database import Database
+from commonage.store.statements import upsert
+from commonage.store.tables import nodes
+
+
+class Nodes:
+    """The repository of nodes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._upsert = upsert(nodes, database.dialect)
+
+    async def write(self, connection: AsyncConnection, changes: Changes) -> None:
+        """Insert or replace by site and name."""
+        if changes.nodes:
+            await connection.execute(self._upsert, changes.nodes)
+
+    async def all(self) -> Sequence[Node]:
+        """Every one, by site and name."""
+        rows = await self._database.read(select(*(nodes.c[name] for name in codec.NODE_COLUMNS)))
+        return sorted((codec.node_from_row(row) for row in rows), key=lambda node: (node.site, node.name))

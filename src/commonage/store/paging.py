@@ -1,0 +1,75 @@
+"""Lists of workloads: from a filter to statements that an index answers. Called by `workloads`.
+
+Newest first by id, a page at a time. Under a filter each state is walked along the index (column, state, id) and the
+walks are merged: the database need not sort, or guess how many match.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import ColumnElement, Select, false, func, select, union_all
+from sqlalchemy.sql.selectable import CompoundSelect
+
+from commonage.domain.workloads import State
+from commonage.ports.store import Filter
+from commonage.store.codec import clean
+from commonage.store.statements import contains
+from commonage.store.tables import workloads
+
+
+def conditions(which: Filter, dialect: str, *, with_states: bool) -> list[ColumnElement[bool]]:
+    """What `which` demands of a row, of its state only if asked."""
+    columns = workloads.c
+    equal = {
+        columns.owner: which.owner,
+        columns.tenant: which.tenant,
+        columns.node: which.node,
+        columns.array_id: which.array_id,
+        columns.environment: which.environment,
+    }
+    found: list[ColumnElement[bool]] = [column == clean(value) for column, value in equal.items() if value is not None]
+    if which.kinds is not None:
+        found.append(columns.kind.in_(sorted({kind.value for kind in which.kinds})))
+    if with_states and which.states is not None:
+        found.append(columns.state.in_(sorted({state.value for state in which.states})))
+    if which.submitted_after is not None:
+        found.append(columns.submitted_at > which.submitted_after)
+    if which.text is not None:
+        text = clean(which.text).casefold()
+        found.append(contains(columns.name_folded, text, dialect) | (func.substr(columns.id, 1, len(text)) == text))
+    return found
+
+
+def newest_first(
+    which: Filter, limit: int, before: str | None, dialect: str
+) -> Select[tuple[str]] | CompoundSelect[tuple[str]]:
+    """The newest `limit` ids under `which`, older than `before`."""
+    demands = conditions(which, dialect, with_states=False)
+    if before is not None:
+        demands.append(workloads.c.id < before)
+    lanes = _lanes(which)
+    if lanes is None:
+        return _walk(limit, *conditions(which, dialect, with_states=True), *demands)
+    if len(lanes) < 2:
+        return _walk(limit, *demands, *(lanes[0] if lanes else [false()]))
+    # SQLite takes an ordered select into a union only inside another select.
+    walks = [select(_walk(limit, *demands, *lane).subquery().c.id) for lane in lanes]
+    merged = union_all(*walks).subquery()
+    return select(merged.c.id).order_by(merged.c.id.desc()).limit(limit)
+
+
+def _walk(limit: int, *demands: ColumnElement[bool]) -> Select[tuple[str]]:
+    return select(workloads.c.id).where(*demands).order_by(workloads.c.id.desc()).limit(limit)
+
+
+def _lanes(which: Filter) -> list[list[ColumnElement[bool]]] | None:
+    """What to walk and merge, each along one index; None where a single walk over ids, a node or an array is best."""
+    if which.node is not None or which.array_id is not None:
+        return None
+    states = sorted(State if which.states is None else set(which.states))
+    by_state = [[workloads.c.state == state.value] for state in states]
+    if any(value is not None for value in (which.owner, which.tenant, which.environment)):
+        return by_state
+    if which.kinds is not None:
+        kinds = sorted(set(which.kinds))
+        return [[workloads.c.kind == kind.value, *lane] for kind in kinds for lane in by_state]
+    return None if which.states is None else by_state

@@ -1,0 +1,128 @@
+"""The store port on SQLite and PostgreSQL. Made by `server.bootstrap`; its parts are the repositories beside it.
+
+A batch is turned into rows first, then written in one short transaction: versions are checked with the rows locked,
+every table gets its rows in one statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from commonage.domain.errors import Unavailable
+from commonage.domain.events import Event
+from commonage.domain.fleet import Node
+from commonage.domain.usage import Usage
+from commonage.domain.workloads import Attempt, State, Workload
+from commonage.ports.store import Batch, Filter, Page
+from commonage.store.attempts import Attempts
+from commonage.store.changes import Changes
+from commonage.store.database import Database
+from commonage.store.events import Events
+from commonage.store.nodes import Nodes
+from commonage.store.upgrade import require_current
+from commonage.store.urls import database_url
+from commonage.store.workloads import Workloads
+
+
+class SqlStore:
+    """A Store in the database at `url` (`sqlite:///…` or `postgresql://…`). One for each process."""
+
+    def __init__(self, url: str) -> None:
+        self._url = database_url(url)
+        self._open: _Parts | None = None
+
+    async def open(self) -> None:
+        """Connect. Raises Unavailable, and Conflict when the schema is not the one of this program."""
+        await require_current(self._url)
+        self._open = _Parts(Database(self._url))
+
+    async def close(self) -> None:
+        """End the transactions that have begun, then disconnect."""
+        if self._open is not None:
+            await self._open.database.close()
+            self._open = None
+
+    @property
+    def _parts(self) -> _Parts:
+        if self._open is None:
+            raise Unavailable("the database is not open")
+        return self._open
+
+    async def commit(self, batch: Batch) -> None:
+        """Write all or nothing; durable when this returns."""
+        parts = self._parts
+        if batch:
+            await parts.write(Changes(batch))
+
+    async def live(self) -> Sequence[Workload]:
+        """Those that have not ended, oldest first."""
+        return await self._parts.workloads.live()
+
+    async def workload(self, workload_id: str) -> Workload:
+        """One."""
+        return await self._parts.workloads.one(workload_id)
+
+    async def workload_by_key(self, owner: str, key: str) -> Workload | None:
+        """The one of this client key."""
+        return await self._parts.workloads.by_key(owner, key)
+
+    async def workloads(self, which: Filter, *, limit: int, cursor: str | None = None) -> Page[Workload]:
+        """A page, newest first."""
+        return await self._parts.workloads.page(which, limit, cursor)
+
+    async def count(self, which: Filter) -> dict[State, int]:
+        """How many in each state."""
+        return await self._parts.workloads.count(which)
+
+    async def attempts(self, workload_id: str) -> Sequence[Attempt]:
+        """Its tries, oldest first."""
+        return await self._parts.attempts.of(workload_id)
+
+    async def events(
+        self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
+    ) -> Sequence[Event]:
+        """What happened, oldest first."""
+        return await self._parts.events.after(after, workload_id=workload_id, owner=owner, limit=limit)
+
+    async def last_event_seq(self) -> int:
+        """The newest event's number."""
+        return await self._parts.events.last_seq()
+
+    async def last_workload_id(self) -> str | None:
+        """The greatest id."""
+        return await self._parts.workloads.last_id()
+
+    async def usage(
+        self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
+    ) -> Sequence[Usage]:
+        """What was held within [since, until)."""
+        return await self._parts.attempts.usage(since, until, by, owner=owner, workload_id=workload_id)
+
+    async def nodes(self) -> Sequence[Node]:
+        """Every machine, by site and name."""
+        return await self._parts.nodes.all()
+
+
+class _Parts:
+    """What an open store consists of."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.workloads = Workloads(database)
+        self.attempts = Attempts(database)
+        self.events = Events(database)
+        self.nodes = Nodes(database)
+
+    async def write(self, changes: Changes) -> None:
+        """Write it all in one transaction."""
+
+        async def work(connection: AsyncConnection) -> None:
+            await self.workloads.check(connection, changes)
+            await self.workloads.write(connection, changes)
+            await self.attempts.write(connection, changes)
+            await self.events.write(connection, changes)
+            await self.nodes.write(connection, changes)
+
+        await self.database.write(work)

@@ -1,0 +1,184 @@
+"""The declared schema: what the newest migration leads to (tests/migration holds them together).
+
+Read by the repositories beside it and by `upgrade`. A change is made here and in a new migration beside
+`migrations/versions/0001_first.py`; never in one that was released.
+
+Columns are what lists are filtered by and what usage is summed from; everything that is only ever read as a whole is
+JSON text. Instants are unix seconds. Ids are compared byte by byte, so that they sort alike on every database.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+# Keyset paging compares ids in the database: the order must not depend on the locale of the server.
+Id = Text().with_variant(Text(collation="C"), "postgresql")
+# SQLite makes a column its row number, and so needs no second index, only if it is called INTEGER.
+Number = BigInteger().with_variant(Integer(), "sqlite")
+
+# What was asked, once for all members of an array, and never changed.
+specs = Table(
+    "specs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("body", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# `key` is the client's; of an array only the first member has it, so that it can be unique.
+# `attempt_id` and `node` are of the newest attempt, `name_folded` is for searching without regard to case.
+workloads = Table(
+    "workloads",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("environment", Text, nullable=False),
+    Column("node", Text),
+    Column("submitted_at", Double, nullable=False),
+    Column("array_id", Id),
+    Column("array_index", Integer),
+    Column("key", Text),
+    Column("name_folded", Text, nullable=False),
+    Column("spec_id", Id, ForeignKey("specs.id"), nullable=False),
+    Column("attempt_id", Id),
+    Column("since", Double, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("stop", Text),
+    Column("not_before", Double),
+    Column("warned", Boolean, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+KEY_INDEX = Index(
+    "uq_workloads_owner_key",
+    workloads.c.owner,
+    workloads.c.key,
+    unique=True,
+    sqlite_where=text("key IS NOT NULL"),
+    postgresql_where=text("key IS NOT NULL"),
+)
+# A list is newest first: with the state between, each state's share of it is one walk along an index (see `paging`).
+Index(None, workloads.c.state, workloads.c.id)
+Index(None, workloads.c.owner, workloads.c.state, workloads.c.id)
+Index(None, workloads.c.tenant, workloads.c.state, workloads.c.id)
+Index(None, workloads.c.environment, workloads.c.state, workloads.c.id)
+Index(None, workloads.c.kind, workloads.c.state, workloads.c.id)
+Index(
+    None,
+    workloads.c.node,
+    workloads.c.id,
+    sqlite_where=text("node IS NOT NULL"),
+    postgresql_where=text("node IS NOT NULL"),
+)
+Index(
+    None,
+    workloads.c.array_id,
+    workloads.c.id,
+    sqlite_where=text("array_id IS NOT NULL"),
+    postgresql_where=text("array_id IS NOT NULL"),
+)
+
+# What nobody may see, kept apart, and only until the workload has ended.
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("workload_id", Id, ForeignKey("workloads.id"), primary_key=True),
+    Column("body", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# `gpu_mib` and `gpu_milli` are the sums over the shares; owner, tenant and environment are the workload's: usage is
+# one sum over this table alone.
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("workload_id", Id, ForeignKey("workloads.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("environment", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("cpus_milli", BigInteger, nullable=False),
+    Column("memory_mib", BigInteger, nullable=False),
+    Column("gpu_mib", BigInteger, nullable=False),
+    Column("gpu_milli", BigInteger, nullable=False),
+    Column("shares", Text, nullable=False),
+    Column("leased_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("ended_at", Double),
+    Column("exit_code", Integer),
+    Column("reason", Text, nullable=False),
+    Column("url", Text),
+    sqlite_with_rowid=False,
+)
+Index("uq_attempts_workload_id_number", attempts.c.workload_id, attempts.c.number, unique=True)
+Index(None, attempts.c.ended_at)
+Index(None, attempts.c.owner, attempts.c.ended_at)
+
+events = Table(
+    "events",
+    metadata,
+    Column("seq", Number, primary_key=True, autoincrement=False),
+    Column("kind", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("workload_id", Id),
+    Column("attempt_id", Id),
+    Column("owner", Text),
+    Column("tenant", Text),
+    Column("state", Text),
+)
+Index(
+    None,
+    events.c.workload_id,
+    events.c.seq,
+    sqlite_where=text("workload_id IS NOT NULL"),
+    postgresql_where=text("workload_id IS NOT NULL"),
+)
+Index(
+    None,
+    events.c.owner,
+    events.c.seq,
+    sqlite_where=text("owner IS NOT NULL"),
+    postgresql_where=text("owner IS NOT NULL"),
+)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("site", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("engine", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("drain", Boolean, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("seen_at", Double, nullable=False),
+    Column("report", Text, nullable=False),
+    sqlite_with_rowid=False,
+)

@@ -1,0 +1,131 @@
+"""The schema of a database: bring it to what this program needs, or say how it differs.
+
+`server` calls `upgrade` at every start and offers both as `commonage db`; `sql_store` refuses what is not current.
+Alembic does the work, its scripts stand in `migrations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+from sqlalchemy.engine import URL, Connection
+
+from commonage.domain.errors import Conflict
+from commonage.store.database import make_engine, prepare_file
+from commonage.store.failures import translated
+from commonage.store.tables import metadata
+from commonage.store.urls import database_url, shown
+
+T = TypeVar("T")
+
+_PATIENCE_S: Final = 120.0  # another program may be migrating right now
+_ADVISORY_LOCK: Final = 0x636F6D6D6F6E616765 % 2**63  # "commonage": a number that nobody else is likely to take
+_VERSION_TABLE: Final = "schema_version"
+
+
+async def upgrade(url: str) -> None:
+    """Migrate the database to this program's schema; make it if it is not there. Safe to call from several at once.
+
+    Raises Conflict(code="database-newer") for one of a later program, InvalidInput, Unavailable.
+    """
+    address = database_url(url)
+    prepare_file(address)
+
+    def migrate(connection: Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+        _known_revision(connection, address)
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+    await _in_transaction(address, migrate)
+
+
+async def check(url: str) -> list[str]:
+    """How the database differs from the declared schema, one sentence each; empty when it is as it should be.
+
+    Raises as `upgrade` does, and changes nothing.
+    """
+    address = database_url(url)
+    prepare_file(address)
+
+    def compare(connection: Connection) -> list[str]:
+        revision = _known_revision(connection, address)
+        head = _head()
+        if revision != head:
+            return [f"it is at schema {revision or 'none'}, this program needs {head}: run `commonage db upgrade`"]
+        options = {"compare_type": True, "version_table": _VERSION_TABLE, "include_object": _is_ours}
+        context = MigrationContext.configure(connection, opts=options)
+        return [_in_words(difference) for difference in compare_metadata(context, metadata)]
+
+    return await _in_transaction(address, compare)
+
+
+async def require_current(address: URL) -> None:
+    """Raise Conflict unless the database has the schema of this program."""
+    prepare_file(address)
+    revision = await _in_transaction(address, lambda connection: _known_revision(connection, address))
+    if revision != _head():
+        raise Conflict(
+            f"the database {shown(address)} is at schema {revision or 'none'}, this program needs {_head()}; "
+            "run `commonage db upgrade`",
+            code="database-outdated",
+        )
+
+
+async def _in_transaction(address: URL, work: Callable[[Connection], T]) -> T:
+    engine = make_engine(address, patience_s=_PATIENCE_S)
+    try:
+        with translated(shown(address)):
+            async with engine.begin() as connection:
+                return await connection.run_sync(work)
+    finally:
+        await engine.dispose()
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    config.attributes["version_table"] = _VERSION_TABLE
+    return config
+
+
+def _head() -> str | None:
+    return ScriptDirectory.from_config(_config()).get_current_head()
+
+
+def _known_revision(connection: Connection, address: URL) -> str | None:
+    """The database's revision, None for an empty one. Raises Conflict for one that this program does not know."""
+    context = MigrationContext.configure(connection, opts={"version_table": _VERSION_TABLE})
+    revision = context.get_current_revision()
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise Conflict(
+            f"the database {shown(address)} was written by a newer Commonage (schema {revision}, this program knows up "
+            f"to {_head()}); start the newer one, or restore a backup made before it",
+            code="database-newer",
+        )
+    return revision
+
+
+def _is_ours(thing: Any, name: str | None, kind: str, reflected: bool, _other: Any) -> bool:
+    """Tables of others may live in the same database; the samples keep theirs themselves."""
+    return kind != "table" or not reflected or name in metadata.tables
+
+
+def _in_words(difference: Any) -> str:
+    """One of Alembic's differences, which are tuples or lists of them, as a sentence."""
+    if isinstance(difference, list):
+        return "; ".join(_in_words(each) for each in difference)
+    what, *about = difference
+    names = [getattr(each, "name", None) or (each if isinstance(each, str) else "") for each in about]
+    return f"{what.replace('_', ' ')}: {', '.join(str(name) for name in names if name)}"

@@ -1,0 +1,173 @@
+"""Workloads in the database: what was asked, where it stands, and its secrets while they are needed.
+
+Called by `sql_store`: writes inside its transaction, reads on their own.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import Select, bindparam, delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from commonage.domain.errors import NotFound
+from commonage.domain.workloads import Spec, State, Workload
+from commonage.ports.store import Filter, Page
+from commonage.store import codec
+from commonage.store.changes import Changes, stale
+from commonage.store.cursors import cursor_after, read_cursor
+from commonage.store.database import Database
+from commonage.store.paging import conditions, newest_first
+from commonage.store.statements import is_one_of
+from commonage.store.tables import attempts, secrets, specs, workloads
+
+_OWN = (
+    "id", "spec_id", "state", "submitted_at", "since", "reason", "array_index", "stop", "not_before",
+    "warned", "version",
+)  # fmt: skip
+_LIVE: Final = [state.value for state in State if not state.is_terminal]
+_SPECS_KEPT: Final = 2048
+
+_UPDATE = (
+    update(workloads)
+    .where(workloads.c.id == bindparam("of_id"))
+    .values({name: bindparam(name) for name in (
+        "version", "state", "node", "attempt_id", "since", "reason", "stop", "not_before", "warned",
+    )})
+)  # fmt: skip
+_WHOLE = (
+    select(
+        *(workloads.c[name] for name in _OWN),
+        specs.c.body.label("spec"),
+        secrets.c.body.label("secrets"),
+        *(attempts.c[name].label(f"attempt_{name}") for name in codec.ATTEMPT_COLUMNS),
+    )
+    .join_from(workloads, specs, workloads.c.spec_id == specs.c.id)
+    .outerjoin(secrets, secrets.c.workload_id == workloads.c.id)
+    .outerjoin(attempts, attempts.c.id == workloads.c.attempt_id)
+)
+
+
+class Workloads:
+    """The repository of workloads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        # What was asked never changes and pages are read again and again: decoded once.
+        self._specs: OrderedDict[str, Spec] = OrderedDict()
+
+    # --- writing ---
+
+    async def check(self, connection: AsyncConnection, changes: Changes) -> None:
+        """Lock the rows to be updated. Raises StaleVersion unless each is at the version that its update follows."""
+        if not changes.versions:
+            return
+        rows = await connection.execute(
+            select(workloads.c.id, workloads.c.version)
+            .where(is_one_of(workloads.c.id, changes.versions, self._database.dialect))
+            .order_by(workloads.c.id)  # everybody locks in the same order: no deadlock
+            .with_for_update()
+        )
+        there = dict(rows.tuples().all())
+        for name, version in changes.versions.items():
+            if there.get(name) != version:
+                raise stale(name, there.get(name), version)
+
+    async def write(self, connection: AsyncConnection, changes: Changes) -> None:
+        """Write new and changed workloads, but for their attempts."""
+        if changes.new_specs:
+            await connection.execute(insert(specs), changes.new_specs)
+        if changes.new:
+            await connection.execute(insert(workloads), changes.new)
+        if changes.new_secrets:
+            await connection.execute(insert(secrets), changes.new_secrets)
+        if changes.changed:
+            await connection.execute(_UPDATE, changes.changed)
+        if changes.ended:
+            await connection.execute(
+                delete(secrets).where(is_one_of(secrets.c.workload_id, changes.ended, self._database.dialect))
+            )
+
+    # --- reading ---
+
+    async def live(self) -> list[Workload]:
+        """All that have not ended, oldest first."""
+        return await self._read(_WHOLE.where(workloads.c.state.in_(_LIVE)).order_by(workloads.c.id))
+
+    async def one(self, workload_id: str) -> Workload:
+        """One. Raises NotFound."""
+        found = await self._read(_WHOLE.where(workloads.c.id == codec.clean(workload_id)))
+        if not found:
+            raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
+        return found[0]
+
+    async def by_key(self, owner: str, key: str) -> Workload | None:
+        """The one of this client key, of an array its first member."""
+        found = await self._read(
+            _WHOLE.where(workloads.c.owner == codec.clean(owner), workloads.c.key == codec.clean(key))
+        )
+        return found[0] if found else None
+
+    async def page(self, which: Filter, limit: int, cursor: str | None) -> Page[Workload]:
+        """A page, newest first."""
+        before = read_cursor(cursor, which) if cursor is not None else None
+        chosen = newest_first(which, limit + 1, before, self._database.dialect).subquery()
+        found = await self._read(_WHOLE.join(chosen, chosen.c.id == workloads.c.id).order_by(workloads.c.id.desc()))
+        items = found[:limit]
+        return Page(items, cursor_after(items[-1].id, which) if items and len(found) > limit else None)
+
+    async def count(self, which: Filter) -> dict[State, int]:
+        """How many in each state."""
+        rows = await self._database.read(
+            select(workloads.c.state, func.count())
+            .where(*conditions(which, self._database.dialect, with_states=True))
+            .group_by(workloads.c.state)
+        )
+        return {State(state): number for state, number in rows}
+
+    async def last_id(self) -> str | None:
+        """The greatest id."""
+        rows = await self._database.read(select(func.max(workloads.c.id)))
+        return rows[0][0] if rows else None
+
+    async def _read(self, statement: Select[Any]) -> list[Workload]:
+        rows = await self._database.read(statement)
+        with_secrets: dict[tuple[str, str], Spec] = {}
+        return [self._decode(row, with_secrets) for row in rows]
+
+    def _decode(self, row: Sequence[Any], with_secrets: dict[tuple[str, str], Spec]) -> Workload:
+        own = len(_OWN)
+        name, spec_id, state, submitted_at, since, reason, array_index, stop, not_before, warned, version = row[:own]
+        body, secret = row[own : own + 2]
+        attempt = row[own + 2 :]
+        if secret is None:
+            spec = self._spec(spec_id, body)
+        else:  # members of an array share one, also after a restart
+            spec = with_secrets.get((spec_id, secret)) or codec.spec_from_json(body, secret)
+            with_secrets[spec_id, secret] = spec
+        return Workload(
+            id=name,
+            spec=spec,
+            state=State(state),
+            submitted_at=submitted_at,
+            since=since,
+            reason=reason,
+            array_index=array_index,
+            stop=codec.stop_from_json(stop),
+            attempt=codec.attempt_from_row(attempt) if attempt[0] is not None else None,
+            not_before=not_before,
+            warned=bool(warned),
+            version=version,
+        )
+
+    def _spec(self, spec_id: str, body: str) -> Spec:
+        spec = self._specs.get(spec_id)
+        if spec is None:
+            spec = self._specs[spec_id] = codec.spec_from_json(body)
+            if len(self._specs) > _SPECS_KEPT:
+                self._specs.popitem(last=False)
+        else:
+            self._specs.move_to_end(spec_id)
+        return spec
