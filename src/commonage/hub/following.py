@@ -1,0 +1,152 @@
+"""Following a session from the queue until it answers: what happens to it, as steps for JupyterHub's progress page.
+
+The spawner follows one for each start; the control plane's event stream says when to look again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from commonage.sdk.asynchronous import AsyncClient
+from commonage.sdk.errors import ApiError
+from commonage.wire.workloads import TERMINAL_STATES, WorkloadOut
+
+_LOOK_AGAIN_S = 5.0  # without an event: the queue moves although nothing happens to us
+_ASK_PORT_S = 0.05
+_PERCENT = {"held": 5, "queued": 10, "starting": 40, "running": 80}
+_LAST_LINES = 10
+
+
+class SessionEnded(Exception):
+    """It ended before it answered. `str(error)` says why, with the last lines it said; `state` is a terminal state."""
+
+    def __init__(self, message: str, state: str) -> None:
+        super().__init__(message)
+        self.state = state
+
+
+@dataclass
+class Steps:
+    """What the progress page shows: everything so far to whoever comes, then what comes, until `close`."""
+
+    _events: list[dict[str, Any]] = field(default_factory=list)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _closed: bool = False
+
+    def add(self, message: str, percent: int) -> None:
+        """Show a message, unless it is the one that stands there already."""
+        event = {"message": message, "progress": percent}
+        if not self._events or self._events[-1] != event:
+            self._events.append(event)
+            self._wake()
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        self._closed = True
+        self._wake()
+
+    async def read(self) -> AsyncIterator[dict[str, Any]]:
+        """All steps, from the first."""
+        read = 0
+        while True:
+            news = self._news
+            for event in self._events[read:]:
+                yield dict(event)
+            read = len(self._events)
+            if self._closed:
+                return
+            if news is self._news:
+                await news.wait()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+class Follower:
+    """Follows the workload `workload_id` and tells `show` (message, percent) what becomes of it."""
+
+    def __init__(self, client: AsyncClient, workload_id: str, show: Callable[[str, int], None]) -> None:
+        self._client = client
+        self._id = workload_id
+        self._show = show
+        self._changed = asyncio.Event()
+
+    async def until_it_answers(self) -> str:
+        """Where the session answers, http://HOST:PORT. Raises SessionEnded; waits out an unreachable API."""
+        listening = asyncio.create_task(self._listen())
+        try:
+            while True:
+                self._changed.clear()
+                workload = await self._look()
+                if workload is not None and workload.state in TERMINAL_STATES:
+                    raise SessionEnded(await self._why_ended(workload), workload.state)
+                if workload is not None and workload.state == "running" and workload.internal_url:
+                    address = urlsplit(workload.internal_url)
+                    if await self._answers(address.hostname or "", address.port or 80):
+                        return f"{address.scheme}://{address.netloc}"
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), _LOOK_AGAIN_S)
+        finally:
+            listening.cancel()
+
+    async def _look(self) -> WorkloadOut | None:
+        """The workload now, after showing it; None if there is nobody to ask."""
+        try:
+            workload = await self._client.workload(self._id)
+            message = await self._in_words(workload)
+        except ApiError as error:
+            if not error.retryable:
+                raise SessionEnded(f"the control plane no longer knows this session: {error.detail}", "lost") from error
+            self._show("The control plane does not answer; waiting for it", _PERCENT["held"])
+            return None
+        self._show(message, _PERCENT.get(workload.state, 100))
+        return workload
+
+    async def _in_words(self, workload: WorkloadOut) -> str:
+        if workload.state in {"held", "queued"}:
+            return (await self._client.explain(self._id)).summary or workload.reason or "Waiting in the queue"
+        if workload.state == "starting":
+            return workload.reason or f"Starting on {workload.node}"
+        if workload.state == "running":
+            return f"Jupyter is starting on {workload.node}"
+        return workload.reason or f"The session {workload.state.replace('_', ' ')}"
+
+    async def _listen(self) -> None:
+        """Have the follower look again at each event of the workload."""
+        # Without the stream (the control plane restarts, say) looking every few seconds must do until it is back.
+        while True:
+            with contextlib.suppress(ApiError):
+                async with aclosing(self._client.events(self._id, after=0)) as events:
+                    async for _ in events:
+                        self._changed.set()
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _answers(self, host: str, port: int) -> bool:
+        """Wait until the port is open: True; or until there is reason to look at the workload again: False."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _LOOK_AGAIN_S
+        while not self._changed.is_set() and loop.time() < deadline:
+            try:
+                _, writer = await asyncio.open_connection(host, port)
+            except OSError:
+                await asyncio.sleep(_ASK_PORT_S)
+                continue
+            writer.close()
+            return True
+        return False
+
+    async def _why_ended(self, workload: WorkloadOut) -> str:
+        reason = workload.reason or f"the session {workload.state.replace('_', ' ')}"
+        lines: list[str] = []
+        with contextlib.suppress(ApiError):  # without its log there is still the reason
+            async for line in self._client.logs(self._id, tail=_LAST_LINES):
+                lines.append(line.text)
+        return "\n".join([reason, *lines]) if lines and workload.state != "stopped" else reason

@@ -1,0 +1,59 @@
+"""What a user may choose for a session: from the hub's form or its API to plain options, and the form itself.
+
+Only the shape is checked here. Whether it can be had is the control plane's to say, and it says it in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+
+from commonage.wire.platform import LaunchOptions
+
+# The fields of `SubmitIn` that a session's owner chooses, by the same names everywhere: form, query, API, portal.
+CHOICES = ("environment", "cpus", "memory", "gpus", "time")
+
+_templates = jinja2.Environment(
+    loader=jinja2.PackageLoader("commonage.hub"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def read_options(given: Mapping[str, Any]) -> dict[str, str]:
+    """Options as text; what was left empty is left out. Raises ValueError, with a sentence for the user.
+
+    A form and a query give lists of strings, the API strings and numbers.
+    """
+    unknown = sorted(set(given) - set(CHOICES))
+    if unknown:
+        raise ValueError(f"a session has no option {', '.join(unknown)}; there are {', '.join(CHOICES)}")
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            if len(value) > 1:
+                raise ValueError(f"{name} was given {len(value)} times; give it once")
+            value = value[0] if value else None  # noqa: PLW2901 - the one in the list is what was given
+        if value is None or value == "":
+            continue
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(f"{name} must be text or a number, not {value!r}")
+        text = str(value).strip()
+        if text:
+            options[name] = text
+    return options
+
+
+def render_form(offer: LaunchOptions, chosen: Mapping[str, str]) -> str:
+    """The inside of the hub's form, with what may be had, what is free now, and what was chosen last time."""
+    environments = [entry for entry in offer.environments if "session" in entry.kinds]
+    return _templates.get_template("options_form.html").render(offer=offer, environments=environments, chosen=chosen)
+
+
+def render_apology(reason: str) -> str:
+    """The form when the control plane does not answer."""
+    return _templates.get_template("options_apology.html").render(reason=reason)

@@ -1,0 +1,240 @@
+"""JupyterHub's spawner for Commonage: a thin client of the control plane's API.
+
+A session is a workload of kind `session`, so that it stands in the same queue, draws on the same quota and is accounted
+for like everything else. Here it is only submitted, followed until it answers, looked after, and stopped. What holds
+across a restart of the hub is the workload's id in the hub's database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jupyterhub.spawner import Spawner, SpawnException
+from jupyterhub.utils import url_escape_path, url_path_join
+from pydantic import ValidationError
+from traitlets import Unicode, default
+
+from commonage.hub.following import Follower, SessionEnded, Steps
+from commonage.hub.options import read_options, render_apology, render_form
+from commonage.sdk.asynchronous import AsyncClient
+from commonage.sdk.errors import ApiError
+from commonage.wire.workloads import TERMINAL_STATES, SubmitIn, WorkloadOut
+
+_LIVE = ("held", "queued", "starting", "running")
+_SECRET = frozenset({"JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN"})
+_POLL_S = 4.0  # less than the hub's poll interval
+_PATIENCE_S = 30.0
+_clients: dict[str, AsyncClient] = {}  # one for all spawners of this hub, by the API's address
+
+
+class CommonageSpawner(Spawner):
+    """Starts sessions as workloads."""
+
+    api_url = Unicode(help="Where the control plane's API answers.").tag(config=True)
+    api_token_file = Unicode(help="File with the token by which the hub may act for its users.").tag(config=True)
+    session_ip = Unicode("127.0.0.1", help="Address that a session listens on, inside where it runs.").tag(config=True)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.workload_id = ""
+        self.key = ""
+        self._steps = Steps()
+        super().__init__(*args, **kwargs)  # loads the state
+
+    # --- what the hub keeps for us -------------------------------------------------------------------------------
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take up what `get_state` gave in an earlier life of the hub."""
+        super().load_state(state)
+        self.workload_id = str(state.get("workload", ""))
+        self.key = str(state.get("key", ""))
+
+    def get_state(self) -> dict[str, Any]:
+        """The workload's id, and the key by which it is found where the id never came back."""
+        return {**super().get_state(), "workload": self.workload_id, "key": self.key}
+
+    def clear_state(self) -> None:
+        """Forget the workload: it has ended."""
+        super().clear_state()
+        self.workload_id = self.key = ""
+
+    def _keep_state(self) -> None:
+        """Write the state down now. The hub itself does so only after the start, for which a session may wait days."""
+        self.orm_spawner.state = self.get_state()
+        self.db.commit()
+
+    # --- what the user chooses -----------------------------------------------------------------------------------
+
+    @default("apply_user_options")
+    def _default_apply_user_options(self) -> Any:
+        return lambda spawner, options: None  # they are read at the start
+
+    async def get_options_form(self) -> str:
+        """The form, made anew for each view: it says what is free now."""
+        try:
+            offer = await self._client.launch_options(self.user.name)
+        except ApiError as error:
+            return render_apology(error.detail)
+        return render_form(offer, self._last_choice())
+
+    def options_from_form(self, form_data: Mapping[str, list[str]]) -> dict[str, str]:
+        """What was sent with the form, or with the address after `opt-`."""
+        return _options(form_data)
+
+    def _last_choice(self) -> dict[str, str]:
+        try:
+            return read_options(self.orm_spawner.user_options or {})
+        except ValueError:  # chosen in an earlier version
+            return {}
+
+    # --- its life ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> str:
+        """Submit the session and wait until it answers; its address. Raises SpawnException, always with a reason."""
+        self._steps = Steps()
+        try:
+            ask = self._ask()
+            await self._stop_leftovers()
+            # Known to the hub before it is to the control plane: whenever the hub is killed, it finds it again.
+            self.key = ask.key or ""
+            self._keep_state()
+            self._steps.add("Asking for a place", 2)
+            self.workload_id = (await self._client.submit(ask)).workload.id
+            self._keep_state()
+            return await self._follow()
+        except ApiError as error:
+            raise SpawnException(error.detail, reason=error.code, status_code=error.status or 503) from error
+        except SessionEnded as error:
+            raise SpawnException(str(error), reason=error.state) from error
+        finally:
+            self._steps.close()
+
+    async def progress(self) -> AsyncIterator[dict[str, Any]]:
+        """The steps of the start that is under way."""
+        async for step in self._steps.read():
+            yield step
+
+    async def get_url(self) -> str:
+        """Asked after a restart of the hub. A session that was waiting then is followed on until it answers."""
+        self._steps = Steps()
+        try:
+            return f"{await self._follow()}{self.server.base_url}"
+        except SessionEnded as error:
+            # The hub asks nothing but this and takes no exception: it will try the address, and give up.
+            self.log.warning("The session %s of %s ended: %s", self.workload_id, self._log_name, error)
+            self.http_timeout = 1
+            return str(self.server.url)
+        finally:
+            self._steps.close()
+
+    async def poll(self) -> int | None:
+        """None while it waits or runs, else how it ended. Without an answer it is taken to live on: it does."""
+        try:
+            async with asyncio.timeout(_POLL_S):
+                workload = await self._find()
+        except (ApiError, TimeoutError) as error:
+            self.log.warning("Cannot ask about the session of %s: %s", self._log_name, error)
+            return None
+        if workload is None:
+            return 0
+        if workload.state not in TERMINAL_STATES:
+            return None
+        self.log.info("The session %s of %s ended: %s", workload.id, self._log_name, workload.reason)
+        return workload.exit_code if workload.exit_code is not None else int(workload.state != "succeeded")
+
+    async def stop(self, now: bool = False) -> None:
+        """Have the session end, and wait for it. One that has ended, or is unknown, is no error."""
+        workload = await self._find()
+        if workload is not None:
+            await self._end(workload.id, "stopped from the hub")
+
+    def run_post_stop_hook(self) -> Any:
+        """Revoke the session's token. After a restart the hub no longer has it at hand and would leave it in force."""
+        note = f"Server at {url_path_join(self.user.base_url, url_escape_path(self.name), '/')}"
+        for token in self.user.orm_user.api_tokens:
+            if token.note == note:
+                self.db.delete(token)
+        self.db.commit()
+        return super().run_post_stop_hook()
+
+    # --- how -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _client(self) -> AsyncClient:
+        client = _clients.get(self.api_url)
+        if client is None:
+            token = Path(self.api_token_file).read_text(encoding="utf-8").strip()
+            client = _clients[self.api_url] = AsyncClient(self.api_url, token, patience_s=_PATIENCE_S)
+        return client
+
+    @property
+    def _session_name(self) -> str:
+        return self.name or "default"
+
+    async def _follow(self) -> str:
+        return await Follower(self._client, self.workload_id, self._steps.add).until_it_answers()
+
+    async def _find(self) -> WorkloadOut | None:
+        """The workload of this server; None if there is none."""
+        if self.workload_id:
+            try:
+                return await self._client.workload(self.workload_id)
+            except ApiError as error:
+                if error.status == 404:
+                    return None
+                raise
+        if not self.key:
+            return None
+        async for workload in self._client.workloads(owner=self.user.name, kind="session", state=_LIVE):
+            if workload.key == self.key:
+                self.workload_id = workload.id
+                return workload
+        return None
+
+    async def _stop_leftovers(self) -> None:
+        """End what the hub no longer knows of under this name (its database was put back, say): nobody can reach it."""
+        async for workload in self._client.workloads(owner=self.user.name, kind="session", state=_LIVE):
+            if workload.name == self._session_name:
+                await self._end(workload.id, "replaced by a new session of the same name")
+
+    async def _end(self, workload_id: str, reason: str) -> None:
+        try:
+            await self._client.stop(workload_id, reason)
+            await self._client.wait(workload_id)
+        except ApiError as error:
+            if error.code != "already-ended" and error.status != 404:
+                raise
+
+    def _ask(self) -> SubmitIn:
+        """The submission, from the options and what a Jupyter server needs to know of its hub."""
+        options = _options(self.user_options or {})
+        environment = {name: str(value) for name, value in self.get_env().items() if value is not None}
+        environment["JUPYTERHUB_SERVICE_URL"] = f"http://{self.session_ip}:{{port}}{self.server.base_url}"
+        environment["COMMONAGE_URL"] = self.api_url
+        try:
+            return SubmitIn(
+                kind="session",
+                name=self._session_name,
+                owner=self.user.name,
+                key=f"hub-{secrets.token_hex(16)}",
+                # Whether a session runs as root is the engine's affair, and nothing that Jupyter should refuse.
+                command=["jupyterhub-singleuser", "--allow-root", *self.get_args()],
+                variables={name: value for name, value in environment.items() if name not in _SECRET},
+                # The same token serves `commonage run` in the notebook's terminal.
+                secrets={name: environment[name] for name in _SECRET} | {"COMMONAGE_TOKEN": self.api_token},
+                **options,
+            )
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise SpawnException(f"{field}: {first['msg']}", reason="invalid-input") from error
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        return read_options(given)
+    except ValueError as error:
+        raise SpawnException(str(error), reason="invalid-options") from error

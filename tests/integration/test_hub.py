@@ -1,0 +1,142 @@
+"""Signing in, tokens, routes, and the supervised hub and proxy: real ones, through the proxy as a browser goes."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import httpx2
+import psutil
+import pytest
+from tests.integration.hub_installation import Installation, until
+
+from commonage.domain.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
+from commonage.domain.principals import Principal, Scope
+from commonage.wire.hub import PORTAL_PATH
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
+    async with Installation(tmp_path_factory.mktemp("hub") / "data") as installation:
+        yield installation
+
+
+async def test_a_user_signs_in_and_lands_on_the_portal(here: Installation) -> None:
+    async with here.browser() as browser:
+        page = await here.sign_in(browser, "Alice", here.secrets.users_password)
+        assert page.url.path == PORTAL_PATH
+        found = await here.oauth(browser)
+    assert found == Principal("alice", frozenset({Scope.READ, Scope.SUBMIT}))
+
+
+async def test_the_admin_signs_in_with_a_password_of_their_own(here: Installation) -> None:
+    async with here.browser() as browser:
+        await here.sign_in(browser, "admin", here.secrets.admin_password)
+        found = await here.oauth(browser)
+    assert found is not None
+    assert found.is_admin
+
+
+@pytest.mark.parametrize("user", ["alice", "admin"])
+async def test_a_wrong_password_is_refused(here: Installation, user: str) -> None:
+    async with here.browser() as browser:
+        wrong = here.secrets.users_password if user == "admin" else "open-sesame"
+        page = await here.sign_in(browser, user, wrong)
+        assert page.status_code == 403
+        assert "Invalid username or password" in page.text
+        assert (await browser.get("/hub/home")).url.path == "/hub/login"
+
+
+async def test_a_code_is_good_once(here: Installation) -> None:
+    async with here.browser() as browser:
+        await here.sign_in(browser, "alice", here.secrets.users_password)
+        back = await browser.get(here.identity.authorize_url("s"))
+    code = back.url.params["code"]
+    await here.identity.exchange(code)
+    with pytest.raises(Unauthenticated):
+        await here.identity.exchange(code)
+
+
+async def test_tokens_carry_the_scopes_they_were_made_with(here: Installation) -> None:
+    await here.identity.ensure_user("carol")
+    reader = await here.identity.mint_token("carol", [Scope.READ], "a script", 60)
+    assert await here.identity.whois(reader) == Principal("carol", frozenset({Scope.READ}))
+    writer = await here.identity.mint_token("carol", [Scope.SUBMIT], "a script", None)
+    found = await here.identity.whois(writer)
+    assert found is not None
+    assert found.scopes == {Scope.READ, Scope.SUBMIT}
+    with pytest.raises(Forbidden, match="not held by User carol"):
+        await here.identity.mint_token("carol", [Scope.ADMIN], "too much", None)
+    with pytest.raises(NotFound):
+        await here.identity.mint_token("nobody", [Scope.READ], "", None)
+    assert await here.identity.whois("nonsense") is None
+
+
+async def test_an_admin_by_whatever_way_has_our_scope(here: Installation) -> None:
+    await here.identity.ensure_user("dora", admin=True)
+    await here.identity.ensure_user("dora")
+    found = await here.identity.whois(await here.identity.mint_token("dora", [Scope.ADMIN], "", 60))
+    assert found is not None
+    assert found.is_admin
+
+
+@pytest.mark.parametrize("name", ["../etc", "a b", "", "x" * 300, ".hidden"])
+async def test_names_that_could_be_no_folder(here: Installation, name: str) -> None:
+    with pytest.raises((InvalidInput, NotFound)):
+        await here.identity.ensure_user(name)
+
+
+async def test_paths_of_notebooks_reach_the_other_side_as_they_are(here: Installation) -> None:
+    path = f"{PORTAL_PATH}50%25%20done%3F/a%2Fb%23%3B%5C.ipynb"
+    async with here.browser() as browser:
+        answer = await browser.get(path, headers={"X_Forwarded_For": "10.0.0.1"})
+    assert answer.json()["here"] == path
+    assert answer.json()["headers"]["x-forwarded-for"] == "127.0.0.1"
+    assert "x_forwarded_for" not in answer.json()["headers"]
+
+
+async def test_a_killed_hub_is_back_and_routes_held_meanwhile(here: Installation) -> None:
+    before = here.child("hub").pid
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    async with here.browser() as browser:
+        await until(lambda: here.child("hub").restarts == 1)
+        assert (await browser.get(PORTAL_PATH)).status_code == 200
+        await until(lambda: here.child("hub").ready and here.child("hub").pid != before)
+        await here.sign_in(browser, "alice", here.secrets.users_password)
+        assert await here.oauth(browser)
+
+
+async def test_a_killed_proxy_is_back_with_its_routes(here: Installation) -> None:
+    before = here.child("proxy").pid
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    await until(lambda: here.child("proxy").ready and here.child("proxy").pid != before)
+
+    async def served() -> bool:
+        async with here.browser() as browser:
+            try:
+                answers = [await browser.get(PORTAL_PATH), await browser.get("/hub/login")]
+            except httpx2.TransportError:
+                return False
+        return all(answer.status_code == 200 for answer in answers)
+
+    await until(served)
+
+
+async def test_started_again_all_is_as_it_was_and_stopped_nothing_is_left(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("twice") / "data"
+    async with Installation(folder) as first:
+        await first.identity.ensure_user("erin")
+        token = await first.identity.mint_token("erin", [Scope.READ], "kept", None)
+        pids = [first.child(name).pid for name in ("hub", "proxy")]
+    assert all(pid is not None and not psutil.pid_exists(pid) for pid in pids)
+    async with Installation(folder) as second:  # on other ports, with the routes of the first still in the file
+        found = await second.identity.whois(token)
+        assert found is not None
+        assert found.name == "erin"
+        async with second.browser() as browser:
+            assert (await browser.get(PORTAL_PATH)).json()["here"] == PORTAL_PATH
