@@ -1,0 +1,192 @@
+"""`commonage bench control`: what the control plane bears, measured through the proxy like any client's request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from commonage.cli.bench.http import Connection
+from commonage.cli.bench.report import Figure, median, percentile
+from commonage.cli.bench.server import Served, server
+from commonage.sdk import AsyncClient
+
+NO_OP: dict[str, Any] = {"kind": "job", "command": ["/bin/true"], "cpus": "10m", "memory": "16MiB", "name": "no-op"}
+Say = Callable[[str], None]
+
+
+def run(jobs: int, clients: int, queued: int, say: Say) -> list[Figure]:
+    """All figures, on a server of our own. `queued` is how long the queue is for the figures that need one."""
+    with server("--gpus", "simulated:2x24GiB") as served:
+        return asyncio.run(_all(served, jobs, clients, queued, say))
+
+
+async def _all(served: Served, jobs: int, clients: int, queued: int, say: Say) -> list[Figure]:
+    figures = []
+    async with Connection(served.url, served.token) as connection:
+        say("one job after the other")
+        await _through(served, [NO_OP], 1)
+        figures += await _latency(served, connection)
+        say(f"{jobs} no-op jobs")
+        figures += await _throughput(served, jobs, clients)
+        figures.append(Figure("memory at rest", served.resident_mib, "MiB", "of the control plane's process"))
+        say(f"a queue of {queued}")
+        blocker = await _fill_the_machine(connection)
+        figures += await _submits(served, clients)
+        figures += await _arrays(connection, queued)
+        figures += await _lists(connection)
+        figures.append(Figure("memory with the queue", served.resident_mib, "MiB", f"{queued} jobs queued"))
+        figures += await _turnover(served, connection, blocker, queued)
+    return figures
+
+
+async def _latency(served: Served, connection: Connection) -> list[Figure]:
+    """Submit to running, one at a time on an idle server."""
+    posts, starts = [], []
+    body = {**NO_OP, "command": ["sleep", "0.05"]}
+    async with AsyncClient(served.url, served.token) as client:
+        running: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+
+        async def listen() -> None:
+            async for event in client.events():
+                if event.kind == "running" and event.workload_id:
+                    running.put_nowait((event.workload_id, time.perf_counter()))
+
+        listener = asyncio.create_task(listen())
+        await asyncio.sleep(0.5)
+        for _ in range(40):
+            began = time.perf_counter()
+            made = await connection.json("POST", "/workloads", body)
+            posts.append(time.perf_counter() - began)
+            while True:
+                workload_id, at = await asyncio.wait_for(running.get(), 20)
+                if workload_id == made["workload"]["id"]:
+                    starts.append(at - began)
+                    break
+            await asyncio.sleep(0.15)
+        listener.cancel()
+    return [
+        Figure("submit, alone", median(posts) * 1000, "ms", "POST answered, durable; median of 40"),
+        Figure("submit to running, p50", median(starts) * 1000, "ms", "idle server, until the event arrives; 40 jobs"),
+        Figure("submit to running, p95", percentile(starts, 0.95) * 1000, "ms", "the same"),
+    ]
+
+
+async def _through(served: Served, bodies: list[dict[str, Any]], clients: int) -> tuple[float, float]:
+    """Submit all, wait until all ended well: (seconds until the last was submitted, until the last ended)."""
+    async with AsyncClient(served.url, served.token) as client:
+        ended: set[str] = set()
+        came = asyncio.Event()
+
+        async def listen() -> None:
+            async for event in client.events():
+                if event.kind == "ended" and event.workload_id:
+                    ended.add(event.workload_id)
+                    came.set()
+
+        listener = asyncio.create_task(listen())
+        await asyncio.sleep(0.3)
+        began = time.perf_counter()
+        made = await _submit_all(served, bodies, clients)
+        submitted = time.perf_counter() - began
+        while not made <= ended:
+            came.clear()
+            await asyncio.wait_for(came.wait(), 60)
+        done = time.perf_counter() - began
+        listener.cancel()
+    return submitted, done
+
+
+async def _submit_all(served: Served, bodies: list[dict[str, Any]], clients: int) -> set[str]:
+    """Submit from so many connections at once; the ids of all."""
+    waiting = [json.dumps(body).encode() for body in bodies]
+    made: set[str] = set()
+
+    async def one_client() -> None:
+        async with Connection(served.url, served.token) as connection:
+            while waiting:
+                status, answer = await connection.call("POST", "/workloads", waiting.pop())
+                if status not in (200, 201):
+                    raise RuntimeError(f"submit: {status} {answer.decode(errors='replace')[:300]}")
+                made.update(json.loads(answer)["ids"])
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(clients):
+            group.create_task(one_client())
+    return made
+
+
+async def _throughput(served: Served, jobs: int, clients: int) -> list[Figure]:
+    _, done = await _through(served, [NO_OP] * jobs, clients)
+    how = f"{jobs} jobs from {clients} clients, first submit to last end, each a process of its own"
+    return [Figure("no-op jobs", jobs / done, "jobs/s", how)]
+
+
+async def _fill_the_machine(connection: Connection) -> str:
+    """A job that holds every core, so that what comes after it queues; its id."""
+    nodes = await connection.json("GET", "/nodes")
+    cpus = nodes["items"][0]["cpus_milli"]
+    body = {**NO_OP, "command": ["sleep", "3600"], "cpus": f"{cpus}m", "name": "holds all cores"}
+    made: str = (await connection.json("POST", "/workloads", body))["workload"]["id"]
+    await asyncio.sleep(1.0)
+    return made
+
+
+async def _submits(served: Served, clients: int, count: int = 2000) -> list[Figure]:
+    began = time.perf_counter()
+    await _submit_all(served, [NO_OP] * count, clients)
+    rate = count / (time.perf_counter() - began)
+    return [Figure("submits", rate, "submits/s", f"{count} from {clients} clients, each durable before its answer")]
+
+
+async def _arrays(connection: Connection, queued: int, size: int = 1000) -> list[Figure]:
+    times = []
+    counts = (await connection.json("GET", "/info"))["counts"]
+    while sum(counts.values()) < queued:
+        began = time.perf_counter()
+        await connection.json("POST", "/workloads", {**NO_OP, "array": size, "name": "array"})
+        times.append(time.perf_counter() - began)
+        counts = (await connection.json("GET", "/info"))["counts"]
+    return [Figure("an array of 1,000", median(times) * 1000, "ms", f"one POST, durable; median of {len(times)}")]
+
+
+async def _lists(connection: Connection) -> list[Figure]:
+    """Pages and filters while the queue is long."""
+    figures = []
+    for name, query in (
+        ("list, a page of 100", "limit=100"),
+        ("list, queued ones", "state=queued&limit=100"),
+        ("list, by name and state", "state=queued&text=array&limit=100"),
+        ("list, with counts", "state=queued&limit=100&counts=true"),
+    ):
+        times = []
+        for _ in range(20):
+            began = time.perf_counter()
+            page = await connection.json("GET", f"/workloads?{query}")
+            times.append(time.perf_counter() - began)
+        figures.append(Figure(name, median(times) * 1000, "ms", f"{len(page['items'])} rows, median of 20"))
+    last = (await connection.json("GET", "/workloads?state=queued&limit=1"))["items"][0]["id"]
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        await connection.json("GET", f"/workloads/{last}/explanation")
+        times.append(time.perf_counter() - began)
+    figures.append(Figure("explain the last in the queue", median(times) * 1000, "ms", "median of 5"))
+    return figures
+
+
+async def _turnover(served: Served, connection: Connection, blocker: str, queued: int) -> list[Figure]:
+    """Free the machine: how fast the long queue is worked off."""
+
+    async def ended() -> int:
+        counts = (await connection.json("GET", "/workloads?limit=1&counts=true"))["counts"]
+        return int(counts.get("succeeded", 0)) + int(counts.get("failed", 0))
+
+    before = await ended()
+    await connection.json("POST", f"/workloads/{blocker}/stop", {})
+    began = time.perf_counter()
+    await asyncio.sleep(20.0)
+    rate = (await ended() - before) / (time.perf_counter() - began)
+    return [Figure("no-op jobs from the long queue", rate, "jobs/s", f"20 s after {queued} queued up")]

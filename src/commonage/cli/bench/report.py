@@ -1,0 +1,63 @@
+"""Figures and how they are shown: a table for people, JSON for machines, the machine they were taken on in both."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured value. `how` says what was done; `peer` is what the peer did in the same run, if there was one."""
+
+    name: str
+    value: float
+    unit: str
+    how: str
+    peer: float | None = None
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` (0..1) of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value."""
+    return statistics.median(values)
+
+
+def machine() -> str:
+    """Cores, memory, kernel and Python of this machine, in a line."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
+    model = ""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        named = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = f" ({named[0]})" if named else ""
+    return (
+        f"{os.cpu_count()} cores{model}, {memory:.0f} GiB, {platform.system()} {platform.release().split('-')[0]}, "
+        f"Python {platform.python_version()}"
+    )
+
+
+def show(title: str, figures: Sequence[Figure], *, as_json: bool) -> str:
+    """The figures as text to print."""
+    if as_json:
+        return json.dumps({"title": title, "machine": machine(), "figures": [asdict(one) for one in figures]}, indent=2)
+    peers = any(one.peer is not None for one in figures)
+    lines = [f"{title} on {machine()}", ""]
+    head = "| figure | value | " + ("peer | ratio | " if peers else "") + "how |"
+    lines += [head, "|" + "---|" * head.count(" | ") + "---|"]
+    for one in figures:
+        middle = ""
+        if peers:
+            middle = f"{one.peer:.4g} {one.unit} | {one.value / one.peer:.2f} | " if one.peer else "| | "
+        lines.append(f"| {one.name} | {one.value:.4g} {one.unit} | {middle}{one.how} |")
+    return "\n".join(lines)
