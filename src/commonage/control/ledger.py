@@ -54,6 +54,9 @@ class Ledger:
         self._store, self._board, self._feed, self._clock = store, board, feed, clock
         self._queue: asyncio.Queue[_Change] = asyncio.Queue()
         self._seq = 0
+        self.commits = 0  # batches written, and in `commit_s` the seconds that took, since the process began
+        self.commit_s = 0.0
+        self.changes = 0
         self.on_effect: Callable[[str, Effect], None] = lambda _workload_id, _effect: None
         self.on_change: Callable[[Workload], None] = lambda _workload: None
 
@@ -105,7 +108,7 @@ class Ledger:
         draft = self._draft(changes)
         try:
             if draft.batch:
-                await self._store.commit(draft.batch)
+                await self._commit(draft.batch, len(changes))
         except StaleVersion:
             # Another control plane wrote: it must not, and going on would lose work. Say so and stop.
             log.critical("another server wrote to this database; this one ends")
@@ -118,6 +121,19 @@ class Ledger:
         for change in changes:
             if not change.done.done():
                 change.done.set_result(draft.latest.get(change.workload_id) if change.workload_id else None)
+
+    async def _commit(self, batch: Batch, changes: int) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self._store.commit(batch)
+        self.commits += 1
+        self.commit_s += loop.time() - began
+        self.changes += changes
+
+    @property
+    def waiting(self) -> int:
+        """How many changes stand before the writer."""
+        return self._queue.qsize()
 
     async def _write_apart(self, changes: list[_Change], error: CommonageError) -> None:
         """One of many cannot be written: tell the one whose fault it is, write the others."""
