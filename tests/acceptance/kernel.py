@@ -1,0 +1,51 @@
+"""A notebook run cell by cell in a session's kernel, through the proxy and its WebSocket, as JupyterLab does it."""
+
+import asyncio
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+
+async def run_notebook(session_url: str, token: str, notebook: Path) -> list[str]:
+    """The text that each code cell of `notebook` put out. Raises AssertionError for a cell that fails."""
+    cells = json.loads(notebook.read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    headers = {"Authorization": f"token {token}"}
+    async with aiohttp.ClientSession(headers=headers) as http:
+        async with http.post(f"{session_url}api/kernels", json={"name": "python3"}) as made:
+            assert made.status == 201, await made.text()
+            kernel = (await made.json())["id"]
+        async with http.ws_connect(f"{session_url}api/kernels/{kernel}/channels", max_msg_size=1 << 26) as channel:
+            texts = [await asyncio.wait_for(_run_cell(channel, source), 120) for source in sources]
+        async with http.delete(f"{session_url}api/kernels/{kernel}"):
+            pass
+    return texts
+
+
+async def _run_cell(channel: aiohttp.ClientWebSocketResponse, source: str) -> str:
+    message = uuid.uuid4().hex
+    content = {"code": source, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+    header = {"msg_id": message, "msg_type": "execute_request", "username": "test", "session": "test", "version": "5.3"}
+    await channel.send_json(
+        {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell", "buffers": []}
+    )
+    text = ""
+    async for received in channel:
+        if received.type is not aiohttp.WSMsgType.TEXT:
+            continue
+        said: dict[str, Any] = json.loads(received.data)
+        if said["parent_header"].get("msg_id") != message:
+            continue
+        match said["msg_type"]:
+            case "stream":
+                text += said["content"]["text"]
+            case "execute_result" | "display_data":
+                text += said["content"]["data"].get("text/plain", "")
+            case "error":
+                raise AssertionError("\n".join(said["content"]["traceback"]))
+            case "status" if said["content"]["execution_state"] == "idle":
+                return text
+    raise AssertionError("the kernel's channel closed before the cell ended")

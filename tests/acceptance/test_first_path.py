@@ -1,0 +1,121 @@
+"""The whole path on one machine: Alice's session holds most of a card, Bob's job waits for the rest, and runs."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.acceptance.kernel import run_notebook
+from tests.acceptance.served import Served, served, until
+
+pytestmark = pytest.mark.timeout(900)
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("first-path"), "--gpus", "simulated:1x24GiB") as running:
+        yield running
+
+
+def _session_token(installation: Served, user: str) -> str:
+    made = installation.hub("POST", f"/users/{user}/tokens", json={"note": "test", "expires_in": 3600})
+    assert made.status_code == 201, made.text
+    return str(made.json()["token"])
+
+
+def _answers(url: str, token: str) -> bool:
+    answer = httpx2.get(f"{url}api/status", headers={"Authorization": f"token {token}"})
+    return answer.status_code == 200
+
+
+def test_session_and_job_share_one_card(installation: Served) -> None:
+    alice, bob = installation.client("alice"), installation.client("bob")
+    bobs_token = installation.token("bob")
+
+    # Alice takes 16 of the card's 24 GiB, as the launch page and the hub's form would ask for it.
+    asked = installation.hub(
+        "POST",
+        "/users/alice/server",
+        json={"environment": "notebook", "cpus": "0.5", "memory": "1GiB", "gpus": "16GiB"},
+    )
+    assert asked.status_code in (201, 202), asked.text
+    session = until(lambda: list(alice.workloads(kind="session", state=["running"])), 300)[0]
+    assert session.shares[0].memory_mib == 16 * 1024
+    assert session.shares[0].simulated
+
+    # It is a real JupyterLab behind the proxy, and a notebook of the examples runs in its kernel.
+    token = _session_token(installation, "alice")
+    url = f"{installation.url}{session.url}"
+    until(lambda: _answers(url, token), 60)
+    texts = asyncio.run(run_notebook(url, token, EXAMPLES / "digits.ipynb"))
+    assert any("accuracy" in text for text in texts)
+    assert any("16384" in text or "16 GiB" in text for text in texts), "the notebook shows its share"
+
+    # Bob asks for 12 where 8 are free: he waits, and is told why.
+    done = installation.cli(
+        "run", "--detach", "--json", "--gpus", "12GiB", "--env", "notebook", "--time", "10m",
+        "--", "python", "train.py",
+        token=bobs_token, cwd=EXAMPLES,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    job = json.loads(done.stdout)["id"]
+    why = bob.explain(job)
+    assert why.state == "queued"
+    assert why.position == 1
+    assert "12 GiB" in why.summary and "8 GiB" in why.summary
+    assert [holder.workload_id for holder in why.holders] == [session.id]
+    assert why.holders[0].owner == "alice"
+    assert why.fits_now_gpus == "8192MiB"
+    told = installation.cli("explain", job, token=bobs_token).stdout
+    assert "12 GiB" in told and "8 GiB" in told and "alice" in told
+
+    # What it says would start now does.
+    small = installation.cli("run", "--gpus", why.fits_now_gpus, "--no-files", "--", "/bin/true", token=bobs_token)
+    assert small.returncode == 0, small.stdout + small.stderr
+
+    # Alice stops; the job starts by itself, trains and ends well.
+    stopped_at = time.time()
+    alice.stop(session.id)
+    finished = bob.wait(job)
+    assert finished.state == "succeeded", finished.reason
+    ended = alice.workload(session.id)
+    assert ended.state == "stopped"
+    assert finished.started_at is not None and ended.ended_at is not None
+    assert finished.started_at - ended.ended_at < 2.0, "the freed card was given on"
+    assert finished.started_at > stopped_at
+    log = "\n".join(line.text for line in bob.logs(job))
+    assert "accuracy" in log
+
+    # Both were accounted for.
+    used = {row.subject: row.gpu_gib_h for row in installation.client("admin", "--admin").usage(by="owner").items}
+    assert used["alice"] > 0 and used["bob"] > 0
+    expected = 16 * (ended.ended_at - (session.started_at or 0)) / 3600
+    assert used["alice"] == pytest.approx(expected, rel=0.2)
+
+
+def test_others_work_is_not_seen(installation: Served) -> None:
+    alice = installation.client("alice")
+    made = installation.cli(
+        "run", "--detach", "--json", "--no-files", "--", "/bin/true", token=installation.token("bob")
+    )
+    refused = installation.cli("logs", json.loads(made.stdout)["id"], token=installation.token("alice"))
+    assert refused.returncode != 0
+    assert not [one for one in alice.workloads() if one.owner != "alice"]
+
+
+def test_sign_in_by_password_leads_to_the_portal(installation: Served) -> None:
+    from tests.acceptance.served import USERS_PASSWORD
+
+    with httpx2.Client(base_url=installation.url, follow_redirects=True) as browser:
+        login = browser.get("/hub/login")
+        form = {"username": "carol", "password": USERS_PASSWORD, "_xsrf": browser.cookies.get("_xsrf", path="/hub/")}
+        entered = browser.post("/hub/login", data=form, headers={"Referer": str(login.url)})
+        assert entered.status_code == 200
+        assert "/services/commonage/" in str(entered.url)
+        assert "carol" in entered.text
+        wrong = browser.post("/hub/login", data={**form, "password": "no"})
+        assert "/services/commonage/" not in str(wrong.url)
