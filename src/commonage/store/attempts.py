@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import case, func, literal, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.engine import Connection
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.usage import Usage
@@ -13,7 +13,7 @@ from commonage.domain.workloads import Attempt
 from commonage.store import codec
 from commonage.store.changes import Changes
 from commonage.store.database import Database
-from commonage.store.statements import upsert
+from commonage.store.statements import Prepared, upsert
 from commonage.store.tables import attempts
 
 _SUBJECTS = {
@@ -30,12 +30,11 @@ class Attempts:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._upsert = upsert(attempts, database.dialect)
+        self._upsert = Prepared(upsert(attempts, database.dialect), database.dialect)
 
-    async def write(self, connection: AsyncConnection, changes: Changes) -> None:
+    def write(self, connection: Connection, changes: Changes) -> None:
         """Insert or replace by id."""
-        if changes.attempts:
-            await connection.execute(self._upsert, list(changes.attempts.values()))
+        self._upsert.many(connection, changes.attempts.values())
 
     async def of(self, workload_id: str) -> list[Attempt]:
         """All of a workload, oldest first."""

@@ -1,62 +1,189 @@
 """Connections: one writer and several readers of SQLite, a pool of PostgreSQL; how they are set up and given back.
 
-Called by `sql_store` and `upgrade`. What is written and read stands in the repositories.
+Called by `sql_store` and `upgrade`. What is written and read stands in the repositories: plain functions of a
+connection, the same for both. PostgreSQL runs them over asyncpg; SQLite runs each in one go in a thread of its own:
+handing it every statement apart cost five times what a small commit costs (docs/adr/0002-one-commit-batch.md).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Executable, event
-from sqlalchemy.engine import URL, Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy import Executable, create_engine, event
+from sqlalchemy.engine import URL, Connection, Dialect, Engine
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from commonage.domain.errors import Unavailable
 from commonage.store.failures import translated
 from commonage.store.urls import shown
 
+T = TypeVar("T")
+
 _READERS: Final = 4
-# How long a write of another program (a backup, `commonage db`) may keep us waiting before we say so.
+# How long another program (a backup, `commonage db`) may keep us waiting before we say so.
 _PATIENCE_S: Final = 15.0
 
-Write = Callable[[AsyncConnection], Awaitable[None]]
+
+class Database(ABC):
+    """Connections to one database. `write` runs transactions, `read` single statements; both raise our errors only."""
+
+    def __init__(self, url: URL) -> None:
+        self.where = shown(url)
+        self._writing: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    @property
+    @abstractmethod
+    def dialect(self) -> Dialect:
+        """What statements are compiled for."""
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction, durable when this returns; nothing is written when it raises.
+
+        A caller that is cancelled leaves the transaction to end by itself: whole or not at all.
+        """
+        self._must_be_open()
+        task = asyncio.ensure_future(self._write(work))
+        self._writing.add(task)
+        task.add_done_callback(self._written)
+        return await asyncio.shield(task)
+
+    async def read(self, statement: Executable) -> Sequence[Sequence[Any]]:
+        """All rows of one query, each a sequence of its columns."""
+        self._must_be_open()
+        with translated(self.where):
+            return await self._read(statement)
+
+    async def close(self) -> None:
+        """Let transactions that have begun end, then disconnect."""
+        self._closed = True
+        if self._writing:
+            await asyncio.wait(self._writing)
+        with translated(self.where):
+            await self._dispose()
+
+    async def _write(self, work: Callable[[Connection], T]) -> T:
+        with translated(self.where):
+            return await self._transaction(work)
+
+    def _written(self, task: asyncio.Task[Any]) -> None:
+        self._writing.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may be gone; then nobody else would fetch it
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise Unavailable(f"the database {self.where} was closed: Commonage is stopping")
+
+    @abstractmethod
+    async def _transaction(self, work: Callable[[Connection], T]) -> T: ...
+
+    @abstractmethod
+    async def _read(self, statement: Executable) -> Sequence[Sequence[Any]]: ...
+
+    @abstractmethod
+    async def _dispose(self) -> None: ...
 
 
-def make_engine(url: URL, *, patience_s: float = _PATIENCE_S, writes: bool = True, size: int = 1) -> AsyncEngine:
-    """An engine with `size` connections, set up for durability. A transaction of SQLite takes the lock when it begins.
-
-    With `writes` false the connections can only read, each statement on its own.
-    """
+def connect(url: URL, *, patience_s: float = _PATIENCE_S) -> Database:
+    """The database at `url`; nothing is connected before it is used."""
     if url.drivername.startswith("postgresql"):
-        engine = create_async_engine(
+        return _Postgres(url, patience_s)
+    return _Sqlite(url, patience_s)
+
+
+class _Postgres(Database):
+    def __init__(self, url: URL, patience_s: float) -> None:
+        super().__init__(url)
+        self._engine = create_async_engine(
             url,
-            pool_size=size,
+            pool_size=2 * _READERS,
             max_overflow=0,
             pool_timeout=patience_s,
             pool_pre_ping=True,
             connect_args={"timeout": patience_s, "command_timeout": max(60.0, patience_s)},
         )
-        return engine if writes else engine.execution_options(isolation_level="AUTOCOMMIT")
-    engine = create_async_engine(
+        self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._engine.dialect
+
+    async def _transaction(self, work: Callable[[Connection], T]) -> T:
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(work)
+
+    async def _read(self, statement: Executable) -> Sequence[Sequence[Any]]:
+        async with self._reading.connect() as connection:
+            return (await connection.execute(statement)).fetchall()
+
+    async def _dispose(self) -> None:
+        await self._engine.dispose()
+
+
+class _Sqlite(Database):
+    def __init__(self, url: URL, patience_s: float) -> None:
+        super().__init__(url)
+        url = url.set(drivername="sqlite+pysqlite")
+        self._writer = _sqlite_engine(url, patience_s, writes=True)
+        self._reader = _sqlite_engine(url, patience_s, writes=False)
+        # SQLite has one writer anyway: waiting in this thread's queue is fair and free, waiting for the lock is not.
+        self._writer_thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+        self._reader_threads = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._writer.dialect
+
+    async def _transaction(self, work: Callable[[Connection], T]) -> T:
+        def run() -> T:
+            with self._writer.begin() as connection:
+                return work(connection)
+
+        return await _in(self._writer_thread, run)
+
+    async def _read(self, statement: Executable) -> Sequence[Sequence[Any]]:
+        def run() -> Sequence[Sequence[Any]]:
+            with self._reader.connect() as connection:
+                return connection.execute(statement).fetchall()
+
+        return await _in(self._reader_threads, run)
+
+    async def _dispose(self) -> None:
+        await _in(self._reader_threads, self._reader.dispose)
+        await _in(self._writer_thread, self._writer.dispose)
+        self._reader_threads.shutdown()
+        self._writer_thread.shutdown()
+
+
+async def _in(threads: Executor, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+
+def _sqlite_engine(url: URL, patience_s: float, *, writes: bool) -> Engine:
+    engine = create_engine(
         url,
-        pool_size=size,
+        pool_size=1 if writes else _READERS,
         max_overflow=0,
         pool_timeout=patience_s,
-        isolation_level=None if writes else "AUTOCOMMIT",
+        connect_args={"check_same_thread": False},
+        **({} if writes else {"isolation_level": "AUTOCOMMIT"}),
     )
 
-    @event.listens_for(engine.sync_engine, "connect")
+    @event.listens_for(engine, "connect")
     def set_up(connection: Any, _record: ConnectionPoolEntry) -> None:
         _set_up_sqlite(connection, patience_s, writes)
 
     if writes:
 
-        @event.listens_for(engine.sync_engine, "begin")
+        @event.listens_for(engine, "begin")
         def begin(connection: Connection) -> None:
             # A transaction that reads first and writes later could fail half-way; this one waits here, once.
             connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -66,7 +193,6 @@ def make_engine(url: URL, *, patience_s: float = _PATIENCE_S, writes: bool = Tru
 
 def _set_up_sqlite(connection: Any, patience_s: float, writes: bool) -> None:
     connection.isolation_level = None  # the driver must not begin transactions of its own
-    cursor = connection.cursor()
     pragmas = [
         f"busy_timeout={int(patience_s * 1000)}",  # first: the next one may have to wait
         "journal_mode=WAL",
@@ -79,8 +205,7 @@ def _set_up_sqlite(connection: Any, patience_s: float, writes: bool) -> None:
     if not writes:
         pragmas.append("query_only=ON")
     for pragma in pragmas:
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+        connection.execute(f"PRAGMA {pragma}").close()
 
 
 def prepare_file(url: URL) -> None:
@@ -96,60 +221,3 @@ def prepare_file(url: URL) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         raise Unavailable(f"the database {path} cannot be written: {error.strerror}", retryable=False) from error
-
-
-class Database:
-    """Connections to one database. `write` runs one transaction at a time, `read` any number of single statements."""
-
-    def __init__(self, url: URL) -> None:
-        self.where = shown(url)
-        self.dialect = url.get_backend_name()
-        is_sqlite = self.dialect == "sqlite"
-        self._writer = make_engine(url, size=1 if is_sqlite else _READERS)
-        self._reader = make_engine(url, writes=False, size=_READERS)
-        # SQLite has one writer anyway: waiting here is fair and free, waiting for its lock is neither.
-        self._turn = asyncio.Semaphore(1 if is_sqlite else _READERS)
-        self._writing: set[asyncio.Task[None]] = set()
-        self._closed = False
-
-    async def close(self) -> None:
-        """Let transactions that have begun end, then disconnect."""
-        self._closed = True
-        if self._writing:
-            await asyncio.wait(self._writing)
-        with translated(self.where):
-            await self._writer.dispose()
-            await self._reader.dispose()
-
-    async def write(self, work: Write) -> None:
-        """Run `work` in one transaction, durable when this returns; nothing is written when it raises.
-
-        A caller that is cancelled leaves the transaction to end by itself: whole or not at all.
-        """
-        self._must_be_open()
-        task = asyncio.ensure_future(self._write(work))
-        self._writing.add(task)
-        task.add_done_callback(self._written)
-        await asyncio.shield(task)
-
-    def _written(self, task: asyncio.Task[None]) -> None:
-        self._writing.discard(task)
-        if not task.cancelled():
-            task.exception()  # its caller may be gone; then nobody else would fetch it
-
-    async def _write(self, work: Write) -> None:
-        async with self._turn:
-            with translated(self.where):
-                async with self._writer.begin() as connection:
-                    await work(connection)
-
-    async def read(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Sequence[Sequence[Any]]:
-        """All rows of one query, each a sequence of its columns."""
-        self._must_be_open()
-        with translated(self.where):
-            async with self._reader.connect() as connection:
-                return (await connection.execute(statement, parameters)).fetchall()
-
-    def _must_be_open(self) -> None:
-        if self._closed:
-            raise Unavailable(f"the database {self.where} was closed: Commonage is stopping")

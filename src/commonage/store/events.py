@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import func, insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.engine import Connection
 
 from commonage.domain.events import Event
 from commonage.store import codec
 from commonage.store.changes import Changes
 from commonage.store.database import Database
+from commonage.store.statements import Prepared
 from commonage.store.tables import events
 
 _LARGEST_SEQ = 2**63 - 1
@@ -21,11 +22,11 @@ class Events:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._insert = Prepared(insert(events), database.dialect)
 
-    async def write(self, connection: AsyncConnection, changes: Changes) -> None:
+    def write(self, connection: Connection, changes: Changes) -> None:
         """Append."""
-        if changes.events:
-            await connection.execute(insert(events), changes.events)
+        self._insert.many(connection, changes.events)
 
     async def after(self, seq: int, *, workload_id: str | None, owner: str | None, limit: int) -> Sequence[Event]:
         """Those with a greater seq, oldest first."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.engine import Connection
 
 from commonage.domain.fleet import Node
 from commonage.store import codec
 from commonage.store.changes import Changes
 from commonage.store.database import Database
-from commonage.store.statements import upsert
+from commonage.store.statements import Prepared, upsert
 from commonage.store.tables import nodes
 
 
@@ -20,12 +20,11 @@ class Nodes:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._upsert = upsert(nodes, database.dialect)
+        self._upsert = Prepared(upsert(nodes, database.dialect), database.dialect)
 
-    async def write(self, connection: AsyncConnection, changes: Changes) -> None:
+    def write(self, connection: Connection, changes: Changes) -> None:
         """Insert or replace by site and name."""
-        if changes.nodes:
-            await connection.execute(self._upsert, changes.nodes)
+        self._upsert.many(connection, changes.nodes)
 
     async def all(self) -> Sequence[Node]:
         """Every one, by site and name."""

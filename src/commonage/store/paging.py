@@ -7,6 +7,7 @@ walks are merged: the database need not sort, or guess how many match.
 from __future__ import annotations
 
 from sqlalchemy import ColumnElement, Select, false, func, select, union_all
+from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from commonage.domain.workloads import State
@@ -16,7 +17,7 @@ from commonage.store.statements import contains
 from commonage.store.tables import workloads
 
 
-def conditions(which: Filter, dialect: str, *, with_states: bool) -> list[ColumnElement[bool]]:
+def conditions(which: Filter, dialect: Dialect, *, with_states: bool) -> list[ColumnElement[bool]]:
     """What `which` demands of a row, of its state only if asked."""
     columns = workloads.c
     equal = {
@@ -40,7 +41,7 @@ def conditions(which: Filter, dialect: str, *, with_states: bool) -> list[Column
 
 
 def newest_first(
-    which: Filter, limit: int, before: str | None, dialect: str
+    which: Filter, limit: int, before: str | None, dialect: Dialect
 ) -> Select[tuple[str]] | CompoundSelect[tuple[str]]:
     """The newest `limit` ids under `which`, older than `before`."""
     demands = conditions(which, dialect, with_states=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.engine import Connection
 
 from commonage.domain.errors import Unavailable
 from commonage.domain.events import Event
@@ -18,7 +18,7 @@ from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.attempts import Attempts
 from commonage.store.changes import Changes
-from commonage.store.database import Database
+from commonage.store.database import Database, connect
 from commonage.store.events import Events
 from commonage.store.nodes import Nodes
 from commonage.store.upgrade import require_current
@@ -36,7 +36,7 @@ class SqlStore:
     async def open(self) -> None:
         """Connect. Raises Unavailable, and Conflict when the schema is not the one of this program."""
         await require_current(self._url)
-        self._open = _Parts(Database(self._url))
+        self._open = _Parts(connect(self._url))
 
     async def close(self) -> None:
         """End the transactions that have begun, then disconnect."""
@@ -118,11 +118,11 @@ class _Parts:
     async def write(self, changes: Changes) -> None:
         """Write it all in one transaction."""
 
-        async def work(connection: AsyncConnection) -> None:
-            await self.workloads.check(connection, changes)
-            await self.workloads.write(connection, changes)
-            await self.attempts.write(connection, changes)
-            await self.events.write(connection, changes)
-            await self.nodes.write(connection, changes)
+        def work(connection: Connection) -> None:
+            self.workloads.check(connection, changes)
+            self.workloads.write(connection, changes)
+            self.attempts.write(connection, changes)
+            self.events.write(connection, changes)
+            self.nodes.write(connection, changes)
 
         await self.database.write(work)

@@ -1,43 +1,73 @@
-"""Pieces of statements in which SQLite and PostgreSQL differ, so that the repositories need not care."""
+"""Statements made once and run often, and the pieces in which SQLite and PostgreSQL differ.
+
+Used by the repositories, so that they need not care.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    Column,
-    ColumnElement,
-    Table,
-    Text,
-    any_,
-    bindparam,
-    func,
-    literal,
-    select,
-)
+from sqlalchemy import ARRAY, Column, ColumnElement, Table, Text, any_, bindparam, func, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, CursorResult, Dialect
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.expression import ClauseElement
+
+from commonage.store.codec import Row
 
 
-def upsert(table: Table, dialect: str) -> postgresql.Insert | sqlite.Insert:
+class Prepared:
+    """A statement compiled once. Small commits are many: compiling and binding anew would cost more than writing."""
+
+    def __init__(self, statement: ClauseElement, dialect: Dialect) -> None:
+        compiled = statement.compile(dialect=dialect)
+        assert isinstance(compiled, SQLCompiler) and compiled.positiontup
+        self._sql = compiled.string
+        self._values = _tuple_of(compiled.positiontup)
+
+    def many(self, connection: Connection, rows: Iterable[Row]) -> None:
+        """Run it once for each row; nothing for none."""
+        values = [self._values(row) for row in rows]
+        if values:
+            connection.exec_driver_sql(self._sql, values)
+
+    def one(self, connection: Connection, row: Row) -> CursorResult[*tuple[Any, ...]]:
+        """Run it with these values; its result."""
+        return connection.exec_driver_sql(self._sql, self._values(row))
+
+
+def _tuple_of(names: Sequence[str]) -> Any:
+    """A function that takes the values of `names` out of a dictionary, as a tuple."""
+    if len(names) == 1:
+        return lambda row: (row[names[0]],)
+    return itemgetter(*names)
+
+
+def upsert(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.Insert:
     """Insert whole rows; one of a primary key that is there already takes the other's place."""
-    statement = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+    statement = postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
     keys = [column.name for column in table.primary_key]
     rest = {column.name: statement.excluded[column.name] for column in table.columns if column.name not in keys}
     return statement.on_conflict_do_update(index_elements=keys, set_=rest)
 
 
-def is_one_of(column: Column[Any], values: Collection[str], dialect: str) -> ColumnElement[bool]:
-    """True for rows whose `column` is among `values`: one parameter however many there are, so one prepared plan."""
-    if dialect == "postgresql":
-        return column == any_(bindparam(None, list(values), type_=ARRAY(Text)))
-    each = func.json_each(json.dumps(list(values))).table_valued("value")
+def is_among(column: Column[Any], name: str, dialect: Dialect) -> ColumnElement[bool]:
+    """True for rows whose `column` is one of the parameter `name`, made by `many_in_one`: one plan for any number."""
+    if dialect.name == "postgresql":
+        return column == any_(bindparam(name, type_=ARRAY(Text)))
+    each = func.json_each(bindparam(name, type_=Text)).table_valued("value")
     return column.in_(select(each.c.value))
 
 
-def contains(column: Column[str], part: str, dialect: str) -> ColumnElement[bool]:
+def many_in_one(values: Collection[str], dialect: Dialect) -> list[str] | str:
+    """The value of a parameter of `is_among`."""
+    return list(values) if dialect.name == "postgresql" else json.dumps(list(values))
+
+
+def contains(column: Column[str], part: str, dialect: Dialect) -> ColumnElement[bool]:
     """True where `part` stands anywhere in `column`, character for character: no pattern, so nothing to escape."""
-    find = func.strpos if dialect == "postgresql" else func.instr
+    find = func.strpos if dialect.name == "postgresql" else func.instr
     return find(column, literal(part, Text)) > 0

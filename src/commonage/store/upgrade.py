@@ -19,8 +19,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import URL, Connection
 
 from commonage.domain.errors import Conflict
-from commonage.store.database import make_engine, prepare_file
-from commonage.store.failures import translated
+from commonage.store.database import connect, prepare_file
 from commonage.store.tables import metadata
 from commonage.store.urls import database_url, shown
 
@@ -83,13 +82,11 @@ async def require_current(address: URL) -> None:
 
 
 async def _in_transaction(address: URL, work: Callable[[Connection], T]) -> T:
-    engine = make_engine(address, patience_s=_PATIENCE_S)
+    database = connect(address, patience_s=_PATIENCE_S)
     try:
-        with translated(shown(address)):
-            async with engine.begin() as connection:
-                return await connection.run_sync(work)
+        return await database.write(work)
     finally:
-        await engine.dispose()
+        await database.close()
 
 
 def _config() -> Config:

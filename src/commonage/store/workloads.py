@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import Select, bindparam, delete, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.engine import Connection, Dialect
 
 from commonage.domain.errors import NotFound
 from commonage.domain.workloads import Spec, State, Workload
@@ -20,7 +20,7 @@ from commonage.store.changes import Changes, stale
 from commonage.store.cursors import cursor_after, read_cursor
 from commonage.store.database import Database
 from commonage.store.paging import conditions, newest_first
-from commonage.store.statements import is_one_of
+from commonage.store.statements import Prepared, is_among, many_in_one
 from commonage.store.tables import attempts, secrets, specs, workloads
 
 _OWN = (
@@ -30,13 +30,6 @@ _OWN = (
 _LIVE: Final = [state.value for state in State if not state.is_terminal]
 _SPECS_KEPT: Final = 2048
 
-_UPDATE = (
-    update(workloads)
-    .where(workloads.c.id == bindparam("of_id"))
-    .values({name: bindparam(name) for name in (
-        "version", "state", "node", "attempt_id", "since", "reason", "stop", "not_before", "warned",
-    )})
-)  # fmt: skip
 _WHOLE = (
     select(
         *(workloads.c[name] for name in _OWN),
@@ -55,40 +48,32 @@ class Workloads:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._statements = _Statements(database.dialect)
         # What was asked never changes and pages are read again and again: decoded once.
         self._specs: OrderedDict[str, Spec] = OrderedDict()
 
     # --- writing ---
 
-    async def check(self, connection: AsyncConnection, changes: Changes) -> None:
+    def check(self, connection: Connection, changes: Changes) -> None:
         """Lock the rows to be updated. Raises StaleVersion unless each is at the version that its update follows."""
         if not changes.versions:
             return
-        rows = await connection.execute(
-            select(workloads.c.id, workloads.c.version)
-            .where(is_one_of(workloads.c.id, changes.versions, self._database.dialect))
-            .order_by(workloads.c.id)  # everybody locks in the same order: no deadlock
-            .with_for_update()
-        )
-        there = dict(rows.tuples().all())
+        rows = self._statements.versions.one(connection, {"ids": many_in_one(changes.versions, self._database.dialect)})
+        there: dict[str, int] = {row[0]: row[1] for row in rows}
         for name, version in changes.versions.items():
             if there.get(name) != version:
                 raise stale(name, there.get(name), version)
 
-    async def write(self, connection: AsyncConnection, changes: Changes) -> None:
+    def write(self, connection: Connection, changes: Changes) -> None:
         """Write new and changed workloads, but for their attempts."""
-        if changes.new_specs:
-            await connection.execute(insert(specs), changes.new_specs)
-        if changes.new:
-            await connection.execute(insert(workloads), changes.new)
-        if changes.new_secrets:
-            await connection.execute(insert(secrets), changes.new_secrets)
-        if changes.changed:
-            await connection.execute(_UPDATE, changes.changed)
+        statements = self._statements
+        statements.insert_spec.many(connection, changes.new_specs)
+        statements.insert.many(connection, changes.new)
+        statements.insert_secrets.many(connection, changes.new_secrets)
+        statements.update.many(connection, changes.changed)
         if changes.ended:
-            await connection.execute(
-                delete(secrets).where(is_one_of(secrets.c.workload_id, changes.ended, self._database.dialect))
-            )
+            ended = many_in_one(changes.ended, self._database.dialect)
+            statements.drop_secrets.one(connection, {"ids": ended})
 
     # --- reading ---
 
@@ -171,3 +156,27 @@ class Workloads:
         else:
             self._specs.move_to_end(spec_id)
         return spec
+
+
+class _Statements:
+    """What is written, for one kind of database."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        progress = ("version", "state", "node", "attempt_id", "since", "reason", "stop", "not_before", "warned")
+        self.versions = Prepared(
+            select(workloads.c.id, workloads.c.version)
+            .where(is_among(workloads.c.id, "ids", dialect))
+            .order_by(workloads.c.id)  # everybody locks in the same order: no deadlock
+            .with_for_update(),
+            dialect,
+        )
+        self.insert_spec = Prepared(insert(specs), dialect)
+        self.insert = Prepared(insert(workloads), dialect)
+        self.insert_secrets = Prepared(insert(secrets), dialect)
+        self.update = Prepared(
+            update(workloads)
+            .where(workloads.c.id == bindparam("of_id"))
+            .values({name: bindparam(name) for name in progress}),
+            dialect,
+        )
+        self.drop_secrets = Prepared(delete(secrets).where(is_among(secrets.c.workload_id, "ids", dialect)), dialect)
