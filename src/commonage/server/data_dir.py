@@ -49,7 +49,7 @@ class Running:
 
 
 class DataDir:
-    """A prepared folder that this process holds. Use as a context manager; the kernel frees the lock of a dead process."""
+    """A prepared folder that this process holds, as a context manager; the kernel frees the lock of a dead process."""
 
     def __init__(self, path: Path, lock: IO[str]) -> None:
         self.path = path

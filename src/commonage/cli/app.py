@@ -1,0 +1,97 @@
+"""The table of all verbs, and the group that loads a verb only when it is used.
+
+To add a verb, write its file and give it a line in VERBS. Verbs that need the server (`up`, `token`, …) live in
+`commonage.server.commands`; the table names them as text, so that the command line stays blind to the server.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+from commonage import __version__
+from commonage.cli.failures import Refused
+from commonage.sdk.errors import ApiError
+
+
+class Verb(NamedTuple):
+    """Where a verb is, and what `commonage --help` says of it."""
+
+    home: str
+    says: str
+    group: str
+
+
+WORK, MACHINES, YOU, SERVER = "Work", "Machines", "You", "The server, on its own machine"
+
+VERBS: dict[str, Verb] = {
+    "run": Verb("commonage.cli.run:run", "Run a command as a job and follow it to its end.", WORK),
+    "submit": Verb("commonage.cli.submit:submit", "Submit what a job file describes.", WORK),
+    "ps": Verb("commonage.cli.ps:ps", "List your workloads.", WORK),
+    "logs": Verb("commonage.cli.logs:logs", "Show what a workload has said.", WORK),
+    "attach": Verb("commonage.cli.logs:attach", "Follow a workload to its end, as run does.", WORK),
+    "explain": Verb(
+        "commonage.cli.explain:explain", "Say why a workload waits, or whether a request could start.", WORK
+    ),
+    "stop": Verb("commonage.cli.stop:stop", "End workloads.", WORK),
+    "top": Verb("commonage.cli.top:top", "Watch machines, cards and workloads.", MACHINES),
+    "node": Verb("commonage.cli.node:node", "List machines; drain or resume one.", MACHINES),
+    "env": Verb("commonage.cli.env:env", "List the environments that workloads can run in.", MACHINES),
+    "usage": Verb("commonage.cli.usage:usage", "Show what was used, and what it cost.", YOU),
+    "info": Verb("commonage.cli.info:info", "Show what this installation is, and who you are to it.", YOU),
+    "login": Verb("commonage.cli.login:login", "Keep a token for this command line.", YOU),
+    "completion": Verb("commonage.cli.completion:completion", "Print what makes your shell complete commands.", YOU),
+    "up": Verb("commonage.server.commands.up:up", "Start Commonage on this machine.", SERVER),
+    "token": Verb("commonage.server.commands.token:token", "Make a token for a user.", SERVER),
+    "config": Verb("commonage.server.commands.config:config", "Show the settings, and where each comes from.", SERVER),
+    "doctor": Verb("commonage.server.commands.doctor:doctor", "Check this machine and its server.", SERVER),
+    "db": Verb("commonage.server.commands.db:db", "Check or upgrade the database.", SERVER),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its verbs by name only."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, in the table's order."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load the verb, None if there is no such one."""
+        verb = VERBS.get(cmd_name)
+        if verb is None:
+            return None
+        module, _, name = verb.home.partition(":")
+        found: click.Command = getattr(import_module(module), name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table, in its groups; loads nothing."""
+        for group in dict.fromkeys(verb.group for verb in VERBS.values()):
+            with formatter.section(group):
+                formatter.write_dl([(name, verb.says) for name, verb in VERBS.items() if verb.group == group])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; a refusal of the server becomes a sentence and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except ApiError as error:
+            raise Refused(error) from error
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done; 1 what was asked for failed; 2 it was asked wrongly or not allowed; 3 the server "
+    "cannot be reached. `run` and `attach` end with the code of the job itself.",
+)
+@click.version_option(__version__, prog_name="commonage", message="%(prog)s %(version)s")
+def app() -> None:
+    """Notebook sessions and jobs with a share of a GPU.
+
+    \b
+    Example:
+      commonage run --gpus 6GiB --time 30m -- python train.py
+    """

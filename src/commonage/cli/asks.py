@@ -1,0 +1,91 @@
+"""The options that describe what to run, the same for run and explain, and the message made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from commonage.cli.failures import MISUSED, Failure
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+    from commonage.wire.workloads import SubmitIn
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CONDITIONS = ("afterok", "afternotok", "afterany", "after")
+
+_REQUEST = (
+    click.option("--gpus", metavar="SHARE", help="GPU: 6GiB of VRAM, 0.25 or 1/3 of a card, 2 cards, A100:6GiB."),
+    click.option("--cpus", metavar="N", help="Cores: 2, 0.5 or 1500m."),
+    click.option("--mem", "memory", metavar="SIZE", help="Memory: 4GiB or 512MiB."),
+    click.option("--time", metavar="LIMIT", help="Time limit: 30m, 1h30m, 2d or 01:30:00; 90 is 90 minutes."),
+    click.option("--env", "environment", metavar="NAME", help="Environment; `commonage env ls` lists them."),
+    click.option("--priority", type=click.IntRange(-100, 100), metavar="N", help="-100 to 100; above 0 for admins."),
+    click.option("--tenant", metavar="NAME", help="On whose account, if you are in several."),
+)  # fmt: skip
+
+
+def request_options(verb: F) -> F:
+    """Give a verb the options of a request: gpus, cpus, memory, time, environment, priority, tenant."""
+    for option in reversed(_REQUEST):
+        verb = option(verb)
+    return verb
+
+
+def message(values: dict[str, Any]) -> SubmitIn:
+    """The message of what was given; None is left out. Raises Failure with a sentence for each wrong field."""
+    from pydantic import ValidationError
+
+    from commonage.sdk import SubmitIn
+
+    try:
+        return SubmitIn.model_validate({name: value for name, value in values.items() if value not in (None, {}, [])})
+    except ValidationError as error:
+        raise Failure("\n".join(sentences(error)), MISUSED) from None
+
+
+def sentences(error: ValidationError) -> list[str]:
+    """What is wrong with each field, in words."""
+    found = []
+    for one in error.errors(include_url=False, include_input=False):
+        where = ".".join(str(part) for part in one["loc"])
+        if one["type"] == "extra_forbidden":
+            found.append(f"{where}: there is no such field")
+        else:
+            found.append(f"{where}: {one['msg'][0].lower()}{one['msg'][1:]}")
+    return found
+
+
+def variables(given: Iterable[str], option: str) -> dict[str, str]:
+    """`NAME=VALUE`s as a mapping; `NAME` alone takes the value it has here. Raises Failure."""
+    import os
+
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals:
+            if name not in os.environ:
+                raise Failure(f"{option} {name}: no such variable here; write {option} {name}=VALUE", MISUSED)
+            value = os.environ[name]
+        found[name] = value
+    return found
+
+
+def dependencies(given: Sequence[str]) -> list[dict[str, str]]:
+    """What `afterok:ID[:ID…]` (or just an ID) means, several with commas between. Raises Failure."""
+    found: list[dict[str, str]] = []
+    for part in (part.strip() for text in given for part in text.split(",")):
+        condition, *ids = part.split(":")
+        if not ids:
+            condition, ids = "afterok", [part]
+        if condition not in CONDITIONS or not all(ids):
+            raise Failure(
+                f"the dependency {part!r} is not understood; write afterok:ID, with one of {', '.join(CONDITIONS)}",
+                MISUSED,
+            )
+        found += [{"id": one, "condition": condition} for one in ids]
+    return found

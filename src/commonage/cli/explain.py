@@ -1,0 +1,41 @@
+"""`commonage explain`: why something waits, or what would become of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from commonage.cli import show
+from commonage.cli.asks import message, request_options
+from commonage.cli.connection import as_json, asks_server, connect, find_workload
+from commonage.cli.credentials import Server
+
+
+@click.command
+@click.argument("workload", metavar="[ID]", required=False)
+@request_options
+@click.option("--kind", type=click.Choice(["job", "session"]), default="job", help="What the request would be for.")
+@as_json
+@asks_server
+def explain(server: Server, workload: str | None, as_json: bool, **ask: Any) -> None:
+    """Say why a workload waits and until when; or, for a request, whether it could start now.
+
+    \b
+    Example:
+      commonage explain 7k2v
+      commonage explain --gpus 12GiB --time 2h
+    """
+    given = {name: value for name, value in ask.items() if name != "kind" and value is not None}
+    if workload is not None and given:
+        raise click.UsageError("give an id or a request, not both")
+    with connect(server) as client:
+        if workload is not None:
+            said = client.explain(find_workload(client, workload).id)
+        else:
+            command = ["true"] if ask["kind"] == "job" else []
+            said = client.dry_run(message({**given, "kind": ask["kind"], "command": command}))
+    if as_json:
+        show.print_json(said)
+    else:
+        click.echo("\n".join(show.explanation(said)))

@@ -1,0 +1,134 @@
+"""`commonage node`: machines and their cards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from commonage.cli import show
+from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.credentials import Server
+from commonage.cli.failures import MISUSED, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from commonage.sdk import Client
+    from commonage.wire.platform import DeviceOut, NodeOut
+
+
+@click.group
+def node() -> None:
+    """List machines; let one take no more work, or again.
+
+    \b
+    Example:
+      commonage node ls
+      commonage node drain gpu-1
+    """
+
+
+@node.command("ls")
+@as_json
+@asks_server
+def ls(server: Server, as_json: bool) -> None:
+    """List the machines, their cards, and what is free.
+
+    \b
+    Example:
+      commonage node ls --json
+    """
+    with connect(server) as client:
+        found = client.nodes()
+    if as_json:
+        show.print_json(found)
+    elif found:
+        show.console().print(node_table(found))
+    else:
+        click.echo("No machine has reported yet.", err=True)
+
+
+@node.command("drain")
+@click.argument("name")
+@as_json
+@asks_server
+def drain(server: Server, name: str, as_json: bool) -> None:
+    """Let a machine finish what it runs and take no more. For admins.
+
+    \b
+    Example:
+      commonage node drain gpu-1
+    """
+    with connect(server) as client:
+        site, machine = _find(client, name)
+        _say(client.drain(site, machine), as_json)
+
+
+@node.command("resume")
+@click.argument("name")
+@as_json
+@asks_server
+def resume(server: Server, name: str, as_json: bool) -> None:
+    """Let a machine take work again. For admins.
+
+    \b
+    Example:
+      commonage node resume gpu-1
+    """
+    with connect(server) as client:
+        site, machine = _find(client, name)
+        _say(client.resume(site, machine), as_json)
+
+
+def _find(client: Client, name: str) -> tuple[str, str]:
+    """The machine that is meant by NAME or SITE/NAME."""
+    site, slash, machine = name.partition("/")
+    nodes = client.nodes()
+    found = [one for one in nodes if (one.site, one.name) == (site, machine) or (not slash and one.name == name)]
+    if len(found) == 1:
+        return found[0].site, found[0].name
+    there = ", ".join(f"{one.site}/{one.name}" for one in found or nodes) or "none"
+    what = "could be any of" if found else "is no machine here; there are"
+    raise Failure(f"{name!r} {what}: {there}", MISUSED)
+
+
+def _say(changed: NodeOut, as_json: bool) -> None:
+    if as_json:
+        show.print_json(changed)
+    else:
+        click.echo(f"{changed.site}/{changed.name} {changed.state}, {changed.workloads} workloads on it")
+
+
+def node_table(found: Sequence[NodeOut]) -> Table:
+    """Machines, with a line for each card."""
+    made = show.table(
+        "NODE", "STATE", "CORES FREE", "MEMORY FREE", "GPU", "FREE", "USED", "BUSY", "RUNS", right=["RUNS"]
+    )
+    for one in found:
+        cards = [_card(device) for device in one.devices] or [("none", "", "", "")]
+        for number, card in enumerate(cards):
+            machine = (
+                f"{show.text(one.name)}",
+                show.state(one.state),
+                f"{show.cpus(one.free_cpus_milli)} of {show.cpus(one.cpus_milli)}",
+                f"{show.memory(one.free_memory_mib)} of {show.memory(one.memory_mib)}",
+            )
+            made.add_row(*(machine if number == 0 else ("",) * 4), *card, str(one.workloads) if number == 0 else "")
+        for note in filter(None, [one.reason, *one.notes]):
+            made.add_row("", f"[dim]{show.text(note)}[/]")
+    return made
+
+
+def _card(device: DeviceOut) -> tuple[str, str, str, str]:
+    simulated = " (simulated)" if device.simulated and "simulated" not in device.model.lower() else ""
+    faults = f" [red]{show.text('; '.join(device.faults))}[/]" if device.faults else ""
+    busy = "" if device.utilisation is None else f"{device.utilisation:.0%}"
+    return (
+        f"{device.index}: {show.text(device.model)}{simulated}{faults}",
+        f"{show.memory(device.free_mib)} of {show.memory(device.memory_mib)}",
+        "" if device.used_mib is None else show.memory(device.used_mib),
+        busy,
+    )

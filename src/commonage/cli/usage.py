@@ -1,0 +1,71 @@
+"""`commonage usage`: what was held, for how long, and what it cost."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import click
+
+from commonage.cli import show
+from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.credentials import Server
+
+_AGO = re.compile(r"(\d{1,6})([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_FORMATS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S")
+
+
+class Instant(click.ParamType[float]):
+    """A day (2026-11-01, also with a time), or how long ago (7d, 12h)."""
+
+    name = "instant"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Unix seconds of what was typed."""
+        text = str(value).strip()
+        ago = _AGO.fullmatch(text)
+        if ago is not None:
+            return time.time() - int(ago[1]) * _SECONDS[ago[2]]
+        for one in _FORMATS:
+            try:
+                return time.mktime(time.strptime(text, one))
+            except (ValueError, OverflowError):
+                continue
+        self.fail(f"{text!r} is no instant; write 7d, 12h, 2026-11-01 or 2026-11-01T14:30", param, ctx)
+
+
+@click.command
+@click.option(
+    "--since", type=Instant(), default="30d", show_default=True, metavar="WHEN", help="7d ago, or 2026-11-01."
+)
+@click.option("--until", type=Instant(), metavar="WHEN", help="The same; now if left out.")
+@click.option(
+    "--by", type=click.Choice(["owner", "tenant", "workload", "environment"]), default="owner", show_default=True,
+    help="A line for each of these.",
+)  # fmt: skip
+@as_json
+@asks_server
+def usage(server: Server, since: float, until: float | None, by: str, as_json: bool) -> None:
+    """Show what was held, used or not, and what it cost. Yours; everybody's for admins.
+
+    \b
+    Example:
+      commonage usage --since 7d --by workload
+    """
+    with connect(server) as client:
+        found = client.usage(since=since, until=until, by=by)
+    if as_json:
+        show.print_json(found)
+        return
+    if not found.items:
+        click.echo("Nothing was used then.", err=True)
+        return
+    priced = any(one.cost for one in found.items)
+    figures = ["WORKLOADS", "GPU GiB h", "GPU h", "CORE h", "MEMORY GiB h", *(["COST"] if priced else [])]
+    made = show.table(by.upper(), *figures, right=figures)
+    for one in found.items:
+        cost = [f"{one.cost:.2f} {found.currency}".strip()] if priced else []
+        amounts = (one.gpu_gib_h, one.gpu_h, one.cpu_h, one.memory_gib_h)
+        made.add_row(show.text(one.subject), str(one.workloads), *(f"{amount:.3g}" for amount in amounts), *cost)
+    show.console().print(made)
