@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes docs/reference from the code: the API, the command line, the settings, the problem codes.
+"""Writes docs/reference from the code: the API, the command line, the settings, the metrics, the problem codes.
 
 `make docs` calls it. With --check it writes nothing, names what is out of date, and ends with status 1; that is how
 tests/shape calls it.
@@ -16,6 +16,7 @@ import click
 from commonage.api.app import describe
 from commonage.cli import main as commonage
 from commonage.server.settings import Settings
+from commonage.telemetry.series import SERIES
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "commonage"
@@ -54,6 +55,16 @@ def settings() -> str:
     for name, field in sorted(Settings.model_fields.items()):
         default = "" if field.default is None else f"`{field.get_default(call_default_factory=True)}`"
         parts.append(f"| `{(prefix + name).upper()}` | {default} | {_cell(field.description or '')} |")
+    return "\n".join(parts) + "\n"
+
+
+def metrics() -> str:
+    """Return a page with every series of /metrics."""
+    parts = [NOTE, "# Metrics\n", "How to scrape them: [add a metric](../howto/add-a-metric.md).\n"]
+    parts += ["| series | type | labels | what it is |", "|---|---|---|---|"]
+    for series in SERIES:
+        labels = ", ".join(f"`{label}`" for label in series.labels)
+        parts.append(f"| `{series.name}` | {series.kind} | {labels} | {_cell(series.help)} |")
     return "\n".join(parts) + "\n"
 
 
@@ -118,6 +129,7 @@ def _cell(text: str) -> str:
 
 PAGES: dict[str, Any] = {
     "cli.md": command_line,
+    "metrics.md": metrics,
     "openapi.json": openapi,
     "problems.md": problems,
     "settings.md": settings,

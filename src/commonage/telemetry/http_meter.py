@@ -1,0 +1,71 @@
+"""Counts requests and times them until the answer begins, for /metrics. A middleware that the server puts in front.
+
+Streams (live logs and events) last as long as somebody looks; what counts is how soon they begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from prometheus_client import Counter, Histogram, Metric
+
+from commonage.telemetry.series import BY_NAME
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# Around the aim for lists and submits (50 ms), and up to where a person leaves.
+BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_API = "/services/commonage/api/"
+_PORTAL = "/services/commonage/"
+
+
+class HttpMeter:
+    """The figures; `around(app)` is the app with the meter in front."""
+
+    def __init__(self) -> None:
+        requests, seconds = BY_NAME["commonage_http_requests_total"], BY_NAME["commonage_http_request_seconds"]
+        self._requests = Counter(requests.name, requests.help, requests.labels, registry=None)
+        self._seconds = Histogram(seconds.name, seconds.help, seconds.labels, buckets=BUCKETS_S, registry=None)
+
+    def collect(self) -> Iterable[Metric]:
+        """Both families as they stand."""
+        yield from self._requests.collect()
+        yield from self._seconds.collect()
+
+    def around(self, app: App) -> App:
+        """The same app, measured."""
+
+        async def measured(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            began = asyncio.get_running_loop().time()
+
+            async def noted(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    self._note(scope, message["status"], asyncio.get_running_loop().time() - began)
+                await send(message)
+
+            await app(scope, receive, noted)
+
+        return measured
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        area = _area(scope["path"])
+        # Anybody may invent a method; each would be a series.
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self._requests.labels(area, method, f"{status // 100}xx").inc()
+        self._seconds.labels(area).observe(seconds)
+
+
+def _area(path: str) -> str:
+    if path.startswith(_API):
+        return "api"
+    return "portal" if path.startswith(_PORTAL) else "other"

@@ -1,0 +1,124 @@
+"""GET /services/commonage/metrics: the series in Prometheus' text format, or as OpenMetrics where it is asked for.
+
+Mounted by the server beside API and portal. Open to this machine itself, where the scraper usually runs; everybody
+else, that is whoever comes through the proxy, shows a token with the scope to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Iterable, Sequence
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import Metric, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from commonage.control.control import Control
+from commonage.domain.errors import Forbidden, Unavailable
+from commonage.domain.principals import Scope
+from commonage.domain.workloads import TERMINAL, State
+from commonage.ports.store import Filter
+from commonage.telemetry.collect import collect
+from commonage.telemetry.http_meter import HttpMeter
+
+PATH = "/services/commonage/metrics"
+# Counting what has ended is a question to the database; nobody needs it fresher.
+COUNT_EVERY_S = 30.0
+# Any of these says that the request came through a proxy, so that its sender is not the one we are connected to.
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
+
+
+class _Collected(Collector):
+    """Families that were collected before, in the form the encoders take."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+class Exposition:
+    """Renders the series of one control plane."""
+
+    def __init__(self, control: Control, meter: HttpMeter | None = None) -> None:
+        self._control, self._meter = control, meter
+        self._process = ProcessCollector(registry=None)
+        self._ended: dict[State, int] = {}
+        self._counted_at = float("-inf")
+
+    async def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The text and its content type, for a scraper that accepts `accept`."""
+        families = [*collect(self._control, await self._count_ended())]
+        if self._meter is not None:
+            families += self._meter.collect()
+        encode, content_type = choose_encoder(accept)
+        # The process's own figures are read from files, and a large fleet takes a while to write down.
+        text = await asyncio.to_thread(lambda: encode(_Collected([*families, *self._process.collect()])))
+        return text, content_type
+
+    async def _count_ended(self) -> dict[State, int]:
+        now = self._control.clock.now()
+        if now - self._counted_at >= COUNT_EVERY_S:
+            self._ended = await self._control.store.count(Filter(states=TERMINAL))
+            self._counted_at = now
+        return self._ended
+
+
+def metrics_router(control: Control, meter: HttpMeter | None = None) -> APIRouter:
+    """The route; with a `meter`, requests are among the series (put `meter.around` in front of the app, too)."""
+    router = APIRouter()
+    exposition = Exposition(control, meter)
+
+    @router.get(PATH, include_in_schema=False)
+    async def metrics(request: Request) -> Response:
+        refusal = await _refusal(request, control)
+        if refusal is not None:
+            return refusal
+        try:
+            text, content_type = await exposition.render(request.headers.get("accept", ""))
+        except Unavailable as error:
+            return _words(503, error.message)
+        return Response(text, headers={"Content-Type": content_type})
+
+    return router
+
+
+async def _refusal(request: Request, control: Control) -> Response | None:
+    """Why this request gets no figures; None if it may have them."""
+    if _is_local(request):
+        return None
+    token = _token(request)
+    try:
+        who = await control.identity.whois(token) if token else None
+        if who is None:
+            return _words(
+                401, "these figures need a token with the scope custom:commonage:read: Authorization: Bearer …"
+            )
+        who.need(Scope.READ)
+    except Forbidden as error:
+        return _words(403, error.message)
+    except Unavailable as error:
+        return _words(503, error.message)
+    return None
+
+
+def _is_local(request: Request) -> bool:
+    if request.client is None or any(name in request.headers for name in _FORWARDED):
+        return False
+    try:
+        return ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
+
+
+def _token(request: Request) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() in ("bearer", "token") else None
+
+
+def _words(status: int, text: str) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return Response(text + "\n", status, headers=headers, media_type="text/plain")

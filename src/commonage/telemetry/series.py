@@ -1,0 +1,76 @@
+"""The table of all series that /metrics gives: name, type, labels, meaning. Nothing is exposed that is not in it.
+
+`collect` fills it, docs/reference/metrics.md is made from it. A label here is one of few values, or a machine or card:
+never a user, a workload or a path, which would make the series grow with the work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["gauge", "counter", "histogram"]
+
+_CARD = ("node", "device", "uuid", "model", "simulated")
+# Labels of NVIDIA's DCGM Exporter, so that dashboards made for it find what they look for.
+_DCGM = ("gpu", "UUID", "device", "modelName", "Hostname", "simulated")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One family. A counter's name ends in `_total`; a unit, where there is one, stands at the end of the rest."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+SERIES: tuple[Series, ...] = (
+    Series("commonage_build_info", "gauge", "Always 1; the label says which version runs.", ("version",)),
+    # --- work
+    Series("commonage_workloads", "gauge", "Workloads that have not ended.", ("state", "kind")),
+    Series("commonage_workloads_ended_total", "counter", "Workloads that have ended, ever.", ("state",)),
+    Series("commonage_queue_length", "gauge", "Workloads that wait for a place."),
+    Series("commonage_queue_oldest_seconds", "gauge", "How long the longest waiting of them waits; 0 for none."),
+    Series("commonage_active_users", "gauge", "Users with a workload that has not ended."),
+    Series("commonage_environments", "gauge", "Entries of the catalogue, by where they stand.", ("state",)),
+    # --- machines: those that are lost are counted, and have no figures
+    Series("commonage_nodes", "gauge", "Machines.", ("state",)),
+    Series("commonage_node_cpu_cores", "gauge", "Cores of a machine.", ("node",)),
+    Series("commonage_node_leased_cpu_cores", "gauge", "Cores of it that workloads hold.", ("node",)),
+    Series("commonage_node_memory_bytes", "gauge", "Memory of a machine.", ("node",)),
+    Series("commonage_node_leased_memory_bytes", "gauge", "Memory of it that workloads hold.", ("node",)),
+    Series("commonage_node_free_disk_bytes", "gauge", "Free space where work is kept, where it is known.", ("node",)),
+    Series("commonage_node_workloads", "gauge", "Workloads that hold a part of a machine.", ("node",)),
+    # --- cards
+    Series("commonage_device_memory_bytes", "gauge", "VRAM of a card.", _CARD),
+    Series("commonage_device_leased_memory_bytes", "gauge", "VRAM of it that workloads hold.", _CARD),
+    Series("commonage_device_used_memory_bytes", "gauge", "VRAM in use, as measured.", _CARD),
+    Series("commonage_device_leased_compute_ratio", "gauge", "Part of its compute that workloads hold.", _CARD),
+    Series("commonage_device_utilisation_ratio", "gauge", "Part of the last moments in which it computed.", _CARD),
+    Series("commonage_device_power_watts", "gauge", "Power it draws.", _CARD),
+    Series("commonage_device_temperature_celsius", "gauge", "Its temperature.", _CARD),
+    Series("commonage_device_faults", "gauge", "Reasons why it takes no new work; 0 when it is healthy.", _CARD),
+    Series("DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB).", _DCGM),
+    Series("DCGM_FI_DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB).", _DCGM),
+    Series("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", _DCGM),
+    Series("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", _DCGM),
+    Series("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", _DCGM),
+    # --- the control plane itself
+    Series("commonage_loop_age_seconds", "gauge", "Time since a loop's last pass; rises when it hangs.", ("loop",)),
+    Series("commonage_schedule_pass_seconds", "gauge", "How long the last pass of the schedule loop took."),
+    Series("commonage_ledger_commits_total", "counter", "Batches written to the database."),
+    Series("commonage_ledger_commit_seconds_total", "counter", "Time that writing them took."),
+    Series("commonage_ledger_changes_total", "counter", "Changes they held; many share a batch under load."),
+    Series("commonage_ledger_waiting_changes", "gauge", "Changes that wait to be written."),
+    Series(
+        "commonage_http_requests_total",
+        "counter",
+        "Requests answered. `area` is api, portal or other, `status` a class like 2xx.",
+        ("area", "method", "status"),
+    ),
+    Series("commonage_http_request_seconds", "histogram", "Time until the answer began, by area.", ("area",)),
+)
+
+BY_NAME = {series.name: series for series in SERIES}

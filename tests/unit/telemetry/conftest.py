@@ -1,0 +1,94 @@
+"""A control plane of fakes with a machine, two cards and some work on its board; no loop of it runs."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commonage.control.control import Control, World
+from commonage.domain.fleet import NodeState
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.workloads import Kind, State
+from commonage.gpus.none import NoDevices
+from commonage.ports.devices import DeviceSample
+from commonage.ports.metrics import Point, Sample
+from commonage.testing import factories
+from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fake_engine import FakeEngine
+from commonage.testing.memory_store import MemoryStore
+
+
+class NoMetrics:
+    """A metrics store that keeps nothing."""
+
+    async def write(self, samples: Sequence[Sample]) -> None: ...
+
+    async def query(self, metric: str, subject: str, **_window: Any) -> Sequence[Point]:
+        return []
+
+    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
+        return []
+
+    async def tidy(self, now: float) -> None: ...
+
+
+class NoBundles:
+    """Takes no files."""
+
+    async def save(self, chunks: AsyncIterator[bytes]) -> tuple[str, int]:
+        raise NotImplementedError
+
+    def path(self, digest: str) -> Path:
+        raise NotImplementedError
+
+
+class FewPeople:
+    """Knows three tokens: `reader`, `submitter` and `admin`, named after their only scope."""
+
+    tokens: Mapping[str, Scope] = {"reader": Scope.READ, "submitter": Scope.SUBMIT, "admin": Scope.ADMIN}
+
+    async def whois(self, token: str) -> Principal | None:
+        scope = self.tokens.get(token)
+        return Principal(token, frozenset({scope})) if scope else None
+
+
+@pytest.fixture
+def node() -> Any:
+    cards = [
+        factories.device(0, uuid="GPU-real", simulated=False, model="NVIDIA A30"),
+        factories.device(1, uuid="GPU-sick", faults=("fell off the bus",)),
+    ]
+    return factories.node("node-1", cards, cpus_milli=8000, memory_mib=32 * 1024, disk_free_mib=1024)
+
+
+@pytest.fixture
+async def control(anyio_backend: str, node: Any) -> Control:
+    store = MemoryStore()
+    await store.open()
+    clock = FakeClock()
+    world = World(
+        store=store,
+        metrics=NoMetrics(),
+        clock=clock,
+        identity=FewPeople(),  # type: ignore[arg-type]  # nothing here signs anybody in
+        bundles=NoBundles(),
+        devices=NoDevices(),
+        engines=[FakeEngine(factories.SITE, [node.report], clock)],
+        environments=[factories.environment()],
+        chance=lambda _below: 0,
+    )
+    made = Control(world)
+    await made.open()
+    made.board.nodes[node.name] = node
+    gone = factories.node("node-2", 1, state=NodeState.LOST)
+    made.board.nodes[gone.name] = gone
+    card = node.report.devices[0]
+    held = factories.lease(shares=[factories.share(card, memory_mib=6 * 1024)], cpus_milli=2000, memory_mib=4096)
+    running = factories.workload(State.RUNNING, kind=Kind.SESSION, owner="ann")
+    running = factories.changed(running, attempt=factories.attempt(running.id, lease=held))
+    waiting = factories.workload(State.QUEUED, owner="bob", since=factories.NOW - 90)
+    made.board.load([running, waiting, factories.workload(State.HELD, owner="bob")], [])
+    made.fleet.measured = {"GPU-real": DeviceSample("GPU-real", 2048, 0.75, power_w=120.0, temperature_c=55.0)}
+    made.ledger.commits, made.ledger.commit_s, made.ledger.changes = 4, 0.5, 9
+    return made

@@ -1,0 +1,192 @@
+"""What a scraper gets: the figures of the board, in a form that parses, for those who may read them."""
+
+from collections.abc import Mapping
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from commonage.control.control import Control
+from commonage.domain.errors import Unavailable
+from commonage.domain.workloads import State
+from commonage.ports.store import Batch
+from commonage.telemetry.http_meter import HttpMeter
+from commonage.telemetry.prometheus import COUNT_EVERY_S, PATH, Exposition, metrics_router
+from commonage.telemetry.series import SERIES
+from commonage.testing import factories
+from commonage.testing.fake_clock import FakeClock
+from commonage.testing.memory_store import MemoryStore
+
+pytestmark = pytest.mark.anyio
+
+CARD = {"node": "node-1", "device": "0", "uuid": "GPU-real", "model": "NVIDIA A30", "simulated": "false"}
+AS_DCGM = {
+    "gpu": "0",
+    "UUID": "GPU-real",
+    "device": "nvidia0",
+    "modelName": "NVIDIA A30",
+    "Hostname": "node-1",
+    "simulated": "false",
+}
+MIB = 1024 * 1024
+
+
+async def scraped(control: Control, meter: HttpMeter | None = None) -> dict[str, Metric]:
+    text, _ = await Exposition(control, meter).render()
+    return {family.name: family for family in parse(text.decode())}
+
+
+def value(families: Mapping[str, Metric], name: str, **labels: str) -> float:
+    """The one value of this series; the parser drops a counter's ending from its family's name."""
+    family = families.get(name) or families[name.removesuffix("_total")]
+    found = [sample.value for sample in family.samples if sample.name == name and labels == sample.labels]
+    assert len(found) == 1, family.samples
+    return found[0]
+
+
+async def call(app: object, client: str = "127.0.0.1", **headers: str) -> httpx2.Response:
+    transport = httpx2.ASGITransport(app=app, client=(client, 5000))  # type: ignore[arg-type]
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as asks:
+        return await asks.get(PATH, headers=named)
+
+
+async def test_everything_in_the_table_is_given_and_nothing_else(control: Control) -> None:
+    control.fleet.passed_at = control.schedule.passed_at = control.clock.now()
+    meter = HttpMeter()
+    app = FastAPI()
+    app.include_router(metrics_router(control, meter))
+    await call(meter.around(app))
+    families = await scraped(control, meter)
+    given = {name for name in families if not name.startswith("process_") and not name.endswith("_created")}
+    assert given == {series.name.removesuffix("_total") for series in SERIES}
+    assert all(family.documentation for family in families.values())
+
+
+async def test_work_is_counted_by_state_and_kind(control: Control) -> None:
+    families = await scraped(control)
+    assert value(families, "commonage_workloads", state="running", kind="session") == 1
+    assert value(families, "commonage_workloads", state="queued", kind="job") == 1
+    assert value(families, "commonage_workloads", state="held", kind="job") == 1
+    assert value(families, "commonage_workloads", state="running", kind="job") == 0
+    assert value(families, "commonage_queue_length") == 1
+    assert value(families, "commonage_queue_oldest_seconds") == 90
+    assert value(families, "commonage_active_users") == 2
+
+
+async def test_machines_and_cards_say_what_is_held_and_what_is_used(control: Control) -> None:
+    families = await scraped(control)
+    assert value(families, "commonage_node_cpu_cores", node="node-1") == 8
+    assert value(families, "commonage_node_leased_cpu_cores", node="node-1") == 2
+    assert value(families, "commonage_node_leased_memory_bytes", node="node-1") == 4096 * MIB
+    assert value(families, "commonage_node_free_disk_bytes", node="node-1") == 1024 * MIB
+    assert value(families, "commonage_device_leased_memory_bytes", **CARD) == 6 * 1024 * MIB
+    assert value(families, "commonage_device_used_memory_bytes", **CARD) == 2048 * MIB
+    assert value(families, "commonage_device_leased_compute_ratio", **CARD) == 0.25
+    assert value(families, "commonage_device_utilisation_ratio", **CARD) == 0.75
+    assert value(families, "commonage_device_power_watts", **CARD) == 120
+
+
+async def test_cards_have_their_dcgm_names_and_units(control: Control) -> None:
+    families = await scraped(control)
+    assert value(families, "DCGM_FI_DEV_FB_USED", **AS_DCGM) == 2048
+    assert value(families, "DCGM_FI_DEV_FB_FREE", **AS_DCGM) == factories.CARD_MIB - 2048
+    assert value(families, "DCGM_FI_DEV_GPU_UTIL", **AS_DCGM) == 75
+    assert value(families, "DCGM_FI_DEV_POWER_USAGE", **AS_DCGM) == 120
+
+
+async def test_what_was_not_measured_is_absent_rather_than_zero(control: Control) -> None:
+    families = await scraped(control)
+    measured = {sample.labels["uuid"] for sample in families["commonage_device_used_memory_bytes"].samples}
+    assert measured == {"GPU-real"}
+    faults = {sample.labels["uuid"]: sample.value for sample in families["commonage_device_faults"].samples}
+    assert faults == {"GPU-real": 0, "GPU-sick": 1}
+
+
+async def test_a_lost_machine_counts_and_offers_nothing(control: Control) -> None:
+    families = await scraped(control)
+    assert value(families, "commonage_nodes", state="lost") == 1
+    assert [sample.labels["node"] for sample in families["commonage_node_cpu_cores"].samples] == ["node-1"]
+
+
+async def test_what_has_ended_is_asked_of_the_store_now_and_then(control: Control) -> None:
+    store, clock = control.store, control.clock
+    assert isinstance(store, MemoryStore) and isinstance(clock, FakeClock)
+    exposition = Exposition(control)
+    for expected, passed_s in ((1, 0.0), (1, COUNT_EVERY_S / 2), (3, COUNT_EVERY_S)):
+        await store.commit(Batch(inserts=[factories.workload(State.SUCCEEDED)]))
+        await clock.advance(passed_s)
+        text, _ = await exposition.render()
+        families = {family.name: family for family in parse(text.decode())}
+        assert value(families, "commonage_workloads_ended_total", state="succeeded") == expected
+        assert value(families, "commonage_workloads_ended_total", state="failed") == 0
+
+
+async def test_openmetrics_where_it_is_asked_for(control: Control) -> None:
+    text, content_type = await Exposition(control, HttpMeter()).render("application/openmetrics-text; version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text")
+    assert "commonage_workloads" in {family.name for family in parse_openmetrics(text.decode())}
+
+
+async def test_rendering_does_not_block_the_loop(control: Control, no_blocking: None) -> None:
+    assert (await Exposition(control).render())[0]
+
+
+@pytest.fixture
+def app(control: Control) -> FastAPI:
+    made = FastAPI()
+    made.include_router(metrics_router(control))
+    return made
+
+
+async def test_this_machine_reads_without_a_token(app: FastAPI) -> None:
+    answer = await call(app)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "commonage_workloads{" in answer.text
+
+
+@pytest.mark.parametrize("header", ["x_forwarded_for", "x_real_ip", "forwarded", "x_forwarded_host"])
+async def test_who_comes_through_the_proxy_is_not_this_machine(app: FastAPI, header: str) -> None:
+    assert (await call(app, **{header: "127.0.0.1"})).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        ("Bearer reader", 200),
+        ("token admin", 200),
+        ("Bearer submitter", 403),
+        ("Bearer nobody", 401),
+        ("Basic reader", 401),
+        ("Bearer ", 401),
+    ],
+)
+async def test_from_elsewhere_a_token_that_may_read_is_needed(app: FastAPI, authorization: str, status: int) -> None:
+    answer = await call(app, client="192.0.2.7", authorization=authorization)
+    assert answer.status_code == status
+    assert ("commonage_workloads{" in answer.text) == (status == 200)
+
+
+async def test_a_store_that_does_not_answer_is_said(app: FastAPI, control: Control) -> None:
+    assert isinstance(control.store, MemoryStore)
+    control.store.trouble = Unavailable("the database does not answer")
+    answer = await call(app)
+    assert (answer.status_code, answer.text) == (503, "the database does not answer\n")
+
+
+async def test_requests_are_counted_by_area_and_class(control: Control) -> None:
+    meter = HttpMeter()
+    app = FastAPI()
+    app.include_router(metrics_router(control, meter))
+    measured = meter.around(app)
+    await call(measured)
+    await call(measured, client="192.0.2.7")
+    families = await scraped(control, meter)
+    assert value(families, "commonage_http_requests_total", area="portal", method="GET", status="2xx") == 1
+    assert value(families, "commonage_http_requests_total", area="portal", method="GET", status="4xx") == 1
+    counts = [one for one in families["commonage_http_request_seconds"].samples if one.name.endswith("_count")]
+    assert [(one.labels, one.value) for one in counts] == [({"area": "portal"}, 2)]
