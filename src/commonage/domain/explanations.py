@@ -28,8 +28,8 @@ class Explanation:
 
     `summary` is the whole answer in one or two sentences. `position` counts from 1 in the queue, None when it does not
     stand in it. `lacks` names what is missing with numbers, one sentence for each kind of thing. `fits_now` is a
-    smaller request that would start now, in words, with `fits_now_gpus` as text for `--gpus`. `expected_start_at` is unix
-    seconds, with `basis` saying what it rests on; None where nothing tells.
+    smaller request that would start now, in words, with `fits_now_gpus` as text for `--gpus`. `expected_start_at` is
+    unix seconds, with `basis` saying what it rests on; None where nothing tells.
     """
 
     workload_id: str | None

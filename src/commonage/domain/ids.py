@@ -49,6 +49,6 @@ def attempt_id(workload_id: str, number: int) -> str:
 def workload_of(attempt: str) -> str:
     """The workload id inside an attempt id. Raises InvalidInput when it is not one."""
     workload, dash, number = attempt.rpartition("-")
-    if not dash or not number.isdigit() or len(workload) != WORKLOAD_ID_LENGTH:
+    if not dash or not (number.isascii() and number.isdigit()) or len(workload) != WORKLOAD_ID_LENGTH:
         raise InvalidInput(f"{attempt!r} is not the id of an attempt")
     return workload

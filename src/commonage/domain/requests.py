@@ -7,7 +7,7 @@ tied to a model (`A100:2`, `A100:6GiB`).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from commonage.domain.errors import InvalidInput
@@ -33,7 +33,7 @@ class GpuRequest:
             amount = f"{format_memory(self.vram_mib)} of VRAM"
         else:
             amount = f"{self.fraction_milli / 1000:g} of a GPU"
-        return f"{amount} on a {self.model}" if self.model else amount
+        return f"{amount} ({self.model})" if self.model else amount
 
     @property
     def text(self) -> str:
@@ -67,7 +67,7 @@ class Request:
 
     cpus_milli: int = 1000
     memory_mib: int = 1024
-    gpu: GpuRequest | None = field(default=None)
+    gpu: GpuRequest | None = None
 
     def __str__(self) -> str:
         cpus = f"{format_cpus(self.cpus_milli)} CPU{'' if self.cpus_milli == 1000 else 's'}"
@@ -88,18 +88,18 @@ def parse_gpus(text: str | float | None) -> GpuRequest | None:
     """
     if text is None:
         return None
-    shown = f"{text:g}" if isinstance(text, float) else str(text).strip()
-    model, colon, amount = shown.rpartition(":")
-    if not colon and shown and re.match(r"[A-Za-z]", shown):
-        model, amount = shown, "1"
+    shown = f"{text:.6f}".rstrip("0").rstrip(".") if isinstance(text, float) else str(text).strip()
+    model, colon, amount = (part.strip() for part in shown.rpartition(":"))
+    if not colon and re.match("[A-Za-z]", amount) and amount != "none" and not isinstance(text, float):
+        model, amount = amount, "1"
     if (colon or model) and not _MODEL.fullmatch(model):
         raise _invalid(text, "names no model; write it like A100:2 or A100:6GiB")
-    request = _amount(amount.strip(), text)
+    request = _amount(amount, text)
     if request is None:
         if model:
             raise _invalid(text, f"asks for none of a model; leave it out, or ask for at least {model}:1")
         return None
-    return GpuRequest(request.whole, request.fraction_milli, request.vram_mib, model or None)
+    return replace(request, model=model or None)
 
 
 def _amount(amount: str, asked: object) -> GpuRequest | None:
@@ -113,8 +113,15 @@ def _amount(amount: str, asked: object) -> GpuRequest | None:
     if re.fullmatch(r"\d*\.\d{1,6}|\d{1,4}/\d{1,4}", amount, re.ASCII):
         return _fraction(amount, asked)
     if re.fullmatch(r"\d.*[A-Za-z]", amount, re.ASCII):
-        return GpuRequest(vram_mib=parse_memory(amount, field="gpus"))
+        return _vram(amount, asked)
     raise _invalid(asked, "is not a share of a GPU; write 2 (cards), 0.25 or 1/3 (of a card), 6GiB (VRAM) or A100:1")
+
+
+def _vram(amount: str, asked: object) -> GpuRequest:
+    try:
+        return GpuRequest(vram_mib=parse_memory(amount, field="gpus"))
+    except InvalidInput:
+        raise _invalid(asked, "is not an amount of VRAM; write it like 6GiB or 512MiB, more than nothing") from None
 
 
 def _fraction(amount: str, asked: object) -> GpuRequest | None:

@@ -1,0 +1,141 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.requests import MAX_WHOLE_GPUS, GpuRequest, Request, parse_gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "request_"),
+    [
+        ("2", GpuRequest(whole=2)),
+        (2, GpuRequest(whole=2)),
+        (1.0, GpuRequest(whole=1)),
+        ("1.0", GpuRequest(whole=1)),
+        ("3/3", GpuRequest(whole=1)),
+        ("0.25", GpuRequest(fraction_milli=250)),
+        (0.25, GpuRequest(fraction_milli=250)),
+        (".5", GpuRequest(fraction_milli=500)),
+        ("1/3", GpuRequest(fraction_milli=333)),
+        ("2/3", GpuRequest(fraction_milli=666)),
+        ("6GiB", GpuRequest(vram_mib=6144)),
+        ("6 GiB", GpuRequest(vram_mib=6144)),
+        ("6G", GpuRequest(vram_mib=6144)),
+        ("512MiB", GpuRequest(vram_mib=512)),
+        ("A100", GpuRequest(whole=1, model="A100")),
+        ("A100:2", GpuRequest(whole=2, model="A100")),
+        (" A100 : 2 ", GpuRequest(whole=2, model="A100")),
+        ("A100:0.5", GpuRequest(fraction_milli=500, model="A100")),
+        ("A100:1/4", GpuRequest(fraction_milli=250, model="A100")),
+        ("A100:6GiB", GpuRequest(vram_mib=6144, model="A100")),
+        ("RTX 4090:1", GpuRequest(whole=1, model="RTX 4090")),
+        ("0", None),
+        (0, None),
+        (0.0, None),
+        ("", None),
+        ("  ", None),
+        ("none", None),
+        ("0/4", None),
+        ("0.0", None),
+        ("000", None),
+        (None, None),
+    ],
+)
+def test_gpus(text: str | float | None, request_: GpuRequest | None) -> None:
+    assert parse_gpus(text) == request_
+
+
+SHARES = "is not a share of a GPU; write 2 (cards), 0.25 or 1/3 (of a card), 6GiB (VRAM) or A100:1"
+VRAM = "is not an amount of VRAM; write it like 6GiB or 512MiB, more than nothing"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("-1", SHARES),
+        (-1, SHARES),
+        (-0.5, SHARES),
+        (float("nan"), SHARES),
+        (float("inf"), SHARES),
+        ("1e3", SHARES),
+        ("2 cards?", SHARES),
+        ("٣", SHARES),
+        ("6XiB", VRAM),
+        ("0GiB", VRAM),
+        ("999999999999PiB", VRAM),
+        ("1/0", "divides by nothing"),
+        ("1.5", "is more than one card; ask for whole cards (2) or a fraction of one (0.5)"),
+        ("4/3", "is more than one card; ask for whole cards (2) or a fraction of one (0.5)"),
+        ("0.0001", "is less than a thousandth of a card, the smallest share there is"),
+        ("1/2000", "is less than a thousandth of a card, the smallest share there is"),
+        ("6144", f"is more than {MAX_WHOLE_GPUS} cards; for VRAM add a unit, like 6144MiB"),
+        ("A100:0", "asks for none of a model; leave it out, or ask for at least A100:1"),
+        ("A100:", "asks for none of a model; leave it out, or ask for at least A100:1"),
+        (":2", "names no model; write it like A100:2 or A100:6GiB"),
+        ("A\x00B:2", "names no model; write it like A100:2 or A100:6GiB"),
+        ("é:2", "names no model; write it like A100:2 or A100:6GiB"),
+    ],
+)
+def test_what_is_no_gpu_request(text: str | float, why: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        parse_gpus(text)
+    assert str(error.value) == f"gpus {str(text)!r} {why}"
+    assert (error.value.problem_code, error.value.field) == ("invalid-gpus", "gpus")
+
+
+MODELS = st.none() | st.sampled_from(["A100", "H100 80GB", "gfx90a/MI250"])
+GPUS = st.one_of(
+    st.builds(GpuRequest, whole=st.integers(1, MAX_WHOLE_GPUS), model=MODELS),
+    st.builds(GpuRequest, fraction_milli=st.integers(1, 999), model=MODELS),
+    st.builds(GpuRequest, vram_mib=st.integers(1, 1 << 20), model=MODELS),
+)
+
+
+@given(GPUS)
+def test_text_parses_back(gpu: GpuRequest) -> None:
+    assert parse_gpus(gpu.text) == gpu
+
+
+@given(GPUS, st.integers(1, 1 << 20))
+def test_what_it_takes_of_a_card(gpu: GpuRequest, card_mib: int) -> None:
+    compute = gpu.compute_on(card_mib)
+    assert 1 <= compute <= 1000
+    if gpu.whole:
+        assert (gpu.memory_on(card_mib), compute) == (card_mib, 1000)
+    elif gpu.fraction_milli:
+        assert gpu.memory_on(card_mib) * 1000 <= card_mib * gpu.fraction_milli
+    else:
+        assert gpu.memory_on(card_mib) == gpu.vram_mib
+
+
+@given(st.integers(1, 64))
+def test_n_equal_slots_fit_one_card(slots: int) -> None:
+    gpu = parse_gpus(f"1/{slots}")
+    assert gpu is not None
+    assert gpu.memory_on(24576) * slots <= 24576
+    assert gpu.compute_on(24576) * slots <= 1000
+
+
+@given(st.text(max_size=40) | st.floats() | st.integers())
+def test_anything_parses_or_is_refused_in_words(text: str | float) -> None:
+    try:
+        gpu = parse_gpus(text)
+    except InvalidInput as error:
+        assert error.problem_code == "invalid-gpus"
+    else:
+        assert gpu is None or parse_gpus(gpu.text) == gpu
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("1", "1 whole GPU"), ("A100:2", "2 whole GPUs (A100)"), ("6GiB", "6 GiB of VRAM"), ("1/3", "0.333 of a GPU"),
+     ("A30:0.5", "0.5 of a GPU (A30)")],
+)  # fmt: skip
+def test_in_words(text: str, words: str) -> None:
+    assert str(parse_gpus(text)) == words
+
+
+def test_a_request_in_words() -> None:
+    assert str(Request(1000, 2048)) == "1 CPU, 2 GiB of memory"
+    assert str(Request(1500, 512, parse_gpus("6GiB"))) == "1.5 CPUs, 512 MiB of memory, 6 GiB of VRAM"
