@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from pydantic import BaseModel, Field
+
+from commonage.wire.workloads import PlainText, Strict
+
+ScopeName = Literal["custom:commonage:read", "custom:commonage:submit", "custom:commonage:admin"]
 
 
 class DeviceOut(BaseModel):
@@ -124,12 +130,17 @@ class InfoOut(BaseModel):
     notes: list[str]
 
 
-class TokenIn(BaseModel):
+class TokenIn(Strict):
     """A token for yourself (or, for admins, for a user)."""
 
-    note: str = Field("made by the API", max_length=200)
-    expires_s: int | None = Field(None, gt=0, le=366 * 24 * 3600)
-    scopes: list[str] | None = None
+    note: Annotated[PlainText, Field(max_length=200)] = "made by the API"
+    expires_s: int | None = Field(None, gt=0, le=366 * 24 * 3600, description="Seconds; for ever if left out.")
+    scopes: list[ScopeName] | None = Field(
+        None, max_length=10, description="Of those you hold; to see and to submit if left out."
+    )
+    user: Annotated[PlainText, Field(min_length=1, max_length=128)] | None = Field(
+        None, description="Whose; for admins only. Yourself if left out."
+    )
 
 
 class TokenOut(BaseModel):

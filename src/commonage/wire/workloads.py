@@ -18,7 +18,7 @@ VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]
 class Strict(BaseModel):
     """What clients send: an unknown field is an error, not a silence."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class DependencyIn(Strict):
@@ -283,3 +283,4 @@ class LogEndOut(BaseModel):
     state: StateName
     exit_code: int | None
     reason: str
+    attempt: int | None = Field(None, description="The number of the try whose output this was.")

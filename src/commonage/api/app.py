@@ -1,0 +1,82 @@
+"""The application: the API under its prefix, beside whatever pages and endpoints the server brings along.
+
+Called once by the server's bootstrap. Wires routes, guard and failures; the routes stand in a file for each noun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from fastapi import FastAPI
+from starlette.routing import BaseRoute, Mount, Router
+
+from commonage import __version__
+from commonage.api import (
+    bundles,
+    environments,
+    events,
+    failures,
+    health,
+    info,
+    launch,
+    nodes,
+    tokens,
+    usage,
+    workload_parts,
+    workloads,
+)
+from commonage.api.auth import Auth
+from commonage.api.openapi import complete
+from commonage.api.routing import Door
+from commonage.control.control import Control
+from commonage.wire.hub import API_PATH
+
+_ROUTERS = (workloads, workload_parts, nodes, environments, events, usage, info, launch, bundles, tokens, health)
+
+
+def create_app(
+    control: Control, auth: Auth, portal_router: Router | None = None, routes: Sequence[BaseRoute] = ()
+) -> FastAPI:
+    """The whole application. `portal_router` has the portal's pages, `routes` what else there is (`/metrics`).
+
+    Before the server stops, call `end_streams(app)`: a stream that is open would keep it from stopping.
+    """
+    app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.door = Door(control, auth)
+    api = _api()
+    api.state.door = app.state.door
+    app.router.routes.append(Mount(API_PATH, app=api, name="api"))
+    app.router.routes.extend(routes)
+    if portal_router is not None:
+        app.router.routes.extend(portal_router.routes)
+    return app
+
+
+def end_streams(app: FastAPI) -> None:
+    """End all streams of the application now; their clients come back to the next server and resume."""
+    cast(Door, app.state.door).streams.close()
+
+
+def describe() -> dict[str, Any]:
+    """The API's OpenAPI description, without a control plane behind it."""
+    return _api().openapi()
+
+
+def _api() -> FastAPI:
+    """The API alone, at the root. Swagger's pages are left out: they would fetch their scripts from elsewhere."""
+    api = FastAPI(
+        title="Commonage",
+        version=__version__,
+        description="Sessions, jobs and services with a share of a GPU. Errors are problem documents (RFC 9457).",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        servers=[{"url": API_PATH}],
+        root_path_in_servers=False,
+    )
+    for module in _ROUTERS:
+        api.include_router(module.router)
+    failures.install(api)
+    complete(api)
+    return api

@@ -1,0 +1,83 @@
+"""From the wire to control: text becomes quantities, names become the domain's own. The only place that does.
+
+Shapes were checked by pydantic before (`commonage.wire`); here is what needs the domain to judge.
+"""
+
+from __future__ import annotations
+
+from commonage.control.submission import Submission
+from commonage.domain.errors import InvalidInput
+from commonage.domain.quantities import parse_cpus, parse_duration, parse_memory
+from commonage.domain.requests import GpuRequest, parse_gpus
+from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State
+from commonage.ports.store import Filter
+from commonage.wire.queries import WorkloadsQuery
+from commonage.wire.workloads import SubmitIn
+
+# A pebibyte: beyond any machine, and small enough for every database.
+MAX_MEMORY_MIB = 1024**3
+_DEFAULT_RETRY = RetryPolicy()
+_DEFAULT_GRACE_S = 10
+
+
+def submission(ask: SubmitIn) -> Submission:
+    """What is asked, in quantities. Raises InvalidInput with the field's own code."""
+    return Submission(
+        kind=Kind(ask.kind),
+        command=tuple(ask.command),
+        name=ask.name,
+        environment=ask.environment,
+        cpus_milli=None if ask.cpus is None else parse_cpus(ask.cpus),
+        memory_mib=None if ask.memory is None else _memory(ask.memory),
+        gpu=_gpu(ask.gpus),
+        variables=tuple(ask.variables.items()),
+        secrets=tuple(ask.secrets.items()),
+        priority=ask.priority,
+        time_limit_s=None if ask.time is None else parse_duration(ask.time),
+        grace_s=_DEFAULT_GRACE_S if ask.grace is None else _pause(ask.grace, "grace"),
+        retry=_retry(ask),
+        depends_on=tuple(Dependency(one.id, Condition(one.condition)) for one in ask.depends_on),
+        array_size=ask.array or 0,
+        bundle=ask.bundle,
+        tenant=ask.tenant,
+        key=ask.key,
+        owner=ask.owner,
+    )
+
+
+def _memory(text: str | int) -> int:
+    mib = parse_memory(text)
+    if mib > MAX_MEMORY_MIB:
+        raise InvalidInput("memory is more than a PiB; no machine has that", field="memory", code="invalid-memory")
+    return mib
+
+
+def _gpu(text: str | float | None) -> GpuRequest | None:
+    gpu = parse_gpus(text)
+    if gpu is not None and gpu.vram_mib > MAX_MEMORY_MIB:
+        raise InvalidInput("gpus asks for more than a PiB of VRAM", field="gpus", code="invalid-gpus")
+    return gpu
+
+
+def _retry(ask: SubmitIn) -> RetryPolicy:
+    if ask.backoff is None:
+        return _DEFAULT_RETRY if ask.retries == 0 else RetryPolicy(ask.retries)
+    return RetryPolicy(ask.retries, float(_pause(ask.backoff, "backoff")))
+
+
+def _pause(text: str | float, field: str) -> int:
+    """A duration that may also be nothing."""
+    return 0 if text in (0, "0", "0s") else parse_duration(text, field=field)
+
+
+def which(query: WorkloadsQuery) -> Filter:
+    """The workloads that a list asks for."""
+    return Filter(
+        owner=query.owner,
+        kinds=None if query.kind is None else (Kind(query.kind),),
+        states=frozenset(State(name) for name in query.state) or None,
+        node=query.node,
+        array_id=query.array,
+        environment=query.environment,
+        text=query.text or None,
+    )

@@ -1,0 +1,311 @@
+"""From the domain to the wire: what the API shows of a thing, and to whom. The only place that does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import quote
+
+from commonage.control.fleet import DeviceView, EnvironmentView, LaunchView, NodeView
+from commonage.control.look import Standing
+from commonage.domain.events import Event
+from commonage.domain.explanations import Explanation, Holder
+from commonage.domain.fleet import Share
+from commonage.domain.principals import Principal
+from commonage.domain.requests import Request
+from commonage.domain.sightings import LogLine
+from commonage.domain.usage import Prices, Usage
+from commonage.domain.workloads import Attempt, Kind, State, Workload
+from commonage.ports.metrics import Point
+from commonage.wire.platform import (
+    DeviceOut,
+    EnvironmentOut,
+    LaunchOptions,
+    NodeOut,
+    SizeChoice,
+    UsageRow,
+)
+from commonage.wire.workloads import (
+    AttemptOut,
+    DependencyIn,
+    EventOut,
+    ExplanationOut,
+    HolderOut,
+    LogEndOut,
+    LogLineOut,
+    PointOut,
+    RequestOut,
+    SeriesOut,
+    ShareOut,
+    WorkloadOut,
+)
+
+UNITS = {
+    "cpu_cores": "cores",
+    "memory_mib": "MiB",
+    "gpu_memory_mib": "MiB",
+    "gpu_utilisation": "ratio",
+    "power_w": "W",
+    "temperature_c": "°C",
+    "leased_cpu_cores": "cores",
+    "leased_memory_mib": "MiB",
+    "disk_free_mib": "MiB",
+}
+
+
+def workload(found: Workload, standing: Standing, *, internal: bool = False) -> WorkloadOut:
+    """A workload as it stands. `internal` adds where it answers on the site's own network, for the hub alone."""
+    spec, attempt = found.spec, found.attempt
+    # While it waits for another try, where the last one was says nothing about it.
+    placed = attempt if attempt is not None and not found.state.waits else None
+    ended = found.state.is_terminal
+    return WorkloadOut(
+        id=found.id,
+        kind=spec.kind.value,
+        name=spec.name,
+        owner=spec.owner,
+        tenant=spec.tenant,
+        environment=spec.environment,
+        command=list(spec.command),
+        request=request(spec.request),
+        state=found.state.value,
+        reason=standing.reason,
+        position=standing.position,
+        submitted_at=found.submitted_at,
+        since=found.since,
+        started_at=placed.started_at if placed else None,
+        ended_at=((attempt and attempt.ended_at) or found.since) if ended else None,
+        deadline=found.deadline,
+        exit_code=attempt.exit_code if attempt else None,
+        node=placed.lease.node if placed else None,
+        shares=[share(one) for one in placed.lease.shares] if placed else [],
+        attempts=found.attempts,
+        priority=spec.priority,
+        time_limit_s=spec.time_limit_s,
+        grace_s=spec.grace_s,
+        retries=spec.retry.retries,
+        depends_on=[DependencyIn(id=one.workload_id, condition=one.condition.value) for one in spec.depends_on],
+        array_id=spec.array_id,
+        array_index=found.array_index,
+        array_size=spec.array_size,
+        variables=dict(spec.variables),
+        stopping=found.stop is not None and not ended,
+        url=_address(found),
+        bundle=spec.bundle,
+        key=spec.key,
+        internal_url=attempt.url if internal and attempt else None,
+    )
+
+
+def _address(found: Workload) -> str | None:
+    """The path of a running session under the portal's address; services have no route of their own."""
+    if found.spec.kind is not Kind.SESSION or found.state is not State.RUNNING:
+        return None
+    base = f"/user/{quote(found.spec.owner, safe='@~')}/"
+    return f"{base}{quote(found.spec.name, safe='@~')}/" if found.spec.name else base
+
+
+def request(asked: Request) -> RequestOut:
+    """What was asked."""
+    return RequestOut(
+        cpus_milli=asked.cpus_milli,
+        memory_mib=asked.memory_mib,
+        gpus=asked.gpu.text if asked.gpu else None,
+        text=str(asked),
+    )
+
+
+def share(held: Share) -> ShareOut:
+    """Part of a card."""
+    return ShareOut(
+        device=held.device_uuid,
+        index=held.device_index,
+        model=held.model,
+        memory_mib=held.memory_mib,
+        compute_milli=held.compute_milli,
+        whole=held.whole,
+        isolation=held.isolation.value,
+        simulated=held.simulated,
+    )
+
+
+def attempt(found: Attempt) -> AttemptOut:
+    """One try."""
+    return AttemptOut(
+        id=found.id,
+        number=found.number,
+        state=found.state.value,
+        node=found.lease.node,
+        shares=[share(one) for one in found.lease.shares],
+        leased_at=found.lease.at,
+        started_at=found.started_at,
+        ended_at=found.ended_at,
+        exit_code=found.exit_code,
+        reason=found.reason,
+    )
+
+
+def explanation(found: Explanation, state: State | None, who: Principal) -> ExplanationOut:
+    """Why it waits; what is not the caller's to see of those who hold the rest is left out."""
+    return ExplanationOut(
+        workload_id=found.workload_id,
+        state=state.value if state else None,
+        summary=found.summary,
+        startable_now=found.startable_now,
+        position=found.position,
+        queue_length=found.queue_length,
+        lacks=list(found.lacks),
+        holders=[holder(one, who) for one in found.holders],
+        fits_now=found.fits_now,
+        fits_now_gpus=found.fits_now_gpus,
+        expected_start_at=found.expected_start_at,
+        basis=found.basis,
+    )
+
+
+def holder(found: Holder, who: Principal) -> HolderOut:
+    """Who holds it: everybody may know whose it is and until when, but not what it is called."""
+    visible = who.may_see(found.owner)
+    return HolderOut(
+        workload_id=found.workload_id if visible else None,
+        name=found.name if visible else "",
+        owner=found.owner,
+        kind=found.kind,
+        node=found.node,
+        holds=found.holds,
+        ends_at=found.ends_at,
+    )
+
+
+def event(found: Event) -> EventOut:
+    """Something that happened."""
+    return EventOut(
+        seq=found.seq,
+        kind=found.kind.value,
+        at=found.at,
+        message=found.message,
+        workload_id=found.workload_id,
+        attempt_id=found.attempt_id,
+        owner=found.owner,
+        state=found.state,
+    )
+
+
+def log_line(found: LogLine) -> LogLineOut:
+    """A line of output; what is no text in it is shown as such."""
+    return LogLineOut(text=found.text.encode(errors="replace").decode(), offset=found.offset)
+
+
+def log_end(found: Workload, number: int | None) -> LogEndOut:
+    """Where the workload stands after the output of its try `number`."""
+    last = found.attempt
+    return LogEndOut(
+        state=found.state.value,
+        exit_code=last.exit_code if last and last.number == number else None,
+        reason=found.reason,
+        attempt=number,
+    )
+
+
+def series(subject: str, found: Mapping[str, Sequence[Point]]) -> list[SeriesOut]:
+    """Measurements of one subject."""
+    return [
+        SeriesOut(
+            metric=metric,
+            subject=subject,
+            unit=UNITS.get(metric, ""),
+            points=[PointOut(at=one.at, mean=one.mean, least=one.least, most=one.most) for one in points],
+        )
+        for metric, points in found.items()
+    ]
+
+
+def node(view: NodeView) -> NodeOut:
+    """A machine and what is free on it."""
+    known, report = view.node, view.node.report
+    return NodeOut(
+        name=known.name,
+        site=known.site,
+        engine=known.engine,
+        state=known.state.value,
+        reason=known.reason,
+        seen_at=known.seen_at,
+        cpus_milli=report.cpus_milli,
+        free_cpus_milli=view.free_cpus_milli,
+        memory_mib=report.memory_mib,
+        free_memory_mib=view.free_memory_mib,
+        devices=[device(one) for one in view.devices],
+        workloads=view.workloads,
+        notes=list(view.notes),
+    )
+
+
+def device(view: DeviceView) -> DeviceOut:
+    """A card."""
+    card = view.device
+    return DeviceOut(
+        uuid=card.uuid,
+        index=card.index,
+        model=card.model,
+        memory_mib=card.memory_mib,
+        free_mib=view.free_mib,
+        free_compute_milli=view.free_compute_milli,
+        used_mib=view.used_mib,
+        utilisation=view.utilisation,
+        simulated=card.simulated,
+        isolation=card.isolation.value,
+        faults=list(card.faults),
+    )
+
+
+def environment(view: EnvironmentView) -> EnvironmentOut:
+    """A catalogue entry."""
+    entry, status = view.environment, view.status
+    return EnvironmentOut(
+        name=entry.name,
+        title=entry.title,
+        description=entry.description,
+        kinds=[kind.value for kind in entry.kinds],
+        requirements=list(entry.requirements),
+        state=status.state.value,
+        detail=status.detail,
+        progress=status.progress,
+    )
+
+
+def launch_options(view: LaunchView) -> LaunchOptions:
+    """What may be had, and what is free."""
+    return LaunchOptions(
+        environments=[environment(one) for one in view.environments],
+        gpu_choices=[
+            SizeChoice(gpus=one.gpus, title=one.title, free_now=one.free_now, why_not=one.why_not)
+            for one in view.gpu_choices
+        ],
+        models=list(view.models),
+        max_cpus_milli=view.max_cpus_milli,
+        max_memory_mib=view.max_memory_mib,
+        max_vram_mib=view.max_vram_mib,
+        free_cpus_milli=view.free_cpus_milli,
+        free_memory_mib=view.free_memory_mib,
+        simulated_gpus=view.simulated_gpus,
+    )
+
+
+def usage(found: Iterable[Usage], prices: Prices) -> list[UsageRow]:
+    """What was held, with its price."""
+    return [
+        UsageRow(
+            subject=one.subject,
+            workloads=one.workloads,
+            gpu_gib_h=one.gpu_gib_h,
+            gpu_h=one.gpu_h,
+            cpu_h=one.cpu_h,
+            memory_gib_h=one.memory_gib_h,
+            cost=prices.cost(one),
+        )
+        for one in found
+    ]
+
+
+def counts(found: Mapping[State, int]) -> dict[str, int]:
+    """How many in each state."""
+    return {state.value: number for state, number in found.items()}

@@ -1,0 +1,67 @@
+"""Routes of events: a page of what has happened, or a stream of what happens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from commonage.api import encode
+from commonage.api.routing import Door, Guarded, answer, caller, door, problems
+from commonage.api.streams import EVENT_STREAM, sse
+from commonage.domain.principals import Principal, Scope
+from commonage.wire.queries import EventsQuery
+from commonage.wire.workloads import EventPage
+
+router = APIRouter(route_class=Guarded, tags=["events"])
+
+LastEventId = Annotated[
+    int | None,
+    Header(alias="Last-Event-ID", ge=0, le=2**53 - 1, description="Have the stream begin behind this event."),
+]
+
+
+@router.get(
+    "/events",
+    summary="What has happened to your workloads",
+    response_model=EventPage,
+    responses={
+        **problems("invalid-parameter", "unknown-field"),
+        200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}},
+    },
+)
+async def events(
+    request: Request, query: Annotated[EventsQuery, Query()], last_event_id: LastEventId = None
+) -> Response:
+    """A page, oldest first; with `Accept: text/event-stream` a stream that goes on as things happen.
+
+    Each event of the stream carries its number as id; a client that comes back with `Last-Event-ID` misses nothing.
+    """
+    return await answer_events(request, query, last_event_id, None)
+
+
+def wants_stream(request: Request) -> bool:
+    """True if the caller asks for server-sent events."""
+    return EVENT_STREAM in request.headers.get("accept", "").lower()
+
+
+async def answer_events(
+    request: Request, query: EventsQuery, last_event_id: int | None, workload_id: str | None
+) -> Response:
+    """A page or a stream of everybody's events that the caller may see, or of one workload's."""
+    at, who = door(request), caller(request)
+    who.need(Scope.READ)
+    after = query.after if last_event_id is None else last_event_id
+    if wants_stream(request):
+        return at.streams.events(_stream(at, who, after, workload_id))
+    found = await at.control.look.events(who, after=after or 0, workload_id=workload_id, limit=query.limit)
+    more = str(found[-1].seq) if len(found) == query.limit else None
+    return answer(EventPage(items=[encode.event(one) for one in found], next_cursor=more))
+
+
+async def _stream(at: Door, who: Principal, after: int | None, workload_id: str | None) -> AsyncGenerator[bytes]:
+    async for event in at.control.look.follow(who, after=after, workload_id=workload_id):
+        yield sse(encode.event(event).model_dump_json(), event=event.kind.value, id_=event.seq)

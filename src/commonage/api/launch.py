@@ -1,0 +1,34 @@
+"""Route of the launch options: what a form that starts something has to offer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from commonage.api import encode
+from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.domain.errors import Forbidden
+from commonage.domain.principals import Principal, Scope
+from commonage.wire.platform import LaunchOptions
+from commonage.wire.queries import LaunchQuery
+
+router = APIRouter(route_class=Guarded, tags=["installation"])
+
+
+@router.get(
+    "/launch-options",
+    summary="What you may have, and what is free now",
+    response_model=LaunchOptions,
+    responses=problems("not-admin", "invalid-parameter", "unknown-field"),
+)
+async def launch_options(request: Request, query: Annotated[LaunchQuery, Query()]) -> Response:
+    """Environments, shares of GPUs with whether each could start now, and the bounds."""
+    who = caller(request)
+    if query.user is not None and query.user != who.name:
+        if not who.is_admin:
+            raise Forbidden("only admins may see what somebody else may have", code="not-admin")
+        who = Principal(query.user, frozenset({Scope.READ, Scope.SUBMIT}))
+    return answer(encode.launch_options(door(request).control.fleet.launch_options(who)))

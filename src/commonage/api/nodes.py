@@ -1,0 +1,92 @@
+"""Routes of nodes: the machines, what they measured, and letting them take work or not."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from commonage.api import encode
+from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.api.spans import span_of
+from commonage.control.fleet import NodeView
+from commonage.domain.errors import NotFound
+from commonage.domain.principals import Scope
+from commonage.wire.platform import NodeList, NodeOut
+from commonage.wire.queries import MetricsQuery
+from commonage.wire.workloads import MetricsOut
+
+router = APIRouter(route_class=Guarded, tags=["nodes"])
+
+_OF_NODES = ("leased_cpu_cores", "leased_memory_mib", "disk_free_mib")
+_OF_DEVICES = ("gpu_memory_mib", "gpu_utilisation", "power_w", "temperature_c")
+
+
+@router.get(
+    "/nodes", summary="The machines, their cards, and what is free", response_model=NodeList, responses=problems()
+)
+async def list_nodes(request: Request) -> Response:
+    """Every machine ever seen and not removed, by name."""
+    caller(request).need(Scope.READ)
+    return answer(NodeList(items=[encode.node(view) for view in door(request).control.fleet.nodes()]))
+
+
+@router.get(
+    "/nodes/{site}/{name}/metrics",
+    summary="What a machine and its cards measured",
+    response_model=MetricsOut,
+    responses=problems("node-not-found", "invalid-parameter", "unknown-field"),
+)
+async def metrics(request: Request, site: str, name: str, query: Annotated[MetricsQuery, Query()]) -> Response:
+    """Of the last hour if not said otherwise. Subjects are `node:NAME` and `device:UUID`."""
+    control, who = door(request).control, caller(request)
+    who.need(Scope.READ)
+    view = _view(request, site, name)
+    since, until = span_of(query, control.clock.now())
+    subjects = {f"node:{name}": _OF_NODES, **{f"device:{one.device.uuid}": _OF_DEVICES for one in view.devices}}
+    found = []
+    for subject, names in subjects.items():
+        points = await control.look.metrics(who, subject, metrics=names, since=since, until=until, points=query.points)
+        found += encode.series(subject, points)
+    return answer(MetricsOut(since=since, until=until, series=found))
+
+
+@router.post(
+    "/nodes/{site}/{name}/drain",
+    summary="Let a machine take no more work",
+    response_model=NodeOut,
+    responses=problems("node-not-found"),
+)
+async def drain(request: Request, site: str, name: str) -> Response:
+    """What runs there goes on; nothing new is placed. For admins."""
+    return await _wish(request, site, name, True)
+
+
+@router.post(
+    "/nodes/{site}/{name}/resume",
+    summary="Let a machine take work again",
+    response_model=NodeOut,
+    responses=problems("node-not-found"),
+)
+async def resume(request: Request, site: str, name: str) -> Response:
+    """The opposite of drain. For admins."""
+    return await _wish(request, site, name, False)
+
+
+async def _wish(request: Request, site: str, name: str, drain: bool) -> Response:
+    who = caller(request)
+    who.need(Scope.ADMIN)
+    _view(request, site, name)
+    await door(request).control.fleet.drain(who, name, drain)
+    return answer(encode.node(_view(request, site, name)))
+
+
+def _view(request: Request, site: str, name: str) -> NodeView:
+    views = door(request).control.fleet.nodes()
+    for view in views:
+        if (view.node.site, view.node.name) == (site, name):
+            return view
+    there = ", ".join(f"{view.node.site}/{view.node.name}" for view in views[:20]) or "none"
+    raise NotFound(f"there is no machine {site[:60]}/{name[:60]}; there are: {there}", code="node-not-found")

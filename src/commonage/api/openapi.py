@@ -1,0 +1,46 @@
+"""What FastAPI's own description of the API lacks: the messages that routes read themselves, and how one signs in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic.json_schema import models_json_schema
+
+from commonage.wire.platform import TokenIn
+from commonage.wire.workloads import Problem, StopIn, SubmitIn
+
+_REF = "#/components/schemas/{model}"
+_READ_BY_ROUTES = (SubmitIn, StopIn, TokenIn)
+_SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of the hub: `Authorization: Bearer TOKEN` (or `token TOKEN`, the hub's own way).",
+    }
+}
+
+
+def complete(api: FastAPI) -> None:
+    """Have `api.openapi()`, and with it openapi.json, say everything."""
+    plain = api.openapi
+
+    def openapi() -> dict[str, Any]:
+        if api.openapi_schema is None:
+            _complete(plain())
+        return plain()
+
+    api.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it
+
+
+def _complete(schema: dict[str, Any]) -> None:
+    schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+    _, definitions = models_json_schema(
+        [*((model, "validation") for model in _READ_BY_ROUTES), (Problem, "serialization")], ref_template=_REF
+    )
+    schemas.update(definitions["$defs"])
+    # FastAPI documents its own validation errors; ours are problem documents.
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    schema["components"]["securitySchemes"] = _SCHEMES
+    schema["security"] = [{"bearer": []}]

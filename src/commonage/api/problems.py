@@ -1,0 +1,215 @@
+"""Every problem the API may answer with: its code, its status, its title, what it means. One table for code and docs.
+
+`failures` looks a problem up here when it answers; `document` makes docs/reference/problems.md, and a test keeps the
+table complete. Which error carries which code is decided where it is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commonage.domain import errors
+from commonage.wire.workloads import Problem
+
+MEDIA_TYPE = "application/problem+json"
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemKind:
+    """One code. `status` is HTTP's, `title` the same for all of its kind, `meaning` for the reference."""
+
+    code: str
+    status: int
+    title: str
+    meaning: str
+
+
+_TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
+    400: {
+        "invalid-json": ("Not JSON", "The body is not JSON; the sentence says where it goes wrong."),
+        "invalid-encoding": ("Not UTF-8", "The body is not UTF-8, the only encoding of JSON."),
+    },
+    401: {
+        "unauthenticated": ("Who are you?", "No token, or one that the hub does not know (any more)."),
+    },
+    403: {
+        "forbidden": ("Not allowed", "Known, but not allowed to do this."),
+        "scope-missing": ("The token does not allow it", "The token lacks a scope; the sentence names it."),
+        "not-admin": ("For admins only", "Only admins may raise a priority, or act for somebody else."),
+        "not-a-member": ("Not a member", "Work can only be submitted for a tenant one belongs to."),
+        "reserved-name": (
+            "Reserved name",
+            "The user's name is one that Commonage itself uses; have an admin rename the user.",
+        ),
+        "csrf": ("Forged or stale form", "A page's form came back without its proof of origin; load the page again."),
+    },
+    404: {
+        "not-found": ("No such thing", "The address leads nowhere."),
+        "workload-not-found": ("No such workload", "There is none with this id, or it is not yours to see."),
+        "log-not-found": ("No log", "It has not started yet, or its log is gone."),
+        "node-not-found": ("No such machine", "The sentence names those there are."),
+        "user-not-found": ("No such user", "The hub knows nobody of this name."),
+        "bundle-not-found": ("No such bundle", "No files of this digest were sent; send them first."),
+    },
+    405: {
+        "method-not-allowed": (
+            "Cannot be done here",
+            "The address exists but not for this method; `Allow` names those it has.",
+        ),
+    },
+    409: {
+        "conflict": ("That does not go", "What is there does not allow it."),
+        "already-ended": ("Already ended", "The workload has ended and cannot be stopped any more."),
+        "key-taken": ("Key in use", "Another workload of this owner has the key."),
+        "key-reused": ("Key used for something else", "The key made a different workload before; use a new one."),
+        "dependency-broken": (
+            "Would wait for ever",
+            "What it should wait for has ended in a way that never meets the condition.",
+        ),
+        "stale-version": ("Somebody else was first", "It was changed meanwhile; read it again and repeat."),
+    },
+    413: {
+        "too-large": ("Too large", "A body is limited to 1 MiB (a bundle to 64 MiB), a command to 128 KiB."),
+    },
+    415: {
+        "unsupported-media-type": (
+            "Not JSON",
+            "The body is not sent as `application/json` (bundles: `application/gzip`).",
+        ),
+    },
+    422: {
+        "invalid-input": (
+            "That cannot be right",
+            "A value cannot be right, whatever the machines look like; `field` names it.",
+        ),
+        "unknown-field": ("Unknown field", "A field or parameter that does not exist; perhaps misspelt."),
+        "invalid-parameter": (
+            "Parameter out of bounds",
+            "A query parameter or header cannot be right; `field` names it.",
+        ),
+        "invalid-cursor": ("Not a cursor", "The cursor is not one that this list gave."),
+        "invalid-by": ("Cannot be summed so", "Usage is summed by owner, tenant, workload or environment."),
+        "invalid-memory": (
+            "Not an amount of memory",
+            "Memory is written like `6GiB` or `512MiB`, and is more than nothing.",
+        ),
+        "invalid-cpus": (
+            "Not a number of cores",
+            "Cores are written like `2`, `0.5` or `1500m`, and are more than nothing.",
+        ),
+        "invalid-gpus": (
+            "Not a share of a GPU",
+            "Write `2` (cards), `0.25` or `1/3` (of one), `6GiB` (VRAM), `A100:6GiB` (of a model).",
+        ),
+        "invalid-time": (
+            "Not a duration",
+            "Durations are written like `30m`, `1h30m`, `2d` or `01:30:00`: more than nothing, at most 366 days.",
+        ),
+        "invalid-name": ("Not a name", "A name has at most 128 characters, none of them a control character."),
+        "invalid-command": (
+            "Not a command",
+            "A job or service needs a command: a list of arguments, the program first.",
+        ),
+        "invalid-array": ("Not an array", "Only jobs come as arrays, of 1 to 10,000."),
+        "invalid-bundle": (
+            "Not a bundle",
+            "Files are sent as a tar.gz archive, and named by the digest that came back.",
+        ),
+        "unknown-environment": (
+            "No such environment",
+            "The catalogue has no such entry, or it is not offered for this kind of workload.",
+        ),
+        "unknown-dependency": ("Waits for nothing", "A workload it should wait for does not exist."),
+        "unplaceable": (
+            "No machine could ever run it",
+            "Even with everything free, no machine here has what was asked.",
+        ),
+    },
+    500: {
+        "internal": ("Something broke", "A fault of ours. The `id` in the sentence stands in the server's log, too."),
+    },
+    502: {
+        "engine-failure": ("The machine would not", "An engine refused or failed; the sentence is its own."),
+    },
+    503: {
+        "unavailable": ("A part does not answer", "The hub, the database or a site does not answer now; try again."),
+        "devices-unavailable": ("The cards do not answer", "The driver of the GPUs does not answer now."),
+    },
+}
+PROBLEMS: Mapping[str, ProblemKind] = {
+    code: ProblemKind(code, status, title, meaning)
+    for status, kinds in _TABLE.items()
+    for code, (title, meaning) in kinds.items()
+}
+
+_STATUS_OF_CLASS: tuple[tuple[type[errors.CommonageError], int], ...] = (
+    (errors.TooLarge, 413),
+    (errors.InvalidInput, 422),
+    (errors.Unauthenticated, 401),
+    (errors.Forbidden, 403),
+    (errors.NotFound, 404),
+    (errors.Conflict, 409),
+    (errors.Unplaceable, 422),
+    (errors.Unavailable, 503),
+    (errors.EngineFailure, 502),
+)
+
+
+def problem_of(error: errors.CommonageError) -> Problem:
+    """The problem document of one of our errors."""
+    kind = PROBLEMS.get(error.problem_code) or _kind_by_class(error)
+    return problem(
+        kind,
+        error.message,
+        field=error.field if isinstance(error, errors.InvalidInput) else None,
+        retryable=error.is_retryable,
+    )
+
+
+def _kind_by_class(error: errors.CommonageError) -> ProblemKind:
+    """For a code that the table lacks: what its class says."""
+    status = next((status for kind, status in _STATUS_OF_CLASS if isinstance(error, kind)), 500)
+    return ProblemKind(error.problem_code, status, error.problem_code.replace("-", " ").capitalize(), "")
+
+
+def problem(
+    kind: ProblemKind,
+    detail: str,
+    *,
+    field: str | None = None,
+    retryable: bool = False,
+    errors: Sequence[Mapping[str, Any]] = (),
+) -> Problem:
+    """A problem document. `errors` only where there are several culprits."""
+    return Problem(
+        type=f"urn:commonage:problem:{kind.code}",
+        title=kind.title,
+        status=kind.status,
+        detail=detail,
+        code=kind.code,
+        field=field,
+        retryable=retryable,
+        errors=[dict(one) for one in errors] if len(errors) > 1 else None,
+    )
+
+
+def document() -> str:
+    """The page of the reference about problems, in Markdown."""
+    rows = [f"| `{kind.code}` | {kind.status} | {kind.title} | {kind.meaning} |" for kind in PROBLEMS.values()]
+    return "\n".join(
+        [
+            "# Problem codes",
+            "",
+            "An answer that is no success is a problem document (RFC 9457, `application/problem+json`). Its `code` is",
+            "stable and made for programs; `detail` is a sentence for people that says what was asked, what is there,",
+            "and what to do next. `field` names the culprit, dotted; `errors` lists all of them where there are",
+            "several. `retryable` says that the same call may succeed later.",
+            "",
+            "| `code` | status | title | meaning |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )

@@ -1,0 +1,121 @@
+"""Server-sent events: a source of items becomes a response that lives until the source, the client or the server ends.
+
+Used by the routes of events and logs. What the items are is theirs to say; this knows only how to send them: with a
+sign of life while nothing happens, many at once when much does, and never faster than the client reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+
+from starlette.responses import StreamingResponse
+
+from commonage.api.problems import problem_of
+from commonage.domain.errors import CommonageError
+
+log = logging.getLogger(__name__)
+
+EVENT_STREAM = "text/event-stream"
+HEARTBEAT_S = 15.0
+_HEARTBEAT = b": still here\n\n"
+_MOST_WAITING = 1000
+_CHUNK_BYTES = 64 * 1024
+# no-transform and X-Accel-Buffering keep proxies from collecting a stream before they pass it on.
+HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+
+
+def sse(data: str, *, event: str | None = None, id_: int | None = None) -> bytes:
+    """One event. `data` must be a single line, as JSON is."""
+    head = "" if event is None else f"event: {event}\n"
+    identity = "" if id_ is None else f"id: {id_}\n"
+    return f"{identity}{head}data: {data}\n\n".encode()
+
+
+class Streams:
+    """All streams that are open, so that a server that goes down can end them instead of waiting for them."""
+
+    def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
+        self._heartbeat_s = heartbeat_s
+        self._readers: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def close(self) -> None:
+        """End all streams now, and those to come at once. Their clients come back and resume."""
+        self._closed = True
+        for reader in self._readers:
+            reader.cancel()
+
+    def events(self, source: AsyncGenerator[bytes]) -> StreamingResponse:
+        """A response of events, made by `sse`. An error of ours becomes the event `error` with its problem document."""
+        return StreamingResponse(self._pump(source, self._heartbeat_s), headers=HEADERS, media_type=EVENT_STREAM)
+
+    def text(self, source: AsyncGenerator[bytes]) -> StreamingResponse:
+        """A response of plain text, as it comes."""
+        return StreamingResponse(self._pump(source, None), headers=HEADERS, media_type="text/plain")
+
+    async def _pump(self, source: AsyncGenerator[bytes], heartbeat_s: float | None) -> AsyncGenerator[bytes]:
+        """What the source gives, in chunks. A task of its own reads it, so that waiting can be cut short.
+
+        Without a heartbeat there are no events either: an error of the source then just ends it.
+        """
+        items: asyncio.Queue[bytes | None] = asyncio.Queue(_MOST_WAITING)
+        reader = asyncio.create_task(_read(source, items, tell=heartbeat_s is not None))
+        self._readers.add(reader)
+        reader.add_done_callback(self._readers.discard)
+        if self._closed:
+            reader.cancel()
+        try:
+            while (chunk := await _next(items, reader, heartbeat_s)) is not None:
+                yield chunk
+        finally:
+            reader.cancel()
+            with suppress(asyncio.CancelledError):
+                await reader
+
+
+async def _read(source: AsyncGenerator[bytes], items: asyncio.Queue[bytes | None], *, tell: bool) -> None:
+    """Move everything from the source to the queue, then None, however it ended."""
+    try:
+        async with aclosing(source):
+            async for item in source:
+                await items.put(item)
+    except CommonageError as error:
+        log.info("a stream ends: %s", error)
+        if tell:
+            await items.put(sse(problem_of(error).model_dump_json(exclude_none=True), event="error"))
+    except Exception:  # the answer has begun: all that is left is to end it and to say why in the log
+        log.exception("a stream broke")
+    finally:
+        # When the queue is full nobody waits for it; its reader then sees that this task is done.
+        with suppress(asyncio.QueueFull):
+            items.put_nowait(None)
+
+
+async def _next(
+    items: asyncio.Queue[bytes | None], reader: asyncio.Task[None], heartbeat_s: float | None
+) -> bytes | None:
+    """All that waits, up to a chunk; a heartbeat when nothing came for so long; None at the end."""
+    if items.empty() and reader.done():
+        return None
+    try:
+        async with asyncio.timeout(heartbeat_s):
+            item = await items.get()
+    except TimeoutError:
+        return _HEARTBEAT
+    if item is None:
+        return None
+    parts, size = [item], len(item)
+    while size < _CHUNK_BYTES and not items.empty():
+        more = items.get_nowait()
+        if more is None:
+            items.put_nowait(None)
+            break
+        parts.append(more)
+        size += len(more)
+    return b"".join(parts)
