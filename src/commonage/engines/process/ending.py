@@ -1,0 +1,55 @@
+"""Ending an attempt that runs.
+
+A request first, then force, until nothing of it is left. Called by the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from commonage.engines.process.board import Run
+from commonage.engines.process.groups import Groups
+from commonage.engines.process.processes import send
+
+_T = TypeVar("_T")
+_LOOK_S = 0.05
+_FORCE_SHIM_AFTER_S = 3.0
+
+
+class InThread(Protocol):
+    """Runs what may block a little."""
+
+    def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]:
+        """The result of `work`."""
+        ...
+
+
+async def end_run(run: Run, groups: Groups, in_thread: InThread) -> None:
+    """SIGTERM to all but the shim, SIGKILL from `run.kill_at` on (which may come closer meanwhile), until it ended."""
+    now = asyncio.get_running_loop().time
+    asked = False
+    while not run.ended.is_set() and now() < run.kill_at:
+        # Asked once only: a process that starts after that may be part of an orderly end. But a shim that has
+        # just begun has no process to ask yet.
+        if not asked:
+            pids = await in_thread(lambda: groups.pids(run.id))
+            send(pids, signal.SIGTERM)
+            asked = bool(pids)
+        await _wait(run, min(_LOOK_S, run.kill_at - now()))
+    forced_at = now()
+    while not run.ended.is_set():
+        await in_thread(lambda: groups.kill(run.id))
+        if now() - forced_at > _FORCE_SHIM_AFTER_S and run.pid is not None:
+            # It was stopped (SIGSTOP) or cannot write: without it the exit code is lost, but not the slot.
+            send([run.pid], signal.SIGKILL)
+        await _wait(run, _LOOK_S)
+
+
+async def _wait(run: Run, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(run.ended.wait(), max(seconds, 0.001))
+    except TimeoutError:
+        return

@@ -1,0 +1,400 @@
+"""The process engine: the engine port over plain processes of this machine.
+
+One attempt is one shim (shim.sh) with its command. A shim is watched by a pidfd, whether it is our child or
+was found again after a restart, so that thousands cost nothing while they run. All that must outlive us is in
+the run folders (runs.py). Made by bootstrap; used through the port only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from commonage.domain.environments import Environment, EnvironmentStatus
+from commonage.domain.errors import EngineFailure, NotFound
+from commonage.domain.fleet import NodeReport
+from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, Seen, Sighting
+from commonage.engines.process.board import Board, Run
+from commonage.engines.process.cgroups import find_cgroups
+from commonage.engines.process.ending import end_run
+from commonage.engines.process.environments import Environments, PythonPlace
+from commonage.engines.process.groups import Groups
+from commonage.engines.process.launcher import Alive, Launcher, Unclaimed
+from commonage.engines.process.logs import limit_log, read_log
+from commonage.engines.process.machine import node_name, report_node
+from commonage.engines.process.marked import MarkedProcesses
+from commonage.engines.process.ports import PortRange
+from commonage.engines.process.processes import reap
+from commonage.engines.process.runs import Runs
+from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.process.translate import shared_variables
+from commonage.engines.process.uv import read_pip_settings, uv_environment
+from commonage.ports.devices import Devices
+
+_T = TypeVar("_T")
+_THREADS = 4
+_HOUSEKEEPING_S = 5.0
+_NOT_ISOLATED = (
+    "Workloads run as plain processes under the server's own account: people are kept apart by agreement only and "
+    "can read and stop each other's work. Use a container engine where they do not trust each other."
+)
+
+
+class ProcessEngine:
+    """The engine of a site that is this machine.
+
+    All its files lie under `data` (runs, environments, workspaces).
+    """
+
+    def __init__(
+        self,
+        site: str,
+        data: Path,
+        *,
+        devices: Devices | None = None,
+        settings: ProcessSettings | None = None,
+    ) -> None:
+        self._site = site
+        self._data = data.absolute()
+        self._devices = devices
+        self._settings = settings or ProcessSettings()
+        self._board = Board()
+        self._files = Runs(self._data / "runs")
+        self._ports = PortRange(self._settings.first_port, self._settings.last_port)
+        told = uv_environment(os.environ, read_pip_settings(os.environ))
+        self._environments = Environments(self._data / "environments", site, told)
+        self._groups: Groups = self._find_groups()
+        shared = {"SHELL": shutil.which("bash") or "/bin/sh", **shared_variables(os.environ)}
+        self._launcher = Launcher(
+            self._data / "workspaces",
+            self._groups,
+            shared,
+            node_name(self._settings),
+            self._settings.bundle_max_mib,
+        )
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="process-engine")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _find_groups(self) -> Groups:
+        key = hashlib.sha256(str(self._data).encode()).hexdigest()[:12]
+        found = find_cgroups(key, self._settings.processes_max) if self._settings.cgroups else None
+        return found or MarkedProcesses()
+
+    # --- the port: what it is -----------------------------------------------------------------------------
+
+    @property
+    def site(self) -> str:
+        """The name of its site."""
+        return self._site
+
+    def capabilities(self) -> Capabilities:
+        """What it can do here, which depends on the kernel."""
+        return Capabilities(
+            "process",
+            limits_memory=self._groups.limits_memory,
+            limits_cpu=self._groups.limits_cpu,
+            notes=(_NOT_ISOLATED, *self._groups.notes),
+        )
+
+    async def nodes(self) -> Sequence[NodeReport]:
+        """This machine."""
+        return [await self._in_thread(lambda: report_node(self._settings, self._data, self._devices))]
+
+    # --- the port: opening and closing --------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Find all that runs or ended since.
+
+        Start what was written down but not started. Raises EngineFailure.
+        """
+        try:
+            await self._in_thread(self._files.open)
+            await self._in_thread(self._environments.open)
+            found = await self._in_thread(self._load)
+        except OSError as error:
+            raise EngineFailure(f"the folder {self._data} cannot be used: {error}") from error
+        for order, port in found:
+            run = self._note(order, port)
+            run.begun.set_result(None)
+            if port is not None:
+                self._ports.hold(port)
+        await asyncio.gather(*(self._settle(run) for run in self._board))
+        self._spawn(self._keep_house())
+
+    def _load(self) -> list[tuple[Order, int | None]]:
+        found = []
+        for attempt_id in self._files.all():
+            whole = self._files.folder(attempt_id).order()
+            if whole is not None:
+                found.append(whole)
+            elif self._files.folder(attempt_id).claim() is None:
+                self._files.remove(attempt_id)
+        return found
+
+    async def close(self) -> None:
+        """Let go; what runs goes on, and is found again."""
+        await asyncio.gather(*(run.begun for run in self._board), return_exceptions=True)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._environments.close()
+        for run in self._board:
+            self._unwatch(run)
+        self._groups.close()
+        self._threads.shutdown()
+
+    # --- the port: starting -------------------------------------------------------------------------------
+
+    async def start(self, order: Order) -> None:
+        """Write it down and start its shim, or first have its environment prepared."""
+        run = self._board.runs.get(order.attempt_id)
+        if run is not None:
+            await asyncio.shield(run.begun)
+            return
+        self._files.folder(order.attempt_id)  # raises for what cannot be an id
+        run = self._note(order, self._ports.take() if order.wants_port else None)
+        try:
+            await self._begin(run)
+        except EngineFailure as error:
+            self._drop(run)
+            run.begun.set_exception(error)
+            run.begun.exception()  # it may be that nobody else waits for it
+            raise
+        except BaseException:
+            run.begun.cancel()
+            raise
+        run.begun.set_result(None)
+
+    def _note(self, order: Order, port: int | None) -> Run:
+        folder = self._files.folder(order.attempt_id)
+        run = Run(order, folder, self._launcher.starting(order), port)
+        self._board.runs[order.attempt_id] = run
+        return run
+
+    def _drop(self, run: Run) -> None:
+        self._board.runs.pop(run.id, None)
+        self._ports.give_back(run.port)
+
+    async def _begin(self, run: Run) -> None:
+        """One trip to a thread does all of it where the environment stands already."""
+        begun = await self._in_thread(lambda: self._write_and_launch(run))
+        if begun is None:  # ran in a former life, and was forgotten
+            self._drop(run)
+        elif isinstance(begun, int):
+            self._runs_now(run, begun)
+        elif begun is Seen.ENDED:
+            await self._settle(run)
+        else:
+            self._board.tell(run, self._launcher.starting(run.order))
+            run.preparing = self._spawn(self._prepare_and_launch(run))
+
+    def _write_and_launch(self, run: Run) -> int | Seen | None:
+        """The shim's pid.
+
+        STARTING if its environment must be made first, ENDED if it was stopped before it came.
+        """
+        order = run.order
+        if self._files.is_forgotten(run.id):
+            return None
+        try:
+            self._files.create(order, run.port)
+            if run.folder.claim() is not None:
+                return Seen.ENDED
+            python = self._environments.ready(order.environment)
+            if python is None:
+                return Seen.STARTING
+            return self._launcher.launch(order, run.folder, run.port, python)
+        except OSError as error:
+            self._files.remove(run.id)
+            raise EngineFailure(f"its run folder cannot be written: {error}", retryable=True) from error
+        except EngineFailure:
+            self._files.remove(run.id)
+            raise
+
+    async def _prepare_and_launch(self, run: Run) -> None:
+        """The long way: make the environment, telling how far it is, then start."""
+
+        def told(detail: str, progress: float | None) -> None:
+            self._board.tell(run, self._launcher.starting(run.order, detail, progress))
+
+        try:
+            python = await self._environments.ensure(run.order.environment, told)
+            # Shielded: cancelled halfway, a shim could be started that nobody watches.
+            await asyncio.shield(self._spawn(self._launch(run, python)))
+        except EngineFailure as error:
+            await self._fail(run, error.message)
+
+    async def _launch(self, run: Run, python: PythonPlace) -> None:
+        pid = await self._in_thread(lambda: self._launcher.launch(run.order, run.folder, run.port, python))
+        self._runs_now(run, pid)
+
+    async def _fail(self, run: Run, why: str) -> None:
+        """It was accepted, but cannot be started: it ends with our reason."""
+
+        def write() -> None:
+            run.folder.write_exit(1, why)
+            run.folder.claim_never()
+
+        await self._in_thread(write)
+        await self._settle(run)
+
+    def _runs_now(self, run: Run, pid: int) -> None:
+        """Its shim was started by us just now."""
+        run.pid = pid
+        self._watch_shim(run, os.pidfd_open(pid))
+        sighting = self._launcher.running(run.order, run.port, 0.0)
+        self._board.tell(run, self._launcher.running(run.order, run.port, sighting.at))
+
+    # --- how an end is noticed ----------------------------------------------------------------------------
+
+    def _watch_shim(self, run: Run, pidfd: int) -> None:
+        run.pidfd = pidfd
+        asyncio.get_running_loop().add_reader(pidfd, self._shim_ended, run)
+
+    def _unwatch(self, run: Run) -> None:
+        if run.pidfd is not None:
+            asyncio.get_running_loop().remove_reader(run.pidfd)
+            os.close(run.pidfd)
+            run.pidfd = None
+
+    def _shim_ended(self, run: Run) -> None:
+        self._unwatch(run)
+        if run.pid is not None:
+            reap(run.pid)
+            run.pid = None
+        self._spawn(self._settle(run))
+
+    async def _settle(self, run: Run) -> None:
+        """Look what became of it: watch a living shim (perhaps of a former life), or take note of its end."""
+        found = await self._in_thread(lambda: self._launcher.find(run.order, run.folder, run.over_memory))
+        if isinstance(found, Alive):
+            run.pid = found.pid
+            self._watch_shim(run, found.pidfd)
+            self._board.tell(run, self._launcher.running(run.order, run.port, found.started_at))
+        elif isinstance(found, Unclaimed):
+            run.preparing = self._spawn(self._prepare_and_launch(run))
+        else:
+            self._ports.give_back(run.port)
+            self._board.tell(run, found)
+
+    # --- the port: stopping and forgetting ----------------------------------------------------------------
+
+    async def stop(self, attempt_id: str, grace_s: float) -> None:
+        """Ask it to end, and see to it; one that is not known yet will not start."""
+        run = self._board.runs.get(attempt_id)
+        if run is None:
+            await self._in_thread(lambda: self._stop_early(attempt_id))
+            return
+        if run.sighting.seen is Seen.ENDED:
+            return
+        run.kill_at = min(run.kill_at, asyncio.get_running_loop().time() + grace_s)
+        if run.ending is None:
+            run.ending = self._spawn(self._end(run))
+
+    def _stop_early(self, attempt_id: str) -> None:
+        try:
+            folder = self._files.folder(attempt_id)
+        except EngineFailure:  # cannot be an id: nothing of ours has it
+            return
+        if not self._files.is_forgotten(attempt_id):
+            folder.path.mkdir(mode=0o700, exist_ok=True)
+            folder.claim_never()
+
+    async def _end(self, run: Run) -> None:
+        with suppress(EngineFailure):
+            await asyncio.shield(run.begun)
+        if await self._in_thread(run.folder.claim_never):
+            if run.preparing is not None:
+                run.preparing.cancel()
+            if run.pidfd is None:
+                await self._settle(run)
+            return
+        await end_run(run, self._groups, self._in_thread)
+
+    async def forget(self, attempt_id: str) -> None:
+        """Keep its log only."""
+        run = self._board.runs.get(attempt_id)
+        if run is None or run.sighting.seen is not Seen.ENDED:
+            return
+        await self._in_thread(lambda: self._files.forget(attempt_id))
+        self._board.runs.pop(attempt_id, None)
+
+    # --- the port: looking --------------------------------------------------------------------------------
+
+    async def sightings(self) -> Sequence[Sighting]:
+        """The newest of each."""
+        return [run.sighting for run in self._board]
+
+    def watch(self) -> AsyncIterator[Sighting]:
+        """Sightings from now on."""
+        return self._board.watch()
+
+    async def logs(
+        self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        """Its output."""
+        path = await self._in_thread(lambda: self._files.log_path(attempt_id))
+        if path is None:
+            raise NotFound(f"there is no log of {attempt_id[:100]} (any more)", code="log-not-found")
+
+        def has_ended() -> bool:
+            run = self._board.runs.get(attempt_id)
+            return run is None or run.sighting.seen is Seen.ENDED
+
+        async for line in read_log(path, offset, tail, follow, has_ended):
+            yield line
+
+    async def measure(self) -> Sequence[Measurement]:
+        """What each running attempt uses now."""
+        running = [run.id for run in self._board if run.is_running]
+        return await self._in_thread(lambda: [found for one in running if (found := self._measure(one))])
+
+    def _measure(self, attempt_id: str) -> Measurement | None:
+        use = self._groups.use(attempt_id)
+        return Measurement(attempt_id, use.cpu_s, use.memory_mib, use.pids) if use else None
+
+    # --- the port: environments ---------------------------------------------------------------------------
+
+    async def prepare(self, environment: Environment) -> None:
+        """Have it stand."""
+        await self._environments.ensure(environment, lambda *_: None)
+
+    async def environments(self) -> Sequence[EnvironmentStatus]:
+        """Where each stands."""
+        return self._environments.statuses()
+
+    # --- housekeeping -------------------------------------------------------------------------------------
+
+    async def _keep_house(self) -> None:
+        """Keep logs within bounds, and memory where the kernel does not."""
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_S)
+            for run in self._board:
+                if run.is_running:
+                    await self._in_thread(partial(self._hold, run))
+
+    def _hold(self, run: Run) -> None:
+        limit_log(run.folder.log, self._settings.log_keep_mib)
+        use = None if self._groups.limits_memory else self._groups.use(run.id)
+        if use is not None and use.memory_mib > run.order.lease.memory_mib:
+            run.over_memory = True
+            self._groups.kill(run.id)
+
+    # --- helpers ------------------------------------------------------------------------------------------
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,175 @@
+"""The Python environments of a process site: made on first use, kept under a name that tells what is in them.
+
+    environments/<name>-<digest>/   a virtual environment, ready once it holds the file `.ready`
+    environments/<name>-<digest>.lock
+
+It is built in its place, for scripts in it name their interpreter by its path; whatever lies there without
+`.ready` is what a crash left, and is built anew. The lock is held by uv itself, so that nobody builds beside
+one that outlived its control plane. Used by the engine only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
+from commonage.domain.errors import EngineFailure
+from commonage.engines.process.uv import Told, make_environment
+
+_READY = ".ready"
+_LOCK_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class PythonPlace:
+    """A Python environment that stands: where its programs are, and its root if it is a virtual one."""
+
+    programs: Path
+    root: Path | None
+
+
+@dataclass(slots=True)
+class _Building:
+    task: asyncio.Task[PythonPlace]
+    told: list[Told] = field(default_factory=list)
+
+
+def digest_of(requirements: Sequence[str], python: str = sys.version) -> str:
+    """Twelve characters that differ when the declared list or the interpreter does."""
+    return hashlib.sha256("\0".join((python, *requirements)).encode()).hexdigest()[:12]
+
+
+class Environments:
+    """All environments below `root`. `variables` are uv's."""
+
+    def __init__(self, root: Path, site: str, variables: Mapping[str, str]) -> None:
+        self._root = root
+        self._site = site
+        self._variables = variables
+        self._building: dict[Path, _Building] = {}
+        self._statuses: dict[str, EnvironmentStatus] = {}
+
+    def open(self) -> None:
+        """Look what stands from before."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        for marker in self._root.glob(f"*/{_READY}"):
+            name = marker.read_text(encoding="utf-8").strip()
+            self._stands(name, EnvironmentState.READY)
+
+    async def close(self) -> None:
+        """Give up what is being built; the next use builds it."""
+        for building in list(self._building.values()):
+            building.task.cancel()
+            await asyncio.wait([building.task])
+
+    def statuses(self) -> list[EnvironmentStatus]:
+        """Where each environment stands that was ever asked for."""
+        return list(self._statuses.values())
+
+    def ready(self, environment: Environment) -> PythonPlace | None:
+        """The environment if it stands.
+
+        None if it must be built first. Raises EngineFailure if it never can.
+        """
+        if environment.python is not None:
+            return self._existing(environment, Path(environment.python))
+        if environment.image is not None and not environment.requirements:
+            raise EngineFailure(
+                f"environment {environment.name} is a container image; this site runs plain processes only"
+            )
+        folder = self._folder(environment)
+        if not (folder / _READY).exists():
+            return None
+        self._stands(environment.name, EnvironmentState.READY)
+        return PythonPlace(folder / "bin", folder)
+
+    async def ensure(self, environment: Environment, told: Told) -> PythonPlace:
+        """The environment, built if need be.
+
+        `told` hears how far it is. Raises EngineFailure, then tries anew.
+        """
+        place = self.ready(environment)
+        if place is not None:
+            return place
+        folder = self._folder(environment)
+        building = self._building.get(folder)
+        if building is None:
+            building = _Building(asyncio.create_task(self._build(environment, folder)))
+            self._building[folder] = building
+            building.task.add_done_callback(lambda task: self._built(folder, task))
+        building.told.append(told)
+        try:
+            # Shielded: one of those that wait may be stopped, the others still need it.
+            return await asyncio.shield(building.task)
+        finally:
+            building.told.remove(told)
+
+    async def _build(self, environment: Environment, folder: Path) -> PythonPlace:
+        name = environment.name
+
+        def tell(words: str, progress: float | None) -> None:
+            detail = f"preparing environment {name}: {words}"
+            self._stands(name, EnvironmentState.BUILDING, detail, progress)
+            building = self._building.get(folder)
+            for told in building.told if building else ():
+                told(detail, progress)
+
+        lock = os.open(folder.with_name(folder.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            await self._lock(lock, tell)
+            if not (folder / _READY).exists():
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                await make_environment(folder, environment.requirements, self._variables, lock, tell)
+                (folder / _READY).write_text(name + "\n", encoding="utf-8")
+        except EngineFailure as error:
+            message = f"environment {name} cannot be prepared: {error.message}"
+            self._stands(name, EnvironmentState.FAILED, message)
+            raise EngineFailure(message, retryable=True) from error
+        except OSError as error:
+            message = f"environment {name} cannot be prepared in {folder}: {error.strerror}"
+            self._stands(name, EnvironmentState.FAILED, message)
+            raise EngineFailure(message, retryable=True) from error
+        finally:
+            os.close(lock)
+        self._stands(name, EnvironmentState.READY)
+        return PythonPlace(folder / "bin", folder)
+
+    def _built(self, folder: Path, task: asyncio.Task[PythonPlace]) -> None:
+        del self._building[folder]
+        if not task.cancelled():
+            task.exception()  # all that waited may be gone by now
+
+    async def _lock(self, descriptor: int, tell: Told) -> None:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                tell("waiting for a build that began earlier", None)
+                await asyncio.sleep(_LOCK_POLL_S)
+            else:
+                return
+
+    def _existing(self, environment: Environment, python: Path) -> PythonPlace:
+        if not os.access(python, os.X_OK):
+            message = f"environment {environment.name} needs {python}, which is not a program here"
+            self._stands(environment.name, EnvironmentState.FAILED, message)
+            raise EngineFailure(message)
+        self._stands(environment.name, EnvironmentState.READY)
+        root = python.parent.parent
+        return PythonPlace(python.parent, root if (root / "pyvenv.cfg").exists() else None)
+
+    def _folder(self, environment: Environment) -> Path:
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", environment.name).lstrip(".")[:64]
+        return self._root / f"{name}-{digest_of((environment.name, *environment.requirements))}"
+
+    def _stands(self, name: str, state: EnvironmentState, detail: str = "", progress: float | None = None) -> None:
+        self._statuses[name] = EnvironmentStatus(name, self._site, state, detail, progress)

@@ -1,0 +1,136 @@
+"""Starting an attempt and finding out how it ended.
+
+The parts that touch disk and kernel. Called in threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.engines.process.environments import PythonPlace
+from commonage.engines.process.groups import Groups
+from commonage.engines.process.processes import boot_id, open_process, spawn_shim
+from commonage.engines.process.runs import Claim, RunFolder
+from commonage.engines.process.translate import Place, program_of, url_of
+from commonage.engines.process.workspaces import make_workspace, unpack_bundle
+
+STOPPED_EARLY = "stopped before it started"
+_TERMINATED, _KILLED = 143, 137
+_HALF_WRITTEN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Its shim lives: `pidfd` (the caller's to close) of `pid`, since `started_at`."""
+
+    pid: int
+    pidfd: int
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unclaimed:
+    """Nobody ran it yet, nobody was told not to."""
+
+
+class Launcher:
+    """Starts shims and reads their traces. `shared` are the variables that every workload gets."""
+
+    def __init__(
+        self, workspaces: Path, groups: Groups, shared: Mapping[str, str], node: str, bundle_max_mib: int
+    ) -> None:
+        self._workspaces = workspaces
+        self._groups = groups
+        self._shared = shared
+        self._node = node
+        self._bundle_max_mib = bundle_max_mib
+
+    def launch(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
+        """Start a shim; its pid. Raises EngineFailure; then nothing was started."""
+        workspace = cwd = make_workspace(self._workspaces, order.owner)
+        if order.bundle_path is not None:
+            cwd = workspace / "jobs" / order.workload_id
+            unpack_bundle(Path(order.bundle_path), cwd, self._bundle_max_mib)
+        place = Place(workspace, cwd, folder.tmp, python.programs, python.root, port)
+        program = program_of(order, place, self._shared)
+        groups = self._groups.make(order.attempt_id, order.lease.cpus_milli, order.lease.memory_mib)
+        try:
+            return spawn_shim(folder.path, groups, program.command, program.variables, cwd)
+        except BaseException:
+            self._groups.remove(order.attempt_id)
+            raise
+
+    def find(self, order: Order, folder: RunFolder, over_memory: bool) -> Alive | Unclaimed | Sighting:
+        """What became of an attempt: its living shim, or its end, tidied up; or nobody ran it yet.
+
+        `over_memory`: we ended it ourselves because it took too much.
+        """
+        claim = self._claim(folder)
+        if claim is None:
+            return Unclaimed()
+        if claim.is_never:
+            return self._never_ran(order, folder, claim)
+        if claim.boot_id == boot_id():
+            pidfd = open_process(claim.pid, claim.began)
+            if pidfd is not None:
+                return Alive(claim.pid, pidfd, claim.at)
+        return self._ended(order, folder, claim, over_memory)
+
+    def _claim(self, folder: RunFolder) -> Claim | None:
+        """The claim.
+
+        One that is half-written is given a moment, and counts as a dead one's if it stays so.
+        """
+        deadline = time.monotonic() + _HALF_WRITTEN_S
+        while True:
+            claim = folder.claim()
+            if claim is not None or not (folder.path / "pid").exists():
+                return claim
+            if time.monotonic() > deadline:
+                return Claim(-1, 0, "", time.time())
+            time.sleep(0.01)
+
+    def _never_ran(self, order: Order, folder: RunFolder, claim: Claim) -> Sighting:
+        folder.tidy()
+        written = folder.exit()
+        code, detail = (written.code, written.detail) if written else (_TERMINATED, STOPPED_EARLY)
+        return Sighting(order.attempt_id, Seen.ENDED, claim.at, self._node, detail, exit_code=code)
+
+    def _ended(self, order: Order, folder: RunFolder, claim: Claim, over_memory: bool) -> Sighting:
+        """Its shim is gone: end what it left, read what it wrote."""
+        attempt_id = order.attempt_id
+        was_oom = over_memory or self._groups.was_oom(attempt_id)
+        is_clean = self._groups.remove(attempt_id)
+        if not is_clean:
+            is_clean = self._groups.kill(attempt_id)
+            self._groups.remove(attempt_id)
+        folder.tidy()
+        written, detail = folder.exit(), ""
+        if written is not None:
+            code, at, detail = written.code, written.at, written.detail
+        elif claim.boot_id != boot_id():
+            code, at, detail = None, time.time(), f"{self._node} was restarted while it ran"
+        elif was_oom:
+            code, at = _KILLED, time.time()
+        else:
+            code, at, detail = None, time.time(), "its shim was ended from outside, so nobody knows its exit code"
+        if not is_clean:
+            detail = f"{detail or f'exit code {code}'}; some of its processes cannot be ended"
+        return Sighting(
+            attempt_id, Seen.ENDED, at, self._node, detail,
+            exit_code=code, oom=was_oom and code != 0, started_at=claim.at,
+        )  # fmt: skip
+
+    def running(self, order: Order, port: int | None, started_at: float) -> Sighting:
+        """The sighting of one that runs."""
+        return Sighting(
+            order.attempt_id, Seen.RUNNING, time.time(), self._node, url=url_of(port), started_at=started_at
+        )
+
+    def starting(self, order: Order, detail: str = "starting", progress: float | None = None) -> Sighting:
+        """The sighting of one that does not run yet."""
+        return Sighting(order.attempt_id, Seen.STARTING, time.time(), self._node, detail, progress)

@@ -1,0 +1,62 @@
+"""What this machine has: its cores, memory, disk and cards, as the one node of a process site."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+from pathlib import Path
+
+import psutil
+
+from commonage.domain.fleet import Device, NodeReport
+from commonage.engines.process.settings import ProcessSettings
+from commonage.ports.devices import Devices, DevicesUnavailable
+
+_MIB = 1024 * 1024
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def node_name(settings: ProcessSettings) -> str:
+    """The name of the node: as set, else the host's without its domain."""
+    return settings.node_name or socket.gethostname().partition(".")[0] or "localhost"
+
+
+def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) -> NodeReport:
+    """Look at the machine.
+
+    What is set counts before what is found. Asks the cards' driver, so call it in a thread.
+    """
+    faults: list[str] = []
+    cards: tuple[Device, ...] = ()
+    if devices is not None:
+        try:
+            cards = tuple(devices.inventory())
+        except DevicesUnavailable as error:
+            faults.append(error.message)
+    free_mib = shutil.disk_usage(data).free // _MIB
+    if free_mib < settings.disk_low_mib:
+        faults.append(f"only {free_mib} MiB are free on the disk of {data}; {settings.disk_low_mib} MiB are needed")
+    return NodeReport(
+        node_name(settings),
+        settings.cpus_milli or len(os.sched_getaffinity(0)) * 1000,
+        settings.memory_mib or _memory_mib(),
+        cards,
+        free_mib,
+        (("arch", platform.machine()), ("os", "linux")),
+        tuple(faults),
+    )
+
+
+def _memory_mib() -> int:
+    """The machine's memory, or what a container that we are in may use of it."""
+    found = [int(psutil.virtual_memory().total)]
+    for name in _LIMITS:
+        try:
+            limit = Path(name).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if limit.isdigit():
+            found.append(int(limit))
+    return min(found) // _MIB

@@ -1,0 +1,124 @@
+"""The processes of an attempt by the mark in their environment: where there are no control groups.
+
+Weaker in all ways, and said so: a process that clears its environment gets away, memory and CPU are not
+limited by the kernel. Memory is added up by looking at each process. Called in threads by the engine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from commonage.engines.process.groups import Use
+from commonage.engines.process.processes import send, start_time
+
+_MARK = b"COMMONAGE_ATTEMPT_ID="
+_SHIM_MARK = b"shim.sh"
+_FRESH_S = 0.05
+_KILL_ROUNDS = 20
+_KILL_PAUSE_S = 0.02
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class MarkedProcesses:
+    """`Groups` without any help of the kernel."""
+
+    limits_memory = False
+    limits_cpu = False
+    notes: tuple[str, ...] = (
+        "There are no control groups here that we may use: memory is watched every few seconds instead of limited, "
+        "CPU is counted but not held, and a process that clears its environment can outlive its workload.",
+    )
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._looked_at = 0.0
+        self._known: dict[int, tuple[int, str]] = {}  # pid: start time, attempt ("": none of ours)
+
+    def make(self, attempt_id: str, cpus_milli: int, memory_mib: int) -> list[str]:
+        """Nothing to prepare."""
+        return []
+
+    def pids(self, attempt_id: str) -> list[int]:
+        """Those that carry its mark."""
+        with self._lock:
+            if time.monotonic() - self._looked_at > _FRESH_S:
+                self._look()
+            return [pid for pid, (_, attempt) in self._known.items() if attempt == attempt_id]
+
+    def kill(self, attempt_id: str) -> bool:
+        """SIGKILL to all, again and again until none is left."""
+        for _ in range(_KILL_ROUNDS):
+            self._looked_at = 0.0
+            pids = self.pids(attempt_id)
+            if not pids:
+                return True
+            send(pids, signal.SIGKILL)
+            time.sleep(_KILL_PAUSE_S)
+        return False
+
+    def was_oom(self, attempt_id: str) -> bool:
+        """Nobody tells."""
+        return False
+
+    def use(self, attempt_id: str) -> Use | None:
+        """Added up over its processes; memory that they share is counted once for each."""
+        pids = self.pids(attempt_id)
+        figures = [found for pid in pids if (found := _figures(pid))]
+        if not figures:
+            return None
+        return Use(sum(cpu for cpu, _ in figures), sum(rss for _, rss in figures) // 1024**2, tuple(pids))
+
+    def remove(self, attempt_id: str) -> bool:
+        """True once none is left."""
+        return not self.pids(attempt_id)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _look(self) -> None:
+        """Look at every process of the machine; only new ones are looked into."""
+        known: dict[int, tuple[int, str]] = {}
+        for entry in os.scandir("/proc"):
+            if not entry.name.isdigit():
+                continue
+            pid = int(entry.name)
+            began = start_time(pid)
+            if began is None:
+                continue
+            before = self._known.get(pid)
+            # A process between fork and exec still carries its parent's environment: only a mark found is
+            # final.
+            if before is not None and before[0] == began and before[1]:
+                known[pid] = before
+            else:
+                known[pid] = (began, _attempt_of(pid))
+        self._known = known
+        self._looked_at = time.monotonic()
+
+
+def _attempt_of(pid: int) -> str:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        start = 0 if environment.startswith(_MARK) else environment.find(b"\0" + _MARK) + 1
+        if start == 0 and not environment.startswith(_MARK):
+            return ""
+        if _SHIM_MARK in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return ""
+    except OSError:  # gone, or somebody else's
+        return ""
+    return environment[start + len(_MARK) :].partition(b"\0")[0].decode("ascii", "replace")
+
+
+def _figures(pid: int) -> tuple[float, int] | None:
+    """CPU seconds and resident bytes of a process; None if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE

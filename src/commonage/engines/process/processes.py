@@ -1,0 +1,98 @@
+"""Processes of this machine: telling whether one is still the one it was, starting shims, sending signals.
+
+Called by the engine; knows nothing of attempts but the shim's arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from errno import E2BIG
+from functools import cache
+from pathlib import Path
+
+from commonage.domain.errors import EngineFailure
+
+_SHIM = str(Path(__file__).with_name("shim.sh"))
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@cache
+def boot_id() -> str:
+    """What differs between two starts of the machine."""
+    return _BOOT_ID.read_text(encoding="ascii").strip()
+
+
+def start_time(pid: int) -> int | None:
+    """When the process began, in clock ticks since boot; None if there is none or only its remains."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name, in parentheses, may contain anything; state is the first field behind it, the start time the
+    # 20th.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def open_process(pid: int, began: int) -> int | None:
+    """A pidfd of the very process that began then; None if it is gone. The caller closes it."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    # Looked at after opening: from now on the number cannot pass to another process unnoticed.
+    if start_time(pid) == began:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to each that is still there."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def reap(pid: int) -> None:
+    """Let go of an ended child, if it was ours."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+def spawn_shim(
+    run: Path, groups: Sequence[str], command: Sequence[str], environment: Mapping[str, str], cwd: Path
+) -> int:
+    """Start a shim for the run folder; its pid, for the caller to reap. Raises EngineFailure.
+
+    No preexec_fn and no change of user, so that Python can use vfork: the cost does not grow with our memory.
+    """
+    arguments = ["/bin/sh", _SHIM, str(run), boot_id(), ":".join(groups), *command]
+    log = os.open(run / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        shim = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=cwd,
+            env=environment,
+            start_new_session=True,
+        )
+        # It may outlive us, and is reaped by its number: subprocess shall not complain or reap it first.
+        shim.returncode = 0
+        return shim.pid
+    except ValueError as error:
+        raise EngineFailure(f"the command or a variable cannot be passed on: {error}") from error
+    except OSError as error:
+        # Too long an argument list stays too long; no memory or no processes left may pass.
+        may_pass = error.errno != E2BIG
+        raise EngineFailure(f"the system did not start it: {error.strerror}", retryable=may_pass) from error
+    finally:
+        os.close(log)

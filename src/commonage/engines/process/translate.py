@@ -1,0 +1,106 @@
+"""From an order to a program.
+
+Its arguments and its variables. Pure; the folders it names are made elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.sightings import Order
+from commonage.domain.workloads import Kind
+
+MARK = "COMMONAGE_ATTEMPT_ID"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What a workload may know of the server's surroundings: language, time zone, certificates, proxies. Nothing
+# else.
+_SHARED = re.compile(
+    r"LANG|LANGUAGE|LC_[A-Z]+|TZ|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(https?|ftp|all|no)_proxy",
+    re.IGNORECASE,
+)
+_SESSION_COMMAND = ("jupyterhub-singleuser",)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an attempt runs.
+
+    Its owner's workspace, its working and temporary directories, its Python, its port.
+    """
+
+    workspace: Path
+    cwd: Path
+    tmp: Path
+    programs: Path
+    python_root: Path | None
+    port: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is started: the argument vector, and all of its variables."""
+
+    command: tuple[str, ...]
+    variables: Mapping[str, str]
+
+
+def shared_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those of the server's own variables that workloads get."""
+    return {name: value for name, value in environ.items() if _SHARED.fullmatch(name)}
+
+
+def url_of(port: int | None) -> str | None:
+    """Where a workload with this port answers; None without one."""
+    return None if port is None else f"http://127.0.0.1:{port}"
+
+
+def program_of(order: Order, place: Place, shared: Mapping[str, str]) -> Program:
+    """The program of an order at its place. Raises EngineFailure when there is nothing to run.
+
+    Later ones win: what is shared, ours, the environment's, the owner's; our ids are nobody else's to set.
+    """
+    command = order.command or (_SESSION_COMMAND if order.kind is Kind.SESSION else ())
+    if not command:
+        raise EngineFailure(f"{order.workload_id} has no command, so there is nothing to run")
+    variables = {"LANG": "C.UTF-8", **shared, **_ours(order, place)}
+    variables |= dict(order.environment.variables)
+    variables |= dict(order.variables) | dict(order.secrets)
+    variables |= {
+        MARK: order.attempt_id,
+        "COMMONAGE_WORKLOAD_ID": order.workload_id,
+        "COMMONAGE_USER": order.owner,
+        "COMMONAGE_TENANT": order.tenant,
+    }
+    if place.port is None:
+        return Program(command, variables)
+    port = str(place.port)
+    return Program(
+        tuple(word.replace("{port}", port) for word in command),
+        {name: value.replace("{port}", port) for name, value in variables.items()},
+    )
+
+
+def _ours(order: Order, place: Place) -> dict[str, str]:
+    cores = str(max(1, -(-order.lease.cpus_milli // 1000)))
+    variables = {
+        "HOME": str(place.workspace),
+        "TMPDIR": str(place.tmp),
+        "USER": order.owner,
+        "LOGNAME": order.owner,
+        "PATH": f"{place.programs}:{_PATH}",
+        # A log is read while it is written.
+        "PYTHONUNBUFFERED": "1",
+        # Libraries start as many threads as the machine has cores, and would wait for each other under the
+        # quota.
+        "OMP_NUM_THREADS": cores,
+        "PYTHON_CPU_COUNT": cores,
+    }
+    if place.python_root is not None:
+        variables["VIRTUAL_ENV"] = str(place.python_root)
+    if place.port is not None:
+        variables["COMMONAGE_PORT"] = str(place.port)
+    return variables
