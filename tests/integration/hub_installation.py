@@ -160,7 +160,11 @@ class Control:
         prefix = self.bodies[id]["variables"]["JUPYTERHUB_SERVICE_PREFIX"]
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            head = await reader.readuntil(b"\r\n\r\n")
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except asyncio.IncompleteReadError:  # only looked whether the port is open
+                writer.close()
+                return
             status = b"200 OK" if head.split()[1].decode().startswith(prefix) else b"404 Not Found"
             text = b'{"session": "%s"}' % id.encode()
             writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(text)) + text)

@@ -51,6 +51,9 @@ def _configure_hub(c: Config, settings: HubSettings, secrets: Path) -> None:
     # Sessions outlive the hub, whatever ends it.
     c.JupyterHub.cleanup_servers = False
     c.JupyterHub.shutdown_on_logout = False
+    # At its start it looks for every session, and one that waits in the queue answers late. Meanwhile it serves people;
+    # the routes of those it still looks for stay.
+    c.JupyterHub.init_spawners_timeout = 1
     c.JupyterHub.tornado_settings = {
         "cookie_options": {"SameSite": "Lax"},
         # A request to start answers soon: "started" (or why not), or "waiting", for which the progress page

@@ -1,0 +1,253 @@
+"""The spawner in a real hub: submits, waits and says why, survives restarts, fails with a reason, leaves nothing."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+from tests.integration.hub_installation import Installation, until
+
+from commonage.domain.errors import Conflict, InvalidInput
+from commonage.domain.principals import Scope
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
+    async with Installation(tmp_path_factory.mktemp("hub") / "data") as installation:
+        yield installation
+
+
+@pytest.fixture
+async def user(here: Installation, request: pytest.FixtureRequest) -> str:
+    """A user of the test's own."""
+    name = f"u{abs(hash(request.node.name)) % 10**8}"
+    await here.identity.ensure_user(name)
+    here.control.refusal = None
+    return name
+
+
+async def ready(here: Installation, user: str, name: str = "") -> bool:
+    return bool((await here.server(user, name)).get("ready"))
+
+
+async def gone(here: Installation, user: str, name: str = "") -> bool:
+    server = await here.server(user, name)
+    return not server or (server["stopped"] and not server["pending"])
+
+
+async def started(here: Installation, user: str, name: str = "", **options: Any) -> str:
+    """Start a session and let it run; its workload's id."""
+    number = len(here.control.sessions) + 1
+    await here.identity.start_session(user, name, options)
+    id = await here.control.submitted(number)
+    await here.control.run(id)
+    await until(lambda: ready(here, user, name))
+    return id
+
+
+async def progress(here: Installation, user: str, enough: str) -> list[dict[str, Any]]:
+    """The events of the progress page up to one that says `enough`."""
+    events = []
+    async with here.as_service() as client, client.stream("GET", f"users/{user}/server/progress") as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data:"):
+                events.append(json.loads(line.removeprefix("data:")))
+                if enough in json.dumps(events[-1]):
+                    break
+    return events
+
+
+async def restart_hub(here: Installation) -> None:
+    before = here.child("hub").pid
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    await until(lambda: here.child("hub").ready and here.child("hub").pid != before)
+
+
+async def test_what_is_submitted(here: Installation, user: str) -> None:
+    id = await started(here, user, "big-one", environment="notebook", gpus="6GiB", cpus=2, memory="4GiB", time="8h")
+    body = here.control.bodies[id]
+    assert {
+        name: body[name] for name in ("kind", "owner", "name", "environment", "gpus", "cpus", "memory", "time")
+    } == {
+        "kind": "session",
+        "owner": user,
+        "name": "big-one",
+        "environment": "notebook",
+        "gpus": "6GiB",
+        "cpus": "2",
+        "memory": "4GiB",
+        "time": "8h",
+    }
+    assert body["command"][0] == "jupyterhub-singleuser"
+    assert body["variables"]["JUPYTERHUB_SERVICE_URL"] == f"http://127.0.0.1:{{port}}/user/{user}/big-one/"
+    assert set(body["secrets"]) == {"JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN", "COMMONAGE_TOKEN"}
+    assert body["secrets"]["COMMONAGE_TOKEN"] not in json.dumps(body["variables"])
+    inside = await here.identity.whois(body["secrets"]["COMMONAGE_TOKEN"])
+    assert inside is not None
+    assert (inside.name, inside.scopes) == (user, {Scope.READ, Scope.SUBMIT})
+
+
+async def test_reached_through_the_proxy_and_gone_after_stop(here: Installation, user: str) -> None:
+    id = await started(here, user)
+    token = here.control.bodies[id]["secrets"]["COMMONAGE_TOKEN"]
+    async with here.browser() as browser:
+        assert (await browser.get(f"/user/{user}/api")).json() == {"session": id}
+        await here.identity.stop_session(user, "")
+        await until(lambda: gone(here, user))
+        assert here.control.sessions[id]["state"] == "stopped"
+        assert "session" not in (await browser.get(f"/user/{user}/api")).text
+    assert await here.identity.whois(token) is None
+    await here.identity.stop_session(user, "")
+
+
+async def test_started_twice(here: Installation, user: str) -> None:
+    await started(here, user)
+    with pytest.raises(Conflict, match="already running"):
+        await here.identity.start_session(user, "", {})
+
+
+async def test_the_progress_page_says_why_it_waits(here: Installation, user: str) -> None:
+    number = len(here.control.sessions) + 1
+    await here.identity.start_session(user, "", {})
+    id = await here.control.submitted(number)
+    events = await progress(here, user, "queue;")
+    assert events[-1]["message"] == "third in the queue; 8 GiB on gpu-1 when bob's session ends"
+    here.control.sessions[id] |= {"state": "starting", "reason": "Preparing the environment: 12 of 40 packages"}
+    assert (await progress(here, user, "12 of 40"))[-1]["progress"] == 40
+    await here.control.run(id)
+    assert (await progress(here, user, "ready"))[-1]["url"] == f"/user/{user}/"
+
+
+async def test_refused_in_the_words_of_the_control_plane(here: Installation, user: str) -> None:
+    here.control.refusal = {
+        "type": "about:blank",
+        "title": "Unplaceable",
+        "status": 422,
+        "detail": "40 GiB of VRAM are more than any card here has; the largest has 24 GiB",
+        "code": "unplaceable",
+    }
+    with pytest.raises(InvalidInput, match="more than any card here has; the largest has 24 GiB"):
+        await here.identity.start_session(user, "", {"gpus": "40GiB"})
+    await until(lambda: gone(here, user))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"gpu": "6GiB"}, "no option gpu; there are environment, cpus, memory, gpus, time"),
+        ({"gpus": {"a": 1}}, "gpus must be text or a number"),
+        ({"environment": "x" * 300}, "environment: String should have at most 128 characters"),
+    ],
+)
+async def test_options_that_cannot_be(here: Installation, user: str, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        await here.identity.start_session(user, "", options)
+
+
+async def test_one_that_fails_says_why_with_its_last_lines(here: Installation, user: str) -> None:
+    number = len(here.control.sessions) + 1
+    await here.identity.start_session(user, "", {})
+    here.control.end(await here.control.submitted(number), "failed", "ended with code 1 after 2 s")
+    events = await progress(here, user, "failed")
+    assert events[-1]["failed"]
+    assert "ended with code 1 after 2 s\nno module named jupyter" in events[-1]["message"]
+
+
+async def test_given_up_while_it_waits(here: Installation, user: str) -> None:
+    number = len(here.control.sessions) + 1
+    await here.identity.start_session(user, "", {})
+    id = await here.control.submitted(number)
+    await here.identity.stop_session(user, "")
+    await until(lambda: here.control.sessions[id]["state"] == "stopped")
+    await until(lambda: gone(here, user))
+
+
+async def test_stopped_elsewhere_the_hub_notices(here: Installation, user: str) -> None:
+    id = await started(here, user)
+    here.control.end(id, "stopped", "stopped by alice")
+    await until(lambda: gone(here, user))
+
+
+async def test_a_running_session_survives_the_hub(here: Installation, user: str) -> None:
+    id = await started(here, user)
+    token = here.control.bodies[id]["secrets"]["COMMONAGE_TOKEN"]
+    await restart_hub(here)
+    await until(lambda: ready(here, user))
+    async with here.browser() as browser:
+        assert (await browser.get(f"/user/{user}/api")).json() == {"session": id}
+    here.identity.forget(token)
+    assert await here.identity.whois(token)
+    await here.identity.stop_session(user, "")
+    await until(lambda: gone(here, user))
+    here.identity.forget(token)
+    assert await here.identity.whois(token) is None
+
+
+async def test_a_waiting_session_survives_the_hub(here: Installation, user: str) -> None:
+    number = len(here.control.sessions) + 1
+    await here.identity.start_session(user, "", {})
+    id = await here.control.submitted(number)
+    await restart_hub(here)
+    assert here.control.sessions[id]["state"] == "queued"
+    await here.control.run(id)
+    await until(lambda: ready(here, user))
+    async with here.browser() as browser:
+        await until(lambda: served(browser, f"/user/{user}/api", id))
+    assert len(here.control.sessions) == number
+
+
+async def served(browser: httpx2.AsyncClient, path: str, id: str) -> bool:
+    answer = await browser.get(path)
+    return answer.status_code == 200 and id in answer.text
+
+
+async def test_one_that_failed_while_the_hub_was_away_is_cleared(here: Installation, user: str) -> None:
+    number = len(here.control.sessions) + 1
+    await here.identity.start_session(user, "", {})
+    id = await here.control.submitted(number)
+    await restart_hub(here)
+    here.control.end(id, "failed", "no such environment")
+    await until(lambda: gone(here, user))
+
+
+async def test_an_unreachable_control_plane_kills_nothing(here: Installation, user: str) -> None:
+    id = await started(here, user)
+    kept = here.control.sessions.pop(id)
+    here.control.app.router.routes.insert(0, down := _down())
+    here.control.sessions[id] = kept
+    await asyncio.sleep(6)  # more than the hub's poll interval
+    here.control.app.router.routes.remove(down)
+    assert await ready(here, user)
+
+
+def _down() -> Any:
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    return Route("/services/commonage/api/{path:path}", lambda _: Response(status_code=503), methods=["GET", "POST"])
+
+
+async def test_the_form_says_what_is_free_now(here: Installation, user: str) -> None:
+    async with here.browser() as browser:
+        await here.sign_in(browser, user, here.secrets.users_password)
+        page = (await browser.get(f"/hub/spawn/{user}")).text
+    assert f"Notebook for {user}" in page
+    assert "free now" in page
+    assert "simulated here" in page
+    assert "Up to 2, 1.5 free now" in page
+    assert "4 GiB free now" in page
+
+
+async def test_started_from_an_address(here: Installation, user: str) -> None:
+    async with here.browser() as browser:
+        await here.sign_in(browser, user, here.secrets.users_password)
+        number = len(here.control.sessions) + 1
+        await browser.get(f"/hub/spawn/{user}", params={"opt-gpus": "6GiB"})
+    assert here.control.bodies[await here.control.submitted(number)]["gpus"] == "6GiB"

@@ -1,0 +1,65 @@
+"""JupyterHub's configuration, as far as it can be judged without running one."""
+
+from pathlib import Path
+
+import pytest
+from jupyterhub import roles
+from traitlets.config import Config
+
+from commonage.hub import scopes
+from commonage.hub.config import configure
+from commonage.wire.hub import HubSettings
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubSettings:
+    monkeypatch.setattr(roles, "get_default_roles", roles.get_default_roles)  # configure() replaces it
+    for name in ("admin_password", "users_password", "hub_service_token", "spawner_token", "proxy_token"):
+        (tmp_path / name).write_text(f"the {name}\n")
+    return HubSettings(
+        bind_url="http://127.0.0.1:8000",
+        hub_url="http://127.0.0.1:8081",
+        control_url="http://127.0.0.1:8082",
+        proxy_api_url="http://127.0.0.1:8083",
+        proxy_rules_file=str(tmp_path / "rules.toml"),
+        database_url="sqlite://",
+        secrets_dir=str(tmp_path),
+    )
+
+
+def configured(settings: HubSettings) -> Config:
+    c = Config()
+    configure(c, settings)
+    return c
+
+
+def test_sessions_outlive_the_hub_and_the_queue_is_ours(settings: HubSettings) -> None:
+    c = configured(settings)
+    assert c.JupyterHub.cleanup_servers is False
+    assert c.JupyterHub.concurrent_spawn_limit == 0
+    assert c.TraefikFileProviderProxy.should_start is False
+    assert c.CommonageSpawner.start_timeout > 30 * 24 * 3600
+    assert c.CommonageSpawner.api_url == "http://127.0.0.1:8082/services/commonage/api/v1"
+
+
+def test_shared_passwords_are_the_default(settings: HubSettings) -> None:
+    c = configured(settings)
+    assert c.SharedPasswordAuthenticator.user_password == "the users_password"
+    assert c.Authenticator.allow_all is True
+    assert c.Authenticator.admin_users == {"admin"}
+
+
+def test_another_authenticator_lets_nobody_in_by_itself(settings: HubSettings) -> None:
+    changes = {"authenticator_class": "github", "public_url": "https://hub.example.org"}
+    c = configured(settings.model_copy(update=changes))
+    assert "allow_all" not in c.Authenticator
+    assert "SharedPasswordAuthenticator" not in c
+    assert c.OAuthenticator.oauth_callback_url == "https://hub.example.org/hub/oauth_callback"
+    assert c.JupyterHub.public_url == "https://hub.example.org"
+
+
+def test_the_admin_role_has_our_scope_and_all_it_had(settings: HubSettings) -> None:
+    before = {role["name"]: role["scopes"] for role in roles.get_default_roles()}
+    configured(settings)
+    after = {role["name"]: role["scopes"] for role in roles.get_default_roles()}
+    assert after == before | {"admin": [*before["admin"], *scopes.ADMIN_SCOPES]}

@@ -1,0 +1,106 @@
+"""Following a session: what the progress page shows, to those who come early and late, and why it ended."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from commonage.hub.following import Follower, SessionEnded, Steps
+from commonage.sdk.errors import ApiError, Unreachable
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_steps_for_those_who_come_early_and_late() -> None:
+    steps = Steps()
+    early = asyncio.create_task(read(steps))
+    await asyncio.sleep(0)
+    steps.add("asking", 2)
+    steps.add("waiting", 10)
+    steps.add("waiting", 10)  # nothing new
+    await asyncio.sleep(0)
+    late = asyncio.create_task(read(steps))
+    await asyncio.sleep(0)
+    steps.add("starting", 40)
+    steps.close()
+    assert await early == await late == await read(steps) == ["asking", "waiting", "starting"]
+
+
+async def read(steps: Steps) -> list[str]:
+    return [step["message"] async for step in steps.read()]
+
+
+class FakeClient:
+    """Shows one state after the other; an ApiError among them is raised."""
+
+    def __init__(self, *states: dict[str, Any] | ApiError) -> None:
+        self._states = itertools.chain(states, itertools.repeat(states[-1]))
+        self._next = asyncio.Event()
+
+    async def workload(self, _: str) -> SimpleNamespace:
+        state = next(self._states)
+        if isinstance(state, ApiError):
+            raise state
+        return SimpleNamespace(**{"reason": "", "node": "gpu-1", "internal_url": None} | state)
+
+    async def explain(self, _: str) -> SimpleNamespace:
+        return SimpleNamespace(summary="third in the queue")
+
+    async def events(self, _: str, after: int) -> AsyncIterator[None]:
+        while True:
+            await asyncio.sleep(0)
+            yield None
+
+    async def logs(self, _: str, tail: int) -> AsyncIterator[SimpleNamespace]:
+        yield SimpleNamespace(text="no module named jupyter")
+
+
+async def followed(*states: dict[str, Any] | ApiError) -> tuple[str, list[str]]:
+    shown: list[str] = []
+    client: Any = FakeClient(*states)
+    async with asyncio.timeout(10):
+        url = await Follower(client, "id", lambda message, _: shown.append(message)).until_it_answers()
+    return url, [message for message, _ in itertools.groupby(shown)]
+
+
+async def test_from_the_queue_until_it_answers() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        found, shown = await followed(
+            {"state": "queued"},
+            {"state": "starting", "reason": "12 of 40 packages"},
+            Unreachable("nobody there"),
+            {"state": "starting"},
+            {"state": "running", "internal_url": f"{url}/user/alice/"},
+        )
+    assert found == url
+    assert shown == [
+        "third in the queue",
+        "12 of 40 packages",
+        "The control plane does not answer; waiting for it",
+        "Starting on gpu-1",
+        "Jupyter is starting on gpu-1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "sentence"),
+    [
+        ("failed", "ended with code 1", "ended with code 1\nno module named jupyter"),
+        ("stopped", "stopped by alice", "stopped by alice"),
+        ("timed_out", "", "the session timed out\nno module named jupyter"),
+    ],
+)
+async def test_it_ends_before_it_answers(state: str, reason: str, sentence: str) -> None:
+    with pytest.raises(SessionEnded) as caught:
+        await followed({"state": "running", "internal_url": "http://127.0.0.1:1"}, {"state": state, "reason": reason})
+    assert (str(caught.value), caught.value.state) == (sentence, state)
+
+
+async def test_it_is_unknown() -> None:
+    with pytest.raises(SessionEnded, match="no longer knows this session: no such workload"):
+        await followed(ApiError("workload-not-found", "no such workload", status=404))

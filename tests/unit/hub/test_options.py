@@ -1,0 +1,94 @@
+"""Options of a session: the same from a form, an address and the API; the form says what is free now."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commonage.hub.options import CHOICES, read_options, render_apology, render_form
+from commonage.wire.platform import LaunchOptions
+from commonage.wire.workloads import SubmitIn
+
+OFFER = {
+    "environments": [
+        {
+            "name": name,
+            "title": title,
+            "description": "",
+            "kinds": kinds,
+            "requirements": [],
+            "state": "ready",
+            "detail": "",
+            "progress": None,
+        }
+        for name, title, kinds in [("lab", "Lab <3", ["session"]), ("plain", "Plain Python", ["job"])]
+    ],
+    "gpu_choices": [
+        {"gpus": "6GiB", "title": "6 GiB", "free_now": True, "why_not": ""},
+        {"gpus": "1", "title": "a whole card", "free_now": False, "why_not": "8 of 24 GiB are free"},
+    ],
+    "models": ["A100"],
+    "max_cpus_milli": 16000,
+    "max_memory_mib": 65536,
+    "max_vram_mib": 24576,
+    "free_cpus_milli": 1500,
+    "free_memory_mib": 8192,
+    "simulated_gpus": False,
+}
+
+
+def offer(**changes: object) -> LaunchOptions:
+    return LaunchOptions.model_validate(OFFER | changes)
+
+
+def test_every_choice_is_a_field_of_the_submission() -> None:
+    assert set(CHOICES) <= set(SubmitIn.model_fields)
+
+
+def test_form_and_api_mean_the_same() -> None:
+    form = read_options({"environment": ["lab"], "gpus": [" 6GiB "], "cpus": ["2"], "memory": [""], "time": []})
+    assert form == read_options({"environment": "lab", "gpus": "6GiB", "cpus": 2, "memory": None})
+    assert form == {"environment": "lab", "gpus": "6GiB", "cpus": "2"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"gpu": "1", "ram": "2"}, "no option gpu, ram; there are environment, cpus"),
+        ({"gpus": ["1", "2"]}, "gpus was given 2 times"),
+        ({"gpus": True}, "gpus must be text or a number, not True"),
+        ({"memory": {"GiB": 2}}, "memory must be text or a number"),
+    ],
+)
+def test_what_cannot_be(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_options(options)
+
+
+@given(st.dictionaries(st.sampled_from(CHOICES), st.none() | st.integers() | st.floats() | st.text()))
+def test_reading_again_changes_nothing(options: dict[str, object]) -> None:
+    once = read_options(options)
+    assert read_options(once) == once
+    assert all(once.values())
+
+
+def test_the_form() -> None:
+    form = render_form(offer(), {"environment": "lab", "memory": '"><b>'})
+    assert '<option value="lab" selected>Lab &lt;3</option>' in form
+    assert "Plain Python" not in form
+    assert "6 GiB – free now" in form  # noqa: RUF001 - the form's own dash
+    assert "would wait: 8 of 24 GiB are free" in form
+    assert "Free now: 6 GiB." in " ".join(form.split())
+    assert "Up to 16, 1.5 free now" in form
+    assert "Up to 64 GiB, 8 GiB free now" in form
+    assert "<b>" not in form
+    assert "simulated" not in form
+
+
+def test_the_form_of_a_full_machine() -> None:
+    form = render_form(offer(gpu_choices=[], models=[], simulated_gpus=True), {})
+    assert "nothing, a session with a GPU would wait." in " ".join(form.split())
+    assert "GPU (simulated here)" in form
+
+
+def test_the_apology() -> None:
+    assert "cannot be told: it does not answer &lt;now&gt;" in render_apology("it does not answer <now>")
