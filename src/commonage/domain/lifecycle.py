@@ -14,7 +14,7 @@ from commonage.domain.fleet import Lease
 from commonage.domain.ids import attempt_id
 from commonage.domain.quantities import format_duration
 from commonage.domain.sightings import Seen, Sighting
-from commonage.domain.workloads import Attempt, State, StopCause, StopWish, Workload
+from commonage.domain.workloads import Attempt, Kind, State, StopCause, StopWish, Workload
 
 # --- what can happen ----------------------------------------------------------------------------------------------
 
@@ -165,7 +165,9 @@ def _sighted(workload: Workload, sighting: Sighting, now: float) -> Step:
 
 
 def _progressed(workload: Workload, attempt: Attempt, sighting: Sighting) -> Step:
-    if attempt.state is not State.STARTING or not sighting.detail or sighting.detail == workload.reason:
+    if attempt.state is not State.STARTING or workload.stop is not None:
+        return Step(workload)
+    if sighting.detail in ("", workload.reason):
         return Step(workload)
     after = replace(workload, reason=sighting.detail)
     return Step(after, (Record(EventKind.PROGRESS, sighting.detail),))
@@ -175,8 +177,9 @@ def _runs(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) 
     if attempt.state is not State.STARTING:
         return Step(workload)
     running = replace(attempt, state=State.RUNNING, started_at=sighting.started_at or sighting.at, url=sighting.url)
-    if workload.stop is not None:  # it is already being ended: not worth a change of state
-        return Step(replace(workload, attempt=replace(running, state=State.STARTING)))
+    if workload.stop is not None:  # it is already being ended: it only matters that it began
+        begun = replace(attempt, started_at=running.started_at)
+        return Step(workload if begun == attempt else replace(workload, attempt=begun))
     place = f"running on {attempt.lease.node}"
     after = replace(workload, state=State.RUNNING, since=now, reason=place, attempt=running)
     return Step(after, (Record(EventKind.RUNNING, place),))
@@ -206,6 +209,13 @@ def _exit_in_words(code: int, oom: bool) -> str:
     return f"exit code {code}"
 
 
+def _ended_by_itself(workload: Workload, attempt: Attempt, wish: StopWish) -> bool:
+    """True if it ended well before the wish could reach it, or was a job that its recall let finish."""
+    before = attempt.ended_at is not None and attempt.ended_at < wish.at
+    finished = wish.cause is StopCause.RECALL and workload.spec.kind is Kind.JOB
+    return attempt.exit_code == 0 and (before or finished)
+
+
 def _state_after_stop(wish: StopWish) -> State:
     return State.TIMED_OUT if wish.cause is StopCause.TIME_LIMIT else State.STOPPED
 
@@ -222,10 +232,10 @@ def _ended_without_code(workload: Workload, attempt: str, state: State, message:
 
 def _ended_by_wish(workload: Workload, attempt: Attempt, wish: StopWish, now: float) -> Step:
     """The end that was wished for has come: final, or back in the queue where it was only recalled."""
+    if _ended_by_itself(workload, attempt, wish):
+        return _finish(workload, attempt, State.SUCCEEDED, "ended well, exit code 0", now)
     if wish.cause is not StopCause.RECALL:
         return _finish(workload, attempt, _state_after_stop(wish), wish.reason, now)
-    if attempt.exit_code == 0:
-        return _finish(workload, attempt, State.SUCCEEDED, "ended well, exit code 0", now)
     words = f"back in the queue: {wish.reason}"
     attempt = replace(attempt, state=State.STOPPED, reason=wish.reason)
     after = replace(workload, state=State.QUEUED, since=now, reason=words, attempt=attempt, stop=None, warned=False)
@@ -238,7 +248,8 @@ def _finish(workload: Workload, attempt: Attempt, state: State, reason: str, now
     policy = workload.spec.retry
     if state in (State.FAILED, State.LOST) and attempt.number <= policy.retries:
         pause = policy.pause_before(attempt.number)
-        words = f"retry {attempt.number} of {policy.retries} in {format_duration(pause)}: attempt {attempt.number} {state}, {reason}"
+        which = f"retry {attempt.number} of {policy.retries} in {format_duration(pause)}"
+        words = f"{which}: attempt {attempt.number} {state}, {reason}"
         after = replace(
             workload,
             state=State.HELD,

@@ -1,0 +1,80 @@
+"""Everything that can happen to a workload, and workloads in every situation: shared by the tests of the lifecycle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from commonage.domain.fleet import Lease
+from commonage.domain.ids import attempt_id
+from commonage.domain.lifecycle import (
+    Happening,
+    Leased,
+    Refused,
+    Released,
+    Sighted,
+    StopAsked,
+    TimeRunsOut,
+    Vanished,
+    step,
+)
+from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.workloads import RetryPolicy, State, StopCause, StopWish, Workload
+from commonage.testing import factories
+
+NOW = factories.NOW
+
+
+def lease_for(workload: Workload, at: float = NOW) -> Lease:
+    return factories.lease(attempt_id(workload.id, workload.attempts + 1), at=at)
+
+
+def wish(cause: StopCause = StopCause.USER, at: float = NOW) -> StopWish:
+    return StopWish("ann", at, cause, f"asked ({cause})")
+
+
+def sighted(attempt: str, seen: Seen, at: float = NOW + 1, exit_code: int | None = None) -> Sighted:
+    detail = "making its environment" if seen is Seen.STARTING else ""
+    return Sighted(Sighting(attempt, seen, at, "node-1", detail, exit_code=exit_code))
+
+
+def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
+    """By the words of docs/states.md; what names an attempt names the present one."""
+    attempt = workload.attempt.id if workload.attempt else attempt_id(workload.id, 1)
+    return {
+        "released": Released(),
+        "leased": Leased(lease_for(workload, at)),
+        "seen starting": sighted(attempt, Seen.STARTING, at),
+        "seen running": sighted(attempt, Seen.RUNNING, at),
+        "seen ended, exit code 0": sighted(attempt, Seen.ENDED, at, 0),
+        "seen ended, another code": sighted(attempt, Seen.ENDED, at, 1),
+        "seen ended, nobody knows how": sighted(attempt, Seen.ENDED, at),
+        "start refused": Refused(attempt, "it would not start"),
+        "vanished": Vanished(attempt, "it is gone"),
+        "stop: user, admin, dependency": StopAsked(wish(StopCause.USER, at)),
+        "stop: time limit": StopAsked(wish(StopCause.TIME_LIMIT, at)),
+        "stop: recall": StopAsked(wish(StopCause.RECALL, at)),
+        "time runs out": TimeRunsOut(60.0),
+    }
+
+
+def situations(retries: int = 0) -> dict[str, list[Workload]]:
+    """Workloads by the columns of docs/states.md."""
+    queued = factories.workload(State.QUEUED, retry=RetryPolicy(retries))
+    starting = step(queued, Leased(lease_for(queued)), NOW).workload
+    assert starting.attempt is not None
+    running = step(starting, sighted(starting.attempt.id, Seen.RUNNING, NOW), NOW).workload
+    lived = [starting, running]
+    return {
+        "held": [replace(queued, state=State.HELD)],
+        "queued": [queued],
+        "starting": [starting],
+        "running": [running],
+        "being stopped": [step(one, StopAsked(wish()), NOW).workload for one in lived],
+        "over its limit": [step(one, StopAsked(wish(StopCause.TIME_LIMIT)), NOW).workload for one in lived],
+        "recalled": [step(one, StopAsked(wish(StopCause.RECALL)), NOW).workload for one in lived],
+        "ended": [
+            replace(running, state=state, attempt=replace(running.attempt, state=state))  # type: ignore[type-var]
+            for state in State
+            if state.is_terminal
+        ],
+    }

@@ -1,0 +1,280 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.domain.happenings import NOW, happenings, lease_for, sighted, situations, wish
+
+from commonage.domain.events import EventKind
+from commonage.domain.ids import attempt_id
+from commonage.domain.lifecycle import (
+    Happening,
+    Leased,
+    Record,
+    Refused,
+    Released,
+    Sighted,
+    StartRun,
+    StopAsked,
+    StopRun,
+    TimeRunsOut,
+    Vanished,
+    step,
+)
+from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.workloads import Kind, RetryPolicy, State, StopCause, StopWish, Workload
+from commonage.testing import factories
+
+RANK = {State.STARTING: 0, State.RUNNING: 1}
+
+
+class Life(RuleBasedStateMachine):
+    """One workload to which anything happens in any order, at instants that only rise."""
+
+    @initialize(
+        retries=st.integers(0, 3),
+        kind=st.sampled_from(list(Kind)),
+        held=st.booleans(),
+        limit=st.none() | st.integers(1, 100),
+    )
+    def submit(self, retries: int, kind: Kind, held: bool, limit: int | None) -> None:
+        state = State.HELD if held else State.QUEUED
+        self.workload = factories.workload(state, kind=kind, retry=RetryPolicy(retries, 1.0), time_limit_s=limit)
+        self.now = NOW
+        self.recalls = 0
+
+    def happen(self, happening: Happening) -> None:
+        self.now += 1
+        before = self.workload
+        after = step(before, happening, self.now)
+        self.check(before, after.workload)
+        self.check_effects(before, happening, after.effects, after.workload)
+        self.workload = after.workload
+
+    def check(self, before: Workload, after: Workload) -> None:
+        assert (after.id, after.spec, after.submitted_at, after.version) == (
+            before.id, before.spec, before.submitted_at, before.version,
+        )  # fmt: skip
+        if before.state.is_terminal:
+            assert after == before
+        if before.state is not after.state:
+            assert after.since == self.now
+            assert after.reason
+        if before.attempt is not None and after.attempt is not None and before.attempt.id == after.attempt.id:
+            assert RANK.get(after.attempt.state, 2) >= RANK.get(before.attempt.state, 2)
+            if before.attempt.state.is_terminal:
+                assert after.attempt == before.attempt
+        elif after.attempt is not None:
+            assert after.attempt.number == before.attempts + 1
+            assert before.attempt is None or before.attempt.state.is_terminal
+        if before.stop is not None and before.stop.cause is not StopCause.RECALL:
+            assert after.stop == before.stop
+            assert after.state == before.state or after.state.is_terminal
+        if before.stop is not None and after.stop is None:
+            assert after.state is State.QUEUED
+            self.recalls += 1
+
+    @staticmethod
+    def check_effects(before: Workload, happening: Happening, effects: tuple[object, ...], after: Workload) -> None:
+        starts = [one for one in effects if isinstance(one, StartRun)]
+        stops = [one for one in effects if isinstance(one, StopRun)]
+        if starts:
+            assert isinstance(happening, Leased)
+            assert starts == [StartRun(happening.lease.attempt_id)]
+            assert after.attempt is not None
+            assert after.attempt.id == happening.lease.attempt_id
+        if isinstance(happening, Leased) and after != before:
+            assert starts
+        for one in stops:
+            present = before.attempt is not None and before.attempt.id == one.attempt_id
+            if isinstance(happening, StopAsked):
+                assert present
+                assert one.grace_s == before.spec.grace_s
+            else:  # what runs without being wished to
+                assert isinstance(happening, Sighted)
+                assert not present or before.attempt is None or before.attempt.state.is_terminal
+        if before.state is not after.state:
+            assert any(isinstance(one, Record) for one in effects)
+
+    @rule()
+    def released(self) -> None:
+        self.happen(Released())
+
+    @rule(ahead=st.integers(0, 2))
+    def leased(self, ahead: int) -> None:
+        name = attempt_id(self.workload.id, self.workload.attempts + ahead)
+        self.happen(Leased(factories.lease(name, at=self.now)))
+
+    @precondition(lambda self: self.workload.state is State.QUEUED)
+    @rule()
+    def leased_in_turn(self) -> None:
+        self.happen(Leased(lease_for(self.workload, self.now)))
+        assert self.workload.state is State.STARTING
+
+    @rule(
+        behind=st.integers(-1, 2),
+        seen=st.sampled_from(list(Seen)),
+        code=st.none() | st.integers(0, 255),
+        detail=st.sampled_from(["", "making its environment"]),
+        oom=st.booleans(),
+        ago=st.integers(0, 5),
+    )
+    def sighted(self, behind: int, seen: Seen, code: int | None, detail: str, oom: bool, ago: int) -> None:
+        name = attempt_id(self.workload.id, max(1, self.workload.attempts - behind))
+        self.happen(Sighted(Sighting(name, seen, self.now - ago, "n", detail, exit_code=code, oom=oom)))
+
+    @rule(behind=st.integers(0, 1), refused=st.booleans())
+    def given_up(self, behind: int, refused: bool) -> None:
+        name = attempt_id(self.workload.id, max(1, self.workload.attempts - behind))
+        self.happen(Refused(name, "no") if refused else Vanished(name, "gone"))
+
+    @rule(cause=st.sampled_from(list(StopCause)), reason=st.sampled_from(["", "enough"]))
+    def stop(self, cause: StopCause, reason: str) -> None:
+        self.happen(StopAsked(StopWish("ann", self.now, cause, reason)))
+
+    @rule()
+    def time_runs_out(self) -> None:
+        self.happen(TimeRunsOut(30.0))
+
+    @invariant()
+    def holds_together(self) -> None:
+        one = self.workload
+        if one.state.holds_lease:
+            assert one.attempt is not None
+            assert one.attempt.state is one.state
+        elif one.attempt is not None:
+            assert one.attempt.state.is_terminal
+            assert one.attempt.ended_at is not None
+        if one.state.waits:
+            assert one.stop is None
+        if one.not_before is not None:
+            assert one.state is State.HELD
+        assert one.attempts <= one.spec.retry.retries + 1 + self.recalls
+
+    @invariant()
+    def a_wish_to_stop_always_ends_it(self) -> None:
+        after = step(self.workload, StopAsked(wish(at=self.now)), self.now).workload
+        for _ in range(2):
+            if after.attempt is not None:
+                after = step(after, Vanished(after.attempt.id, "gone"), self.now).workload
+        assert after.state.is_terminal
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def running(**fields: object) -> Workload:
+    queued = factories.workload(State.QUEUED, **fields)
+    starting = step(queued, Leased(lease_for(queued)), NOW).workload
+    assert starting.attempt is not None
+    return step(starting, sighted(starting.attempt.id, Seen.RUNNING, NOW), NOW).workload
+
+
+def see(workload: Workload, seen: Seen, at: float = NOW + 10, code: int | None = None, **fields: object) -> Workload:
+    assert workload.attempt is not None
+    sighting = replace(Sighting(workload.attempt.id, seen, at, exit_code=code), **fields)  # type: ignore[arg-type]
+    return step(workload, Sighted(sighting), at).workload
+
+
+@pytest.mark.parametrize(
+    ("code", "oom", "detail", "reason"),
+    [
+        (0, False, "", "ended well, exit code 0"),
+        (3, False, "", "exit code 3"),
+        (127, False, "", "exit code 127: the command was not found in its environment"),
+        (143, False, "", "exit code 143: ended by signal 15"),
+        (137, True, "", "used more memory than it had asked for and was ended; ask for more"),
+        (1, False, "its environment cannot be made", "its environment cannot be made"),
+        (None, False, "", "its machine went away and nobody knows how it ended"),
+        (None, False, "the machine was restarted", "the machine was restarted"),
+    ],
+)
+def test_how_it_ended_in_words(code: int | None, oom: bool, detail: str, reason: str) -> None:
+    assert see(running(), Seen.ENDED, code=code, oom=oom, detail=detail).reason == reason
+
+
+def test_retries_pause_longer_each_time_and_then_it_is_final() -> None:
+    one = running(retry=RetryPolicy(2, 10.0))
+    pauses = []
+    while not one.state.is_terminal:
+        one = see(one, Seen.ENDED, code=1)
+        if one.state is State.HELD:
+            assert one.not_before is not None
+            pauses.append(one.not_before - one.since)
+            assert f"retry {one.attempts} of 2" in one.reason
+            one = step(one, Released(), NOW).workload
+            one = step(one, Leased(lease_for(one)), NOW).workload
+    assert pauses == [10.0, 20.0]
+    assert (one.state, one.attempts) == (State.FAILED, 3)
+
+
+def test_a_pause_is_an_hour_at_most() -> None:
+    assert RetryPolicy(100, 10.0).pause_before(100) == 3600.0
+    assert RetryPolicy(100, 0.0).pause_before(100) == 0.0
+
+
+def test_stopping_it_forbids_retries() -> None:
+    one = step(running(retry=RetryPolicy(5)), StopAsked(wish()), NOW).workload
+    assert see(one, Seen.ENDED, code=1).state is State.STOPPED
+
+
+def test_what_ended_well_before_its_time_limit_struck_has_succeeded() -> None:
+    """As after a night without a control plane: it wishes the end first and learns of the earlier one later."""
+    one = step(running(time_limit_s=60), StopAsked(wish(StopCause.TIME_LIMIT, NOW + 3600)), NOW + 3600).workload
+    assert see(one, Seen.ENDED, at=NOW + 30, code=0).state is State.SUCCEEDED
+    assert see(one, Seen.ENDED, at=NOW + 3601, code=0).state is State.TIMED_OUT
+
+
+def test_a_recalled_service_goes_back_even_if_it_ends_well_and_a_job_does_not() -> None:
+    for kind, state in ((Kind.SERVICE, State.QUEUED), (Kind.JOB, State.SUCCEEDED)):
+        one = step(running(kind=kind), StopAsked(wish(StopCause.RECALL)), NOW).workload
+        assert see(one, Seen.ENDED, code=0).state is state
+
+
+def test_a_user_may_stop_what_is_being_recalled() -> None:
+    one = step(running(), StopAsked(wish(StopCause.RECALL)), NOW).workload
+    asked = step(one, StopAsked(wish()), NOW)
+    assert [type(effect) for effect in asked.effects] == [Record, StopRun]
+    assert see(asked.workload, Seen.ENDED, code=143).state is State.STOPPED
+
+
+def test_a_second_wish_changes_nothing() -> None:
+    one = step(running(), StopAsked(wish()), NOW).workload
+    assert step(one, StopAsked(wish(StopCause.ADMIN)), NOW).effects == ()
+
+
+def test_a_late_comer_is_told_to_end() -> None:
+    one = see(running(retry=RetryPolicy(1)), Seen.ENDED, code=1)
+    late = Sighted(Sighting(attempt_id(one.id, 1), Seen.RUNNING, NOW))
+    assert step(one, late, NOW).effects == (StopRun(attempt_id(one.id, 1), 0),)
+
+
+def test_repeated_sightings_write_nothing() -> None:
+    for name, workloads in situations().items():
+        for one in workloads:
+            for words in ("seen starting", "seen running"):
+                once = step(one, happenings(one)[words], NOW + 1).workload
+                again = step(once, happenings(one)[words], NOW + 2)
+                assert again.workload is once, f"{words} twice when {name}"
+
+
+def test_it_is_warned_once_in_each_attempt() -> None:
+    one = step(running(), TimeRunsOut(60.0), NOW)
+    assert one.effects == (Record(EventKind.WARNING, "its time limit ends it in 1 min"),)
+    assert step(one.workload, TimeRunsOut(59.0), NOW).effects == ()
+
+
+def test_what_waits_ends_at_once() -> None:
+    one = step(factories.workload(State.QUEUED), StopAsked(StopWish("ann", NOW)), NOW)
+    assert (one.workload.state, one.workload.reason) == (State.STOPPED, "stopped by ann before it started")
+    assert [type(effect) for effect in one.effects] == [Record]
+
+
+def test_deadlines() -> None:
+    one = running(time_limit_s=60)
+    assert one.deadline == NOW + 60
+    assert running().deadline is None
+    assert see(one, Seen.ENDED, code=0).deadline is None
+    assert factories.workload(State.QUEUED, time_limit_s=60).deadline is None
