@@ -1,7 +1,7 @@
 """`commonage bench sessions`: from asking for a session to its answering, beside JupyterHub's own local spawner.
 
-Both hubs run the same sessions (the same environment's `jupyterhub-singleuser`, the same options) behind the same kind of
-proxy, in turn on the same machine, and are asked in the same way, through the hub's API.
+Both hubs run the same sessions (the same environment's `jupyterhub-singleuser`) behind the same kind of proxy, in turn
+on the same machine, and are asked in the same way, through the hub's API.
 """
 
 from __future__ import annotations
@@ -160,5 +160,7 @@ async def _until_ready(client: httpx2.AsyncClient, hub: Hub, user: str) -> float
 async def _until_gone(client: httpx2.AsyncClient, user: str) -> None:
     await client.delete(f"/users/{user}/server")
     give_up = time.perf_counter() + 60
-    while (await client.get(f"/users/{user}")).json()["servers"] and time.perf_counter() < give_up:
+    while time.perf_counter() < give_up:
+        if not (await client.get(f"/users/{user}")).json()["servers"]:
+            return
         await asyncio.sleep(0.1)
