@@ -50,7 +50,7 @@ def shell_command(behaviour: Behaviour) -> tuple[str, ...]:
         lines.append("trap '' TERM")
     elif behaviour.on_term_exit is not None:
         # `wait` returns at the signal, a foreground sleep would not.
-        lines.append(f"trap 'kill $sleeper; exit {behaviour.on_term_exit}' TERM")
+        lines.append(f"trap 'kill $sleeper 2>/dev/null; exit {behaviour.on_term_exit}' TERM")
     if behaviour.leaves_child:
         lines.append("""(trap '' TERM; exec setsid sh -c 'echo "child $$"; exec sleep 300') &""")
     lines += [f"printf '%s\\n' '{_quoted(text)}'" for text in behaviour.prints]

@@ -131,6 +131,13 @@ class FakeEngine:
         """Sight it once more in `watch`, though nothing changed."""
         self._tell(self.world.runs[attempt_id].sighting(self._clock.now()))
 
+    def processes(self, attempt_id: str) -> int:
+        """How many processes it has now: its own and the child that it left."""
+        run = self.world.runs.get(attempt_id)
+        if run is None or run.gone or run.seen(self._clock.now()) is not Seen.RUNNING:
+            return 0
+        return 2 if run.behaviour.leaves_child else 1
+
     # --- the port -----------------------------------------------------------------------------------------
 
     @property

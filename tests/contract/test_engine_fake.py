@@ -1,0 +1,304 @@
+"""The engine contract on the fake engine, and on fakes that are broken on purpose: each of those must be found out."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from commonage.domain.environments import Environment
+from commonage.domain.errors import CommonageError, EngineFailure
+from commonage.domain.fleet import NodeReport
+from commonage.domain.sightings import LogLine, Measurement, Order, Seen, Sighting
+from commonage.testing.behaviour import TERMINATED, Behaviour
+from commonage.testing.engine_contract import EngineContract
+from commonage.testing.engine_rig import EngineRig, Orders
+from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fake_engine import FakeEngine, FakeWorld
+
+NODE = NodeReport("node-1", 8000, 16384)
+
+
+class FakeRig(EngineRig):
+    """A fake engine, its world, and the behaviours behind the commands that were asked for."""
+
+    def __init__(self, make: type[FakeEngine] = FakeEngine) -> None:
+        self.clock = FakeClock()
+        self.world = FakeWorld()
+        self._make = make
+        self._behaviours: dict[tuple[str, ...], Behaviour] = {}
+        self._engine: FakeEngine | None = None
+        self.orders = Orders(Environment("base", "Base"), NODE.name, self._command, self.clock.now)
+        self.broken_environment = Environment("broken", "Cannot be")
+
+    def _command(self, behaviour: Behaviour) -> tuple[str, ...]:
+        command = ("act", str(len(self._behaviours)))
+        self._behaviours[command] = replace(behaviour, start_delay_s=behaviour.start_delay_s or 0.02)
+        if self._engine is not None:
+            self._engine.behave(self._behaviours[command], command=command)
+        return command
+
+    async def engine(self) -> FakeEngine:
+        if self._engine is None:
+            self._engine = self._make("site", [NODE], self.clock, world=self.world)
+            self._engine.broken_environments["broken"] = "no such package"
+            for command, behaviour in self._behaviours.items():
+                self._engine.behave(behaviour, command=command)
+            await self._engine.open()
+        return self._engine
+
+    async def restart(self) -> FakeEngine:
+        if self._engine is not None:
+            await self._engine.close()
+        self._engine = None
+        return await self.engine()
+
+    async def pass_time(self, seconds: float) -> None:
+        await self.clock.advance(seconds)
+
+    async def processes(self, attempt: str) -> int:
+        return (await self.engine()).processes(attempt)
+
+
+class TestFakeEngine(EngineContract):
+    @pytest.fixture
+    def rig(self) -> EngineRig:
+        return FakeRig()
+
+
+# --- broken on purpose ----------------------------------------------------------------------------------------
+
+
+class StartsTwice(FakeEngine):
+    async def start(self, order: Order) -> None:
+        known = order.attempt_id in self.world.runs
+        await super().start(order)
+        if known:
+            self.say(order.attempt_id, "here")
+
+
+class StartsAgainWhatEnded(FakeEngine):
+    async def start(self, order: Order) -> None:
+        run = self.world.runs.get(order.attempt_id)
+        if run is not None and run.seen(self._clock.now()) is Seen.ENDED:
+            del self.world.runs[order.attempt_id]
+        await super().start(order)
+
+
+class StartsAgainWhatIsForgotten(FakeEngine):
+    async def forget(self, attempt_id: str) -> None:
+        await super().forget(attempt_id)
+        self.world.runs.pop(attempt_id, None)
+
+
+class RunsWhatWasStopped(FakeEngine):
+    async def stop(self, attempt_id: str, grace_s: float) -> None:
+        if attempt_id in self.world.runs:
+            await super().stop(attempt_id, grace_s)
+
+
+class ForgetsAtRestart(FakeEngine):
+    async def open(self) -> None:
+        self.world.runs.clear()
+
+
+class LosesExitCodesAtRestart(FakeEngine):
+    async def open(self) -> None:
+        for run in self.world.runs.values():
+            run.behaviour = replace(run.behaviour, exit_code=None)
+
+
+class LosesExitCodes(FakeEngine):
+    async def sightings(self) -> Sequence[Sighting]:
+        return [
+            replace(sighting, exit_code=0 if sighting.exit_code else sighting.exit_code)
+            for sighting in await super().sightings()
+        ]
+
+
+class EndsAllAtClose(FakeEngine):
+    async def close(self) -> None:
+        for attempt in self.world.runs:
+            self.end(attempt)
+
+
+class StopKillsTheNeighbour(FakeEngine):
+    async def stop(self, attempt_id: str, grace_s: float) -> None:
+        for attempt in list(self.world.runs):
+            await super().stop(attempt, grace_s)
+
+
+class GivesNoGrace(FakeEngine):
+    async def stop(self, attempt_id: str, grace_s: float) -> None:
+        await super().stop(attempt_id, 0)
+
+
+class NeverUsesForce(FakeEngine):
+    async def stop(self, attempt_id: str, grace_s: float) -> None:
+        await super().stop(attempt_id, 1e9)
+
+
+class DoesNotAsk(FakeEngine):
+    async def stop(self, attempt_id: str, grace_s: float) -> None:
+        await super().stop(attempt_id, grace_s)
+        run = self.world.runs.get(attempt_id)
+        if run is not None and run.cut_code is not None:
+            run.cut_code = TERMINATED
+
+
+class LeavesChildren(FakeEngine):
+    def processes(self, attempt_id: str) -> int:
+        run = self.world.runs.get(attempt_id)
+        return max(super().processes(attempt_id), int(run is not None and run.behaviour.leaves_child))
+
+
+class DoesNotKnowTheUnknown(FakeEngine):
+    async def stop(self, attempt_id: str, grace_s: float) -> None:
+        if attempt_id not in self.world.runs:
+            raise EngineFailure("unknown")
+        await super().stop(attempt_id, grace_s)
+
+
+class GoesBack(FakeEngine):
+    async def sightings(self) -> Sequence[Sighting]:
+        found = await super().sightings()
+        self.polls = getattr(self, "polls", 0) + 1
+        return [replace(sighting, seen=Seen.STARTING) if self.polls % 7 == 0 else sighting for sighting in found]
+
+
+class TellsOneWatcher(FakeEngine):
+    def _tell(self, sighting: Sighting) -> None:
+        for queue in self._watchers[:1]:
+            queue.append(sighting)
+        self._changed.set()
+
+
+class ForgetsLogs(FakeEngine):
+    async def forget(self, attempt_id: str) -> None:
+        await super().forget(attempt_id)
+        self.world.logs.pop(attempt_id, None)
+
+
+class NeverForgets(FakeEngine):
+    async def forget(self, attempt_id: str) -> None:
+        return None
+
+
+class ForgetsWhatRuns(FakeEngine):
+    async def forget(self, attempt_id: str) -> None:
+        if attempt_id in self.world.runs:
+            self.world.runs[attempt_id].forgotten = True
+
+
+class TailsOneTooMany(FakeEngine):
+    def logs(self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False) -> Any:
+        return super().logs(attempt_id, offset=offset, tail=None if tail is None else tail + 1, follow=follow)
+
+
+class IgnoresOffsets(FakeEngine):
+    def logs(self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False) -> Any:
+        return super().logs(attempt_id, tail=tail, follow=follow)
+
+
+class FollowsForEver(FakeEngine):
+    async def logs(
+        self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        async for line in super().logs(attempt_id, offset=offset, tail=tail, follow=follow):
+            yield line
+        while follow:
+            await self._clock.sleep(1)
+
+
+class GivesOnePortToAll(FakeEngine):
+    async def start(self, order: Order) -> None:
+        self.world.next_port = 20_000
+        await super().start(order)
+
+
+class LosesSecrets(FakeEngine):
+    async def start(self, order: Order) -> None:
+        await super().start(replace(order, secrets=()))
+
+
+class LetsUsersBeOthers(FakeEngine):
+    async def start(self, order: Order) -> None:
+        await super().start(replace(order, owner=dict(order.variables).get("COMMONAGE_USER", order.owner)))
+
+
+class DoesNotSeeOom(FakeEngine):
+    async def sightings(self) -> Sequence[Sighting]:
+        return [replace(sighting, oom=False) for sighting in await super().sightings()]
+
+
+class MeasuresTheDead(FakeEngine):
+    async def measure(self) -> Sequence[Measurement]:
+        return [run.measurement(self._clock.now()) for run in self.world.runs.values()]
+
+
+class SwallowsBrokenEnvironments(FakeEngine):
+    async def prepare(self, environment: Environment) -> None:
+        try:
+            await super().prepare(environment)
+        except EngineFailure:
+            return
+
+
+class GivesNoReason(FakeEngine):
+    async def sightings(self) -> Sequence[Sighting]:
+        return [replace(sighting, detail="") for sighting in await super().sightings()]
+
+
+class HasNoNodes(FakeEngine):
+    async def nodes(self) -> Sequence[NodeReport]:
+        return []
+
+
+BROKEN = {
+    StartsTwice: "test_starting_twice_is_starting_once",
+    StartsAgainWhatEnded: "test_starting_again_after_a_restart_starts_nothing",
+    StartsAgainWhatIsForgotten: "test_starting_again_what_was_forgotten_starts_nothing",
+    RunsWhatWasStopped: "test_what_was_stopped_before_its_start_never_runs",
+    ForgetsAtRestart: "test_a_restart_finds_what_runs",
+    LosesExitCodesAtRestart: "test_a_restart_finds_what_ended",
+    LosesExitCodes: "test_exit_codes_are_the_programs_own",
+    EndsAllAtClose: "test_a_restart_finds_what_runs",
+    StopKillsTheNeighbour: "test_a_stop_leaves_the_neighbours_alone",
+    GivesNoGrace: "test_a_program_that_does_not_care_is_killed_after_the_grace",
+    NeverUsesForce: "test_a_program_that_does_not_care_is_killed_after_the_grace",
+    DoesNotAsk: "test_a_program_may_end_in_its_own_way_within_the_grace",
+    LeavesChildren: "test_children_that_ran_away_end_with_their_program",
+    DoesNotKnowTheUnknown: "test_unknown_attempts_are_no_error",
+    GoesBack: "test_sightings_never_go_back",
+    TellsOneWatcher: "test_all_watchers_are_told",
+    ForgetsLogs: "test_what_is_forgotten_is_not_sighted_but_its_log_stays",
+    NeverForgets: "test_what_is_forgotten_is_not_sighted_but_its_log_stays",
+    ForgetsWhatRuns: "test_what_runs_cannot_be_forgotten",
+    TailsOneTooMany: "test_logs_are_read_whole_from_a_byte_and_from_the_end",
+    IgnoresOffsets: "test_logs_are_read_whole_from_a_byte_and_from_the_end",
+    FollowsForEver: "test_following_a_log_ends_with_the_attempt",
+    GivesOnePortToAll: "test_ports_are_given_and_told",
+    LosesSecrets: "test_variables_and_secrets_arrive",
+    LetsUsersBeOthers: "test_variables_and_secrets_arrive",
+    DoesNotSeeOom: "test_too_much_memory_is_told_apart_from_a_failure",
+    MeasuresTheDead: "test_what_runs_is_measured",
+    SwallowsBrokenEnvironments: "test_an_environment_that_cannot_be_prepared_says_why",
+    GivesNoReason: "test_an_attempt_in_a_broken_environment_fails_with_the_reason",
+    HasNoNodes: "test_nodes_say_what_they_have",
+}
+
+
+def _is_found_out(make: type[FakeEngine], name: str) -> bool:
+    """True if this test of the contract fails on such an engine; in a loop of its own, for it may leave tasks."""
+    try:
+        asyncio.run(getattr(EngineContract(), name)(FakeRig(make)))
+    except (AssertionError, CommonageError, LookupError, pytest.fail.Exception):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("make", BROKEN, ids=lambda make: make.__name__)
+def test_the_contract_bites(make: type[FakeEngine]) -> None:
+    assert not _is_found_out(FakeEngine, BROKEN[make])
+    assert _is_found_out(make, BROKEN[make])
