@@ -1,0 +1,335 @@
+"""What every store must keep when it is read: lists, pages, counts, events, usage. Part of `store_contract`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.usage import Usage
+from commonage.domain.workloads import Attempt, Kind, State, Workload
+from commonage.ports.store import Batch, Filter, Store
+from commonage.testing import factories as make
+
+some_examples: Final = settings(
+    max_examples=25,
+    deadline=None,
+    # The store is the same for all examples of a test, and grows: each example looks after its own.
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+_NAMES = [
+    "train",
+    "Train-2",
+    "100%",
+    "100 percent",
+    "a_b",
+    "axb",
+    "a%b",
+    "a\\b",
+    "[ab]",
+    "Straße",
+    "naïve 🦆",
+    "ÉTÉ",
+    "'; --",
+]
+_NODES = ["gpu-1", "gpu-2", "ÿ"]
+_BROKEN_CURSORS = [
+    "",
+    "x",
+    "0" * 13,
+    "0" * 13 + "-",
+    "0" * 13 + "-zzzzzzzz",
+    "-",
+    "é",
+    "\x00",
+    "0000000000000-00000000",
+    "a" * 10_000,
+]
+
+
+def a_crowd() -> list[Workload]:
+    """Some of every kind and state, of several owners, oldest first."""
+    made = []
+    states, kinds = list(State), list(Kind)
+    for number in range(90):
+        workload = make.workload(
+            states[number % len(states)],
+            kind=kinds[number % 7 % 3],
+            name=_NAMES[number % len(_NAMES)],
+            owner=["ann", "bob", "Ann", "élise"][number % 4],
+            tenant=["lab", "course"][number % 5 % 2],
+            environment=["python", "torch", "r"][number % 11 % 3],
+            array_id=None if number % 6 else make.workload_id()[:12] + "0",
+            submitted_at=make.NOW + number * 0.5,
+        )
+        if workload.attempt is not None:
+            lease = replace(workload.attempt.lease, node=_NODES[number % 3])
+            workload = replace(workload, attempt=replace(workload.attempt, lease=lease))
+        made.append(workload)
+    return made
+
+
+def fits(workload: Workload, which: Filter) -> bool:
+    """What a filter means, said plainly."""
+    spec = workload.spec
+    node = workload.attempt.lease.node if workload.attempt else None
+    text = None if which.text is None else which.text.casefold()
+    return all(
+        (
+            which.owner is None or spec.owner == which.owner,
+            which.tenant is None or spec.tenant == which.tenant,
+            which.kinds is None or spec.kind in which.kinds,
+            which.states is None or workload.state in which.states,
+            which.node is None or node == which.node,
+            which.array_id is None or spec.array_id == which.array_id,
+            which.environment is None or spec.environment == which.environment,
+            which.submitted_after is None or workload.submitted_at > which.submitted_after,
+            text is None or text in spec.name.casefold() or workload.id.startswith(text),
+        )
+    )
+
+
+_CROWD: Final = a_crowd()
+
+
+def filters() -> st.SearchStrategy[Filter]:
+    """Filters that find some of the crowd, all, or none."""
+
+    def maybe(*values: Any) -> st.SearchStrategy[Any]:
+        return st.none() | st.none() | st.sampled_from(values)
+
+    parts = [
+        "",
+        "t",
+        "TRAIN",
+        "%",
+        "_",
+        "\\",
+        "100%",
+        "ss",
+        "été",
+        "🦆",
+        "'",
+        "[",
+        "nothing",
+        _CROWD[3].id,
+        _CROWD[40].id[:9],
+    ]
+    return st.builds(
+        Filter,
+        owner=maybe("ann", "Ann", "élise", "nobody"),
+        tenant=maybe("lab", "course", "none"),
+        kinds=st.none() | st.sets(st.sampled_from(Kind)) | st.lists(st.sampled_from(Kind)),
+        states=st.none() | st.sets(st.sampled_from(State)),
+        node=maybe(*_NODES, "none"),
+        array_id=maybe(*{each.spec.array_id for each in _CROWD if each.spec.array_id}, "none"),
+        environment=maybe("python", "torch", "none"),
+        text=maybe(*parts),
+        submitted_after=maybe(make.NOW - 1, make.NOW + 10, make.NOW + 44.5, 4e9),
+    )
+
+
+async def walk(store: Store, which: Filter, limit: int) -> list[Workload]:
+    """Every page of a list."""
+    found: list[Workload] = []
+    cursor = None
+    while True:
+        page = await store.workloads(which, limit=limit, cursor=cursor)
+        assert len(page.items) <= limit
+        found += page.items
+        if page.next_cursor is None:
+            return found
+        assert len(page.items) == limit
+        cursor = page.next_cursor
+
+
+Held = tuple[Workload, list[Attempt]]
+"""A workload, and every try at running it."""
+
+
+@st.composite
+def _users_of_machines(draw: st.DrawFn) -> list[Held]:
+    """Work of two new owners, held at whole seconds from 0 to 50."""
+    owners = [f"ann-{make.workload_id()}", f"bob-{make.workload_id()}"]
+    return [_use(draw, draw(st.sampled_from(owners))) for _ in range(draw(st.integers(1, 5)))]
+
+
+def _use(draw: st.DrawFn, owner: str) -> Held:
+    workload = make.workload(
+        owner=owner,
+        tenant=draw(st.sampled_from(["lab", "course"])),
+        environment=draw(st.sampled_from(["python", "torch"])),
+    )
+    tries = []
+    for number in range(1, draw(st.integers(0, 3)) + 1):
+        shares = [
+            make.share(memory_mib=draw(st.integers(0, make.CARD_MIB)), compute_milli=draw(st.integers(0, 1000)))
+            for _ in range(draw(st.integers(0, 2)))
+        ]
+        attempt = make.attempt(workload.id, number)
+        lease = replace(
+            attempt.lease,
+            at=float(draw(st.integers(0, 50))),
+            shares=tuple(shares),
+            cpus_milli=draw(st.integers(0, 64_000)),
+            memory_mib=draw(st.integers(0, 2**20)),
+        )
+        ended = draw(st.none() | st.integers(0, 50))
+        tries.append(replace(attempt, lease=lease, ended_at=None if ended is None else float(ended)))
+    return workload, tries
+
+
+@pytest.mark.anyio
+class StoreReadingContract:
+    """Reading: in order, complete, and only what was asked for."""
+
+    async def test_live_are_those_that_have_not_ended_oldest_first(self, store: Store) -> None:
+        crowd = a_crowd()
+        await store.commit(Batch(crowd[::2]))
+        await store.commit(Batch(crowd[1::2]))
+        assert await store.live() == [each for each in crowd if not each.state.is_terminal]
+        assert await store.last_workload_id() == crowd[-1].id
+
+    @settings(some_examples, max_examples=100)
+    @given(which=filters(), limit=st.integers(1, 100))
+    async def test_lists_and_counts_hold_what_the_filter_says(self, store: Store, which: Filter, limit: int) -> None:
+        if await store.last_workload_id() is None:
+            await store.commit(Batch(_CROWD))
+        wanted = [each for each in reversed(_CROWD) if fits(each, which)]
+        assert await walk(store, which, limit) == wanted
+        counts = {state: len([each for each in wanted if each.state is state]) for state in State}
+        assert await store.count(which) == {state: number for state, number in counts.items() if number}
+
+    async def test_pages_have_no_gaps_while_others_insert(self, store: Store) -> None:
+        before = [make.workload() for _ in range(25)]
+        await store.commit(Batch(before))
+        seen: list[str] = []
+        cursor = None
+        while True:
+            page = await store.workloads(Filter(owner="ann"), limit=4, cursor=cursor)
+            seen += [each.id for each in page.items]
+            await store.commit(Batch([make.workload() for _ in range(3)]))
+            if page.next_cursor is None:
+                break
+            cursor = page.next_cursor
+        assert seen == [each.id for each in reversed(before)]
+
+    async def test_last_page_says_so(self, store: Store) -> None:
+        await store.commit(Batch([make.workload() for _ in range(6)]))
+        first = await store.workloads(Filter(), limit=3)
+        assert first.next_cursor is not None
+        second = await store.workloads(Filter(), limit=3, cursor=first.next_cursor)
+        assert len(second.items) == 3
+        assert second.next_cursor is None
+
+    @pytest.mark.parametrize("cursor", _BROKEN_CURSORS, ids=range(len(_BROKEN_CURSORS)))
+    async def test_broken_cursor_is_refused(self, store: Store, cursor: str) -> None:
+        with pytest.raises(InvalidInput) as caught:
+            await store.workloads(Filter(), limit=3, cursor=cursor)
+        assert caught.value.problem_code == "invalid-cursor"
+        assert len(caught.value.message) < 300
+
+    async def test_cursor_of_another_list_is_refused(self, store: Store) -> None:
+        await store.commit(Batch([make.workload() for _ in range(6)]))
+        states = [State.QUEUED, State.RUNNING]
+        page = await store.workloads(Filter(owner="ann", states=states), limit=3)
+        cursor = page.next_cursor
+        for other in (Filter(), Filter(owner="ann"), Filter(owner="bob", states=states), Filter(tenant="ann")):
+            with pytest.raises(InvalidInput):
+                await store.workloads(other, limit=3, cursor=cursor)
+        same = Filter(owner="ann", states={*reversed(states)})
+        assert len((await store.workloads(same, limit=3, cursor=cursor)).items) == 3
+
+    async def test_tries_are_given_oldest_first(self, store: Store) -> None:
+        workload = make.workload()
+        await store.commit(Batch([workload]))
+        tries = []
+        for number in range(1, 13):
+            begun = make.attempt(workload.id, number, State.STARTING)
+            workload = make.changed(workload, state=State.STARTING, attempt=begun)
+            await store.commit(Batch(updates=[workload]))
+            ended = make.attempt(workload.id, number, State.FAILED, reason=f"no {number}")
+            workload = make.changed(workload, state=State.HELD, attempt=ended)
+            await store.commit(Batch(updates=[workload]))
+            tries.append(ended)
+        assert await store.attempts(workload.id) == tries
+        assert (await store.workload(workload.id)).attempt == tries[-1]
+
+    # --- events ---
+
+    async def test_events_are_given_in_order(self, store: Store) -> None:
+        anns, bobs = make.workload(), make.workload(State.RUNNING, owner="bob")
+        told = [make.event(seq, of, message=f"ü {seq}") for seq, of in enumerate([anns, bobs, None] * 5, start=1)]
+        await store.commit(Batch([anns, bobs], events=told[10:]))
+        await store.commit(Batch(events=told[:10]))
+        assert await store.events() == told
+        assert await store.last_event_seq() == 15
+        assert await store.events(after=13) == told[13:]
+        assert await store.events(limit=2) == told[:2]
+        assert await store.events(after=4, limit=3) == told[4:7]
+        assert await store.events(workload_id=anns.id) == told[0::3]
+        assert await store.events(owner="bob", after=2) == told[4::3]
+        assert await store.events(owner="bob", workload_id=anns.id) == []
+        assert await store.events(after=15) == []
+        assert await store.events(after=10**30) == []
+        assert await store.events(after=-(10**30)) == told
+
+    # --- usage ---
+
+    @settings(some_examples, max_examples=60)
+    @given(crowd=_users_of_machines(), since=st.integers(-5, 60), until=st.integers(-5, 60))
+    async def test_usage_is_what_was_held_within_the_window(
+        self, store: Store, crowd: list[Held], since: int, until: int
+    ) -> None:
+        for workload, tries in crowd:
+            await store.commit(Batch([workload]))
+            for version, attempt in enumerate(tries, start=2):
+                await store.commit(Batch(updates=[replace(workload, attempt=attempt, version=version)]))
+        for owner in {workload.spec.owner for workload, _ in crowd}:
+            theirs = [(workload, tries) for workload, tries in crowd if workload.spec.owner == owner]
+            for by in ("owner", "tenant", "workload", "environment"):
+                found = await store.usage(since=since, until=until, by=by, owner=owner)
+                _same(found, _second_by_second(theirs, since, until, by))
+        workload, tries = crowd[0]
+        found = await store.usage(since=since, until=until, by="owner", workload_id=workload.id)
+        _same(found, _second_by_second([(workload, tries)], since, until, "owner"))
+
+    async def test_usage_of_everybody_is_in_order(self, store: Store) -> None:
+        crowd = [make.workload(State.SUCCEEDED, owner=owner) for owner in ("zoe", "Ann", "élise", "ann", "Ann")]
+        await store.commit(Batch(crowd))
+        found = await store.usage(since=make.NOW, until=make.NOW + 5, by="owner")
+        assert [(each.subject, each.workloads) for each in found] == [("Ann", 2), ("ann", 1), ("zoe", 1), ("élise", 1)]
+        assert found[0].cpu_h == pytest.approx(2 * 5 / 3600)
+
+
+def _second_by_second(crowd: Iterable[Held], since: int, until: int, by: str) -> dict[str, Usage]:
+    """Usage the long way round: look at every second of the window who holds what."""
+    sums: dict[str, list[float]] = {}
+    who: dict[str, set[str]] = {}
+    for workload, tries in crowd:
+        subject = workload.id if by == "workload" else getattr(workload.spec, by)
+        for attempt in tries:
+            for second in range(since, until):
+                if attempt.lease.at <= second and (attempt.ended_at is None or second < attempt.ended_at):
+                    held = sums.setdefault(subject, [0.0] * 4)
+                    who.setdefault(subject, set()).add(workload.id)
+                    held[0] += sum(share.memory_mib for share in attempt.lease.shares) / 1024 / 3600
+                    held[1] += sum(share.compute_milli for share in attempt.lease.shares) / 1000 / 3600
+                    held[2] += attempt.lease.cpus_milli / 1000 / 3600
+                    held[3] += attempt.lease.memory_mib / 1024 / 3600
+    return {subject: Usage(subject, len(who[subject]), *held) for subject, held in sums.items()}
+
+
+def _same(found: Iterable[Usage], wanted: dict[str, Usage]) -> None:
+    assert [each.subject for each in found] == sorted(wanted)
+    for each in found:
+        other = wanted[each.subject]
+        assert each.workloads == other.workloads
+        for name in ("gpu_gib_h", "gpu_h", "cpu_h", "memory_gib_h"):
+            assert getattr(each, name) == pytest.approx(getattr(other, name), rel=1e-6, abs=1e-9)

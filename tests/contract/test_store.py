@@ -1,0 +1,45 @@
+"""The contract of the store, on every store there is."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from commonage.ports.store import Store
+from commonage.store.sql_store import SqlStore
+from commonage.store.upgrade import upgrade
+from commonage.store.urls import sqlite_url
+from commonage.testing.memory_store import MemoryStore
+from commonage.testing.store_contract import StoreContract
+
+pytestmark = pytest.mark.anyio
+
+
+class TestMemoryStore(StoreContract):
+    @pytest.fixture
+    async def store(self) -> AsyncIterator[Store]:
+        store = MemoryStore()
+        await store.open()
+        yield store
+
+
+class TestSqlite(StoreContract):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[Store]:
+        url = sqlite_url(tmp_path / "commonage.db")
+        await upgrade(url)
+        store = SqlStore(url)
+        await store.open()
+        yield store
+        await store.close()
+
+
+@pytest.mark.needs("postgresql")
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    async def store(self, postgres_url: str) -> AsyncIterator[Store]:
+        await upgrade(postgres_url)
+        store = SqlStore(postgres_url)
+        await store.open()
+        yield store
+        await store.close()
