@@ -199,7 +199,7 @@ def session(id: str, body: dict[str, Any]) -> dict[str, Any]:
         "key": body["key"],
         "tenant": "default",
         "environment": body.get("environment", "notebook"),
-        "command": body["command"],
+        "command": [],
         "request": {"cpus_milli": 1000, "memory_mib": 1024, "gpus": None, "text": ""},
         "state": "queued",
         "reason": "",

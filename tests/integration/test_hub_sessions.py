@@ -85,13 +85,36 @@ async def test_what_is_submitted(here: Installation, user: str) -> None:
         "memory": "4GiB",
         "time": "8h",
     }
-    assert body["command"][0] == "jupyterhub-singleuser"
+    assert "command" not in body
     assert body["variables"]["JUPYTERHUB_SERVICE_URL"] == f"http://127.0.0.1:{{port}}/user/{user}/big-one/"
     assert set(body["secrets"]) == {"JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN", "COMMONAGE_TOKEN"}
     assert body["secrets"]["COMMONAGE_TOKEN"] not in json.dumps(body["variables"])
     inside = await here.identity.whois(body["secrets"]["COMMONAGE_TOKEN"])
     assert inside is not None
     assert (inside.name, inside.scopes) == (user, {Scope.READ, Scope.SUBMIT})
+
+
+async def test_what_the_control_plane_adds_counts_only_from_itself(here: Installation, user: str) -> None:
+    extras = {"key": "mine-1", "tenant": "physics", "priority": 5, "variables": {"A": "1", "JUPYTERHUB_USER": "root"}}
+    body = here.control.bodies[await started(here, user, **extras)]
+    assert (body["key"], body["tenant"], body["priority"]) == ("mine-1", "physics", 5)
+    assert (body["variables"]["A"], body["variables"]["JUPYTERHUB_USER"]) == ("1", user)
+    await here.identity.stop_session(user, "")
+    await until(lambda: gone(here, user))
+    async with here.browser() as browser:
+        await here.sign_in(browser, user, here.secrets.users_password)
+        token = (await browser.get("/hub/home")).text.partition('xsrf_token: "')[2].partition('"')[0]
+        number = len(here.control.sessions) + 1
+        for options in (extras, None):  # by the user's own request, and by starting again as it was
+            headers = {"X-XSRFToken": token or browser.cookies["_xsrf"], "Referer": f"{here.url}/hub/home"}
+            await browser.post(f"/hub/api/users/{user}/server", json=options, headers=headers)
+            body = here.control.bodies[await here.control.submitted(number)]
+            assert body["key"].startswith("hub-")
+            assert not {"tenant", "priority"} & set(body)
+            assert "A" not in body["variables"]
+            await here.identity.stop_session(user, "")
+            await until(lambda: gone(here, user))
+            number += 1
 
 
 async def test_reached_through_the_proxy_and_gone_after_stop(here: Installation, user: str) -> None:

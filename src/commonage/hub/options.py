@@ -14,6 +14,9 @@ from commonage.wire.platform import LaunchOptions
 
 # The fields of `SubmitIn` that a session's owner chooses, by the same names everywhere: form, query, API, portal.
 CHOICES = ("environment", "cpus", "memory", "gpus", "time")
+# Those that the control plane adds when it has the hub start a session. It has checked that the owner may have them;
+# from anybody else, and from the options of an earlier start, they count for nothing.
+EXTRAS = ("key", "tenant", "priority", "variables")
 
 _templates = jinja2.Environment(
     loader=jinja2.PackageLoader("commonage.hub"),
@@ -29,15 +32,16 @@ def read_options(given: Mapping[str, Any]) -> dict[str, str]:
 
     A form and a query give lists of strings, the API strings and numbers.
     """
-    unknown = sorted(set(given) - set(CHOICES))
+    unknown = sorted(set(given) - {*CHOICES, *EXTRAS})
     if unknown:
         raise ValueError(f"a session has no option {', '.join(unknown)}; there are {', '.join(CHOICES)}")
     options: dict[str, str] = {}
-    for name, value in given.items():
+    for name in CHOICES:
+        value = given.get(name)
         if isinstance(value, Sequence) and not isinstance(value, str):
             if len(value) > 1:
                 raise ValueError(f"{name} was given {len(value)} times; give it once")
-            value = value[0] if value else None  # noqa: PLW2901 - the one in the list is what was given
+            value = value[0] if value else None
         if value is None or value == "":
             continue
         if isinstance(value, bool) or not isinstance(value, str | int | float):

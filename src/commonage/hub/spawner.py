@@ -13,15 +13,17 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from jupyterhub import orm
 from jupyterhub.spawner import Spawner, SpawnException
 from jupyterhub.utils import url_escape_path, url_path_join
 from pydantic import ValidationError
 from traitlets import Unicode, default
 
 from commonage.hub.following import Follower, SessionEnded, Steps
-from commonage.hub.options import read_options, render_apology, render_form
+from commonage.hub.options import EXTRAS, read_options, render_apology, render_form
 from commonage.sdk.asynchronous import AsyncClient
 from commonage.sdk.errors import ApiError
+from commonage.wire.hub import SERVICE_NAME
 from commonage.wire.workloads import TERMINAL_STATES, SubmitIn, WorkloadOut
 
 _LIVE = ("held", "queued", "starting", "running")
@@ -171,8 +173,10 @@ class CommonageSpawner(Spawner):
         return client
 
     @property
-    def _session_name(self) -> str:
-        return self.name or "default"
+    def _asked_by_control(self) -> bool:
+        """True if the request to start is the control plane's own, not a user's."""
+        asker = getattr(self.handler, "current_user", None)
+        return isinstance(asker, orm.Service) and asker.name == SERVICE_NAME
 
     async def _follow(self) -> str:
         return await Follower(self._client, self.workload_id, self._steps.add).until_it_answers()
@@ -197,7 +201,7 @@ class CommonageSpawner(Spawner):
     async def _stop_leftovers(self) -> None:
         """End what the hub no longer knows of under this name (its database was put back, say): nobody can reach it."""
         async for workload in self._client.workloads(owner=self.user.name, kind="session", state=_LIVE):
-            if workload.name == self._session_name:
+            if workload.name == self.name:
                 await self._end(workload.id, "replaced by a new session of the same name")
 
     async def _end(self, workload_id: str, reason: str) -> None:
@@ -210,23 +214,28 @@ class CommonageSpawner(Spawner):
 
     def _ask(self) -> SubmitIn:
         """The submission, from the options and what a Jupyter server needs to know of its hub."""
-        options = _options(self.user_options or {})
+        given = self.user_options or {}
+        options: dict[str, Any] = _options(given)
+        if self._asked_by_control:
+            options |= {name: given[name] for name in EXTRAS if name in given}
         environment = {name: str(value) for name, value in self.get_env().items() if value is not None}
         environment["JUPYTERHUB_SERVICE_URL"] = f"http://{self.session_ip}:{{port}}{self.server.base_url}"
         environment["COMMONAGE_URL"] = self.api_url
+        fields = {
+            "kind": "session",
+            "name": self.name,  # "" for the default one; with no command, it runs the environment's own Jupyter server
+            "owner": self.user.name,
+            "key": f"hub-{secrets.token_hex(16)}",
+            # The same token serves `commonage run` in the notebook's terminal.
+            "secrets": {name: environment[name] for name in _SECRET} | {"COMMONAGE_TOKEN": self.api_token},
+            **options,
+            "variables": {
+                **options.get("variables", {}),
+                **{name: value for name, value in environment.items() if name not in _SECRET},
+            },
+        }
         try:
-            return SubmitIn(
-                kind="session",
-                name=self._session_name,
-                owner=self.user.name,
-                key=f"hub-{secrets.token_hex(16)}",
-                # Whether a session runs as root is the engine's affair, and nothing that Jupyter should refuse.
-                command=["jupyterhub-singleuser", "--allow-root", *self.get_args()],
-                variables={name: value for name, value in environment.items() if name not in _SECRET},
-                # The same token serves `commonage run` in the notebook's terminal.
-                secrets={name: environment[name] for name in _SECRET} | {"COMMONAGE_TOKEN": self.api_token},
-                **options,
-            )
+            return SubmitIn.model_validate(fields)
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])

@@ -92,7 +92,7 @@ def _hub(plan: HubPlan) -> Child:
         log_path=plan.data_dir / "logs" / "hub.log",
         ready_line=HUB_READY_LINE,
         # Through the proxy, which says 404 until it has read the route.
-        ready=_answers(f"{plan.proxy_url}/hub/health"),
+        ready=answers(f"{plan.proxy_url}/hub/health"),
         ready_s=120,
     )
 
@@ -113,7 +113,7 @@ def _proxy(plan: HubPlan) -> Child:
         env=_environment(),
         cwd=folder,
         log_path=plan.data_dir / "logs" / "proxy.log",
-        ready=_answers(f"http://{_LOOPBACK}:{plan.proxy_api_port}/ping"),
+        ready=answers(f"http://{_LOOPBACK}:{plan.proxy_api_port}/ping"),
         ready_s=30,
         grace_s=5,
     )
@@ -153,7 +153,9 @@ def proxy_settings(plan: HubPlan) -> dict[str, Any]:
     }
 
 
-def _answers(url: str) -> Callable[[], Awaitable[bool]]:
+def answers(url: str) -> Callable[[], Awaitable[bool]]:
+    """A question to ask again and again: whether `url` answers 200."""
+
     async def ready() -> bool:
         try:
             async with httpx2.AsyncClient(trust_env=False, timeout=2) as client:

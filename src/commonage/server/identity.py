@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ from commonage.wire.hub import CALLBACK_PATH, OAUTH_CLIENT_ID
 _KNOWN_S = 30.0  # a revoked token works so much longer
 _UNKNOWN_S = 5.0  # shorter: a token just made must not be refused for long
 _MOST_REMEMBERED = 10_000
+_SERVER_NAME = re.compile(r"(?=.{1,30}$)[a-z][a-z0-9]*(-[a-z0-9]+)*")  # the hub's rule
 _SCOPES = frozenset(scope.value for scope in Scope)
 
 
@@ -107,6 +109,13 @@ class HubIdentity:
 
     async def start_session(self, user: str, name: str, options: Mapping[str, Any]) -> None:
         """Have the hub start it. Raises Conflict if it runs already, InvalidInput with the hub's reason."""
+        if name and not _SERVER_NAME.fullmatch(name):
+            raise InvalidInput(
+                f"a session cannot be called {name[:60]!r}: its name becomes part of an address, so it has at most 30 "
+                "lower-case letters, digits and single hyphens, with a letter first",
+                field="name",
+                code="invalid-name",
+            )
         response = await self._call("POST", _server_path(user, name), json={"user_options": dict(options)})
         if response.is_success:
             return

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.hub.options import CHOICES, read_options, render_apology, render_form
+from commonage.hub.options import CHOICES, EXTRAS, read_options, render_apology, render_form
 from commonage.wire.platform import LaunchOptions
 from commonage.wire.workloads import SubmitIn
 
@@ -41,7 +41,13 @@ def offer(**changes: object) -> LaunchOptions:
 
 
 def test_every_choice_is_a_field_of_the_submission() -> None:
-    assert set(CHOICES) <= set(SubmitIn.model_fields)
+    assert {*CHOICES, *EXTRAS} <= set(SubmitIn.model_fields)
+
+
+def test_what_only_the_control_plane_may_add_counts_for_nothing_here() -> None:
+    assert read_options({"gpus": "1", "priority": 100, "tenant": "other", "key": "mine", "variables": {}}) == {
+        "gpus": "1"
+    }
 
 
 def test_form_and_api_mean_the_same() -> None:

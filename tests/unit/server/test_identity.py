@@ -158,6 +158,15 @@ async def test_start_session() -> None:
     assert json.loads(fake.requests[0].content) == {"user_options": {"gpus": "6GiB"}}
 
 
+@pytest.mark.parametrize("name", ["My Session", "1st", "a--b", "a-", "x" * 31, "a/b"])
+async def test_start_session_by_a_name_that_is_no_address(name: str) -> None:
+    fake = hub(202)
+    with pytest.raises(InvalidInput, match="at most 30 lower-case letters") as caught:
+        await fake.identity.start_session("alice", name, {})
+    assert caught.value.field == "name"
+    assert not fake.requests
+
+
 @pytest.mark.parametrize(
     ("status", "message", "error"),
     [

@@ -22,7 +22,8 @@ _SHARED = re.compile(
     r"LANG|LANGUAGE|LC_[A-Z]+|TZ|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(https?|ftp|all|no)_proxy",
     re.IGNORECASE,
 )
-_SESSION_COMMAND = ("jupyterhub-singleuser",)
+# Sessions run as whoever runs the server; if that is root, Jupyter's refusal protects nobody.
+_SESSION_COMMAND = ("jupyterhub-singleuser", "--allow-root")
 
 
 @dataclass(frozen=True, slots=True)
