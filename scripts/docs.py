@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import click
 from commonage.api.app import describe
 from commonage.cli import main as commonage
-from commonage.server.settings import Settings
+from commonage.server.settings_show import reference
 from commonage.telemetry.series import SERIES
 
 ROOT = Path(__file__).parents[1]
@@ -50,12 +50,7 @@ def _commands(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[t
 
 def settings() -> str:
     """Return a page with every setting: its variable, its default, what it does."""
-    parts = [NOTE, "# Settings\n", "| variable | default | what it does |", "|---|---|---|"]
-    prefix = Settings.model_config.get("env_prefix", "")
-    for name, field in sorted(Settings.model_fields.items()):
-        default = "" if field.default is None else f"`{field.get_default(call_default_factory=True)}`"
-        parts.append(f"| `{(prefix + name).upper()}` | {default} | {_cell(field.description or '')} |")
-    return "\n".join(parts) + "\n"
+    return NOTE + "\n" + reference()
 
 
 def metrics() -> str:

@@ -46,6 +46,7 @@ class Running:
     url: str = ""
     hub_url: str = ""
     control_url: str = ""
+    admin: str = "admin"
 
 
 class DataDir:

@@ -31,7 +31,7 @@ def shown(resolved: Resolved) -> list[Shown]:
     """Every setting, in the table's order, secrets hidden; values are such as JSON can hold."""
     plain = resolved.settings.model_dump(mode="json")
     return [
-        Shown(name, hide(name, value), resolved.origins.get(name, DEFAULT), variable_of(name))
+        Shown(name, hide(name, _written(name, value)), resolved.origins.get(name, DEFAULT), variable_of(name))
         for name, value in plain.items()
     ]
 
@@ -68,16 +68,24 @@ def _reference() -> Iterator[str]:
             yield f"| {' | '.join(cells)} | {row.allowed} | {Settings.model_fields[name].description} |"
 
 
+_MEMORY, _CPUS, _DURATIONS = ("memory", "default_memory", "max_bundle"), ("cpus", "default_cpus"), ("warn_before",)
+
+
+def _written(name: str, value: Any) -> Any:
+    """A quantity as one would write it; anything else as it is."""
+    if value is None:
+        return None
+    if name in _MEMORY:
+        return format_memory(value).replace(" ", "")
+    if name in _CPUS:
+        return format_cpus(value)
+    return f"{value}s" if name in _DURATIONS else value
+
+
 def _default(name: str) -> str:
-    value = Settings.model_fields[name].default
+    value = _written(name, Settings.model_fields[name].default)
     if value is None or value in ((), ""):
         return ""
-    if name in ("default_memory", "max_bundle"):
-        return f"`{format_memory(value)}`"
-    if name == "default_cpus":
-        return f"`{format_cpus(value)}`"
-    if name == "warn_before":
-        return f"`{value // 60}m`"
     if isinstance(value, tuple):
         return f"`{','.join(value)}`"
     return f"`{value if not isinstance(value, Path) else value.as_posix()}`"

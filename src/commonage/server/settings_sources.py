@@ -20,9 +20,10 @@ from commonage.server.settings import ENV_PREFIX, FLAGS, Settings, row_of
 FILE_NAME = "commonage.toml"
 CONFIG_VARIABLE = "COMMONAGE_CONFIG"
 DEFAULT = "default"
-# Variables of ours that are no settings of the server: the client's, the tests', and what a workload is told.
+# Variables of ours that are no settings of the server: the client's and the hub's.
 _NOT_SETTINGS = frozenset({"CONFIG", "URL", "TOKEN", "HUB_SETTINGS"})
-_NOT_SETTINGS_PREFIXES = ("TEST_", "GPU_", "ARRAY_", "WORKLOAD_", "ATTEMPT_", "SESSION_", "API_", "TIME_")
+_OF_TESTS = "TEST_"
+_IN_A_WORKLOAD = "COMMONAGE_WORKLOAD_ID"  # there, many more are set that are for the workload to read
 _LARGEST_FILE = 1024 * 1024
 
 
@@ -95,7 +96,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
         name = rest.lower()
         if name in Settings.model_fields and variable == variable_of(name):
             found[name] = (value, variable)
-        elif rest not in _NOT_SETTINGS and not rest.startswith(_NOT_SETTINGS_PREFIXES):
+        elif rest not in _NOT_SETTINGS and not rest.startswith(_OF_TESTS) and _IN_A_WORKLOAD not in environ:
             raise SettingsError(f"the variable {variable} is no setting of the server{_suggest(name, variable_of)}")
     if "environments" in found:
         raise SettingsError(f"environments are tables, which a variable cannot hold; put them into {FILE_NAME}")

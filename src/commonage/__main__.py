@@ -1,0 +1,5 @@
+"""`python -m commonage` is `commonage`."""
+
+from commonage.cli import main
+
+main()

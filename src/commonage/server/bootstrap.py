@@ -1,0 +1,143 @@
+"""All wiring, in this one file: which adapter stands behind which port, and the web application over all of it.
+
+Called by the server's main, which starts and stops what is made here. Decides nothing that a setting could.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commonage.api.app import create_app, end_streams
+from commonage.api.auth import Auth
+from commonage.catalogue import builtin_environments
+from commonage.control.control import Control, World
+from commonage.control.settings import ControlSettings
+from commonage.domain.environments import Environment
+from commonage.engines.process.engine import ProcessEngine
+from commonage.engines.process.settings import ProcessSettings
+from commonage.gpus.detect import Opened, open_devices
+from commonage.portal.auth import PortalAuth
+from commonage.portal.router import create_router
+from commonage.ports.engine import Engine
+from commonage.server.clock import SystemClock
+from commonage.server.data_dir import DataDir, Ports
+from commonage.server.hub import HubPlan
+from commonage.server.identity import HubIdentity
+from commonage.server.secrets import Secrets
+from commonage.server.settings import Settings
+from commonage.store.bundle_files import BundleFiles
+from commonage.store.sql_store import SqlStore
+from commonage.store.urls import sqlite_url
+from commonage.telemetry.http_meter import HttpMeter
+from commonage.telemetry.prometheus import metrics_router
+
+SITE = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What uvicorn serves, and how to end its live streams, which would go on for ever."""
+
+    serve: Any
+    end_streams: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What has to be opened, run and closed."""
+
+    control: Control
+    store: SqlStore
+    metrics: SqlMetrics
+    identity: HubIdentity
+    cards: Opened
+    engines: Sequence[Engine]
+    web: Application
+
+
+def database_of(settings: Settings, data_dir: Path) -> str:
+    """The address of the control plane's database."""
+    return settings.database_url or sqlite_url(data_dir / "commonage.db")
+
+
+def catalogue_of(settings: Settings) -> list[Environment]:
+    """The environments on offer: ours, and those of the settings, which win where they have the same name."""
+    own = {environment.name: environment for environment in builtin_environments()}
+    return list((own | {entry.name: entry.entry() for entry in settings.environments}).values())
+
+
+def hub_plan(settings: Settings, data: DataDir, ports: Ports, port: int) -> HubPlan:
+    """How hub and proxy are to run."""
+    return HubPlan(
+        data_dir=data.path,
+        bind=settings.bind,
+        port=port,
+        control_port=ports.control,
+        hub_port=ports.hub,
+        proxy_api_port=ports.proxy_api,
+        database_url=settings.hub_database_url,
+        public_url=settings.public_url,
+        authenticator_class=settings.authenticator_class,
+        admin_users=settings.admin_users,
+        extra_config=settings.hub_config,
+    )
+
+
+def control_settings(settings: Settings) -> ControlSettings:
+    """What control is told."""
+    return ControlSettings(
+        name=settings.name,
+        default_cpus_milli=settings.default_cpus,
+        default_memory_mib=settings.default_memory,
+        session_environment=settings.session_environment,
+        job_environment=settings.job_environment,
+        max_array=settings.max_array,
+        prices=settings.prices,
+        warn_before_s=settings.warn_before,
+        sample_every_s=settings.sample_every,
+    )
+
+
+async def assemble(settings: Settings, data: DataDir, secrets: Secrets, hub_url: str) -> Parts:
+    """Make all parts, wired, none of them open yet but the cards. Raises InvalidInput, DevicesUnavailable."""
+    clock = SystemClock()
+    node_name = settings.node_name or socket.gethostname()
+    cards = await asyncio.to_thread(open_devices, settings.gpus, node_name=node_name, clock=clock)
+    engine = ProcessEngine(
+        SITE,
+        data.path,
+        devices=cards.devices,
+        settings=ProcessSettings(node_name=settings.node_name, cpus_milli=settings.cpus, memory_mib=settings.memory),
+    )
+    database = database_of(settings, data.path)
+    store, metrics = SqlStore(database), SqlMetrics(database)
+    identity = HubIdentity(hub_url, secrets.hub_service_token)
+    world = World(
+        store=store,
+        metrics=metrics,
+        clock=clock,
+        identity=identity,
+        bundles=BundleFiles(data.folder("bundles"), settings.max_bundle),
+        devices=cards.devices,
+        engines=[engine],
+        environments=catalogue_of(settings),
+        chance=random.SystemRandom().randrange,
+    )
+    control = Control(world, control_settings(settings))
+    return Parts(control, store, metrics, identity, cards, world.engines, _application(control, secrets))
+
+
+def _application(control: Control, secrets: Secrets) -> Application:
+    """API, portal and /metrics, measured."""
+    meter = HttpMeter()
+    identity, clock = control.identity, control.clock
+    portal = create_router(control, PortalAuth(identity, clock, secrets.cookie_secret))
+    figures = metrics_router(control, meter)
+    app = create_app(control, Auth(identity, secrets.spawner_token), portal, figures.routes)
+    return Application(meter.around(app), lambda: end_streams(app))

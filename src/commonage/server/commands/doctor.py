@@ -1,0 +1,40 @@
+"""`commonage doctor`: what may be wrong with this machine and its server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from commonage.server.commands.common import as_json, reads_settings
+from commonage.server.doctor import examine
+from commonage.server.settings_sources import Resolved
+
+_MARKS = {
+    "ok": click.style("ok  ", fg="green"),
+    "note": click.style("note", fg="yellow"),
+    "bad": click.style("BAD ", fg="red"),
+}
+
+
+@click.command
+@as_json
+@reads_settings
+def doctor(resolved: Resolved, as_json: bool) -> None:
+    """Check this machine and the server on its data folder: what is wrong, and what to do. Exit code 1 if something is.
+
+    \b
+    Example:
+      commonage doctor --data-dir .commonage
+    """
+    findings = examine(resolved.settings)
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
+    else:
+        for one in findings:
+            click.echo(f"{_MARKS[one.verdict]}  {one.check:<14} {one.found}")
+            if one.advice:
+                click.echo(f"      {'':<14} → {one.advice}")
+    sys.exit(1 if any(finding.verdict == "bad" for finding in findings) else 0)

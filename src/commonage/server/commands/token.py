@@ -1,0 +1,64 @@
+"""`commonage token`: a token for a user, made on the server's own machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import click
+
+from commonage.domain.errors import CommonageError, InvalidInput
+from commonage.domain.principals import Scope
+from commonage.domain.quantities import parse_duration
+from commonage.server.commands.common import Failure, NotRunning, as_json, reads_settings
+from commonage.server.data_dir import DataDirError, running_server
+from commonage.server.identity import HubIdentity
+from commonage.server.secrets import SecretsError, load_secrets
+from commonage.server.settings_sources import Resolved
+
+
+@click.command
+@click.option("--user", required=True, metavar="NAME", help="Whose token; the hub gets to know them if it does not.")
+@click.option("--admin", is_flag=True, help="Make this user an admin.")
+@click.option("--expires", metavar="TIME", help="How long it is good for: 30d, 12h. For ever if left out.")
+@click.option("--note", default="made by `commonage token`", metavar="TEXT", help="What it is for.")
+@as_json
+@reads_settings
+def token(resolved: Resolved, user: str, admin: bool, expires: str | None, note: str, as_json: bool) -> None:
+    """Make a token for a user, on the machine of a running server.
+
+    \b
+    Example:
+      commonage token --user alice --expires 30d --data-dir .commonage
+      commonage token --user root --admin --json
+    """
+    data_dir = resolved.settings.data_dir
+    try:
+        expires_s = None if expires is None else parse_duration(expires, field="expires")
+        running = running_server(data_dir)
+        if running is None or not running.hub_url:
+            state = "is just starting" if running is not None else "does not run"
+            raise NotRunning(f"the server on {data_dir} {state}; start it with: commonage up --data-dir {data_dir}")
+        secret = load_secrets(data_dir).hub_service_token
+        made = asyncio.run(_mint(HubIdentity(running.hub_url, secret), user, admin, note, expires_s))
+    except InvalidInput as error:
+        raise Failure(error.message) from None
+    except CommonageError as error:
+        raise (NotRunning if error.is_retryable else Failure)(error.message) from None
+    except (DataDirError, SecretsError) as error:
+        raise Failure(str(error)) from None
+    if as_json:
+        click.echo(
+            json.dumps({"token": made, "user": user, "admin": admin, "url": running.url, "expires_s": expires_s})
+        )
+    else:
+        click.echo(made)
+
+
+async def _mint(identity: HubIdentity, user: str, admin: bool, note: str, expires_s: int | None) -> str:
+    scopes = [Scope.READ, Scope.SUBMIT, *([Scope.ADMIN] if admin else [])]
+    try:
+        await identity.ensure_user(user, admin)
+        return await identity.mint_token(user, scopes, note, expires_s)
+    finally:
+        await identity.aclose()

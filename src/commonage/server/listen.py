@@ -1,0 +1,59 @@
+"""The ports we are to listen on: that they can be had, and who has them if not. Called by the server's main."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+import psutil
+
+LOOPBACK = "127.0.0.1"
+
+
+class PortError(Exception):
+    """An address cannot be listened on; the message says which, why, and what to do."""
+
+
+def check(bind: str, port: int, flag: str) -> None:
+    """Raise PortError unless somebody may listen on `bind`:`port` now. `flag` is what would change it."""
+    listen(bind, port, flag).close()
+
+
+def listen(bind: str, port: int, flag: str) -> socket.socket:
+    """A bound socket (0 takes a free port). Raises PortError."""
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((bind, port))
+        # Binding alone succeeds beside a listener that was bound with SO_REUSEADDR as well; listening does not.
+        made.listen(2048)
+    except OSError as error:
+        made.close()
+        raise PortError(_sentence(error, bind, port, flag)) from error
+    made.setblocking(False)
+    return made
+
+
+def _sentence(error: OSError, bind: str, port: int, flag: str) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"port {port} of {bind} is taken{_by_whom(port)}; stop that one, or choose another with {flag}"
+        case errno.EADDRNOTAVAIL:
+            return f"{bind} is not an address of this machine; choose one of its own with --bind, or 0.0.0.0 for all"
+        case errno.EACCES:
+            return f"port {port} may not be used by this user (uid {os.geteuid()}); choose one above 1023 with {flag}"
+        case _:
+            return f"{bind} port {port} cannot be listened on: {error.strerror or error}"
+
+
+def _by_whom(port: int) -> str:
+    """` by nginx (process 4711)`, as far as this user may know."""
+    try:
+        for one in psutil.net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port and one.pid:
+                return f" by {psutil.Process(one.pid).name()} (process {one.pid})"
+    except (psutil.Error, OSError):
+        return ""
+    return ""

@@ -1,0 +1,265 @@
+"""The life of the server: start everything in order, wait, stop everything in reverse. Called by `commonage up`.
+
+What is wired to what is in `bootstrap`. Whatever is wrong with the machine becomes a sentence and exit code 2, whatever
+breaks later a line in the log and exit code 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import httpx2
+import uvloop
+
+from commonage import __version__
+from commonage.domain.errors import CommonageError
+from commonage.domain.sightings import Seen
+from commonage.server import listen, logs
+from commonage.server.bootstrap import Parts, assemble, database_of, hub_plan
+from commonage.server.children import ChildFailed, Supervisor
+from commonage.server.data_dir import DataDir, DataDirError, Ports, Running, free_port, keep_ports, prepare, sentence
+from commonage.server.hub import HubPlan, hub_children
+from commonage.server.listen import LOOPBACK, PortError
+from commonage.server.secrets import Secrets, SecretsError, load_secrets
+from commonage.server.settings import Settings
+from commonage.server.terminal import Terminal
+from commonage.server.web import Web
+from commonage.store.upgrade import upgrade
+from commonage.wire.hub import API_PATH
+
+log = logging.getLogger(__name__)
+
+DONE, BROKEN, UNFIT, INTERRUPTED = 0, 1, 2, 130
+_STAND_DOWN_S = 20.0
+_FORCED_LOOKS = 50  # a tenth of a second apart
+_PORTAL_WITHIN_S = 30.0
+_UNFIT = (DataDirError, SecretsError, PortError, ChildFailed, CommonageError)
+
+
+def serve(settings: Settings, *, stop_workloads: bool) -> int:
+    """Run the server until it is told to stop. Returns the exit code.
+
+    Ctrl-C ends the workloads too; SIGTERM leaves them running for the next start, unless `stop_workloads`.
+    """
+    try:
+        with prepare(settings.data_dir) as data:
+            logs.set_up(data.logs, settings.log_level, settings.log_format)
+            first = not (data.path / "secrets").exists() and settings.password_file is None
+            secrets = load_secrets(data.path, settings.password_file)
+            server = _Server(settings, data, secrets, first=first, stop_workloads=stop_workloads)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(server.live())
+    except _UNFIT as error:
+        return _say(str(error))
+    except OSError as error:
+        log.debug("the start failed", exc_info=error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
+            return _say(sentence(error, settings.data_dir))
+        raise
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _say(message: str) -> int:
+    log.info("cannot run: %s", message)
+    print(f"commonage: {message}", file=sys.stderr)
+    return UNFIT
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What runs once everything is up: if one of `essential` ends, so does the server."""
+
+    parts: Parts
+    essential: tuple[asyncio.Task[None], ...]
+
+
+class _Server:
+    """One run of the server, from the first signal handler to the last socket."""
+
+    def __init__(
+        self, settings: Settings, data: DataDir, secrets: Secrets, *, first: bool, stop_workloads: bool
+    ) -> None:
+        self._settings, self._data, self._secrets = settings, data, secrets
+        self._first, self._stop_workloads = first, stop_workloads
+        self._terminal = Terminal()
+        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+        self._started_at = time.time()
+
+    async def live(self) -> int:
+        """Start, wait, stop. Returns the exit code; raises what makes a start impossible."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._told_to_stop, number)
+        self._terminal.welcome(__version__, self._data.path)
+        log.info("starting", extra={"version": __version__, "pid": os.getpid(), "data_dir": str(self._data.path)})
+        async with AsyncExitStack() as closing:
+            opened = await self._unless_stopped(self._start(closing))
+            if opened is None:
+                return INTERRUPTED
+            code = await self._wait(opened)
+            self._terminal.line("Stopping …")
+            if self._stop_workloads and code == DONE:
+                await self._end_workloads(opened.parts)
+        log.info("stopped")
+        self._terminal.line("Stopped.")
+        return code
+
+    def _told_to_stop(self, number: signal.Signals) -> None:
+        log.info("told to stop by %s", number.name)
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+        if number is signal.SIGINT:
+            self._stop_workloads = True
+
+    async def _unless_stopped(self, start: Awaitable[_Opened]) -> _Opened | None:
+        """What is started; None if we were told to stop before it was."""
+        starting = asyncio.ensure_future(start)
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        await asyncio.wait({starting})
+        return None
+
+    # --- start ----------------------------------------------------------------------------------------------------
+
+    async def _start(self, closing: AsyncExitStack) -> _Opened:
+        settings, data = self._settings, self._data
+        port = settings.port or free_port(settings.bind)
+        listen.check(settings.bind, port, "--port")
+        ports = keep_ports(data, Ports(settings.control_port, settings.hub_port, settings.proxy_api_port))
+        plan = hub_plan(settings, data, ports, port)
+        control_socket = listen.listen(LOOPBACK, ports.control, "COMMONAGE_CONTROL_PORT")
+        for number, variable in ((ports.hub, "COMMONAGE_HUB_PORT"), (ports.proxy_api, "COMMONAGE_PROXY_API_PORT")):
+            listen.check(LOOPBACK, number, variable)
+        with self._terminal.step("database"):
+            await upgrade(database_of(settings, data.path))
+        with self._terminal.step("control plane"):
+            opened = await self._open(closing, plan, control_socket)
+        with self._terminal.step("sign-in and proxy"):
+            await closing.enter_async_context(Supervisor(hub_children(plan)))
+            await _until_portal_answers(plan)
+        self._announce(plan)
+        url = settings.public_url or plan.proxy_url
+        self._terminal.ready(url, settings, self._secrets, first=self._first)
+        self._terminal.notes(_notes(opened.parts))
+        self._terminal.line("Ctrl-C stops everything." if sys.stdout.isatty() else "")
+        log.info("ready", extra={"url": url, "seconds": f"{time.time() - self._started_at:.1f}"})
+        return opened
+
+    async def _open(self, closing: AsyncExitStack, plan: HubPlan, listening: socket.socket) -> _Opened:
+        parts = await assemble(self._settings, self._data, self._secrets, plan.hub_url)
+        closing.callback(parts.cards.devices.close)
+        closing.push_async_callback(parts.identity.aclose)
+        await _opened(closing, parts.store.open, parts.store.close)
+        await _opened(closing, parts.metrics.open, parts.metrics.close)
+        await _opened(closing, parts.control.open, parts.control.close)
+        loops = asyncio.create_task(parts.control.run(), name="control")
+        closing.push_async_callback(_cancel, loops)
+        web = Web(parts.web.serve, listening)
+        closing.push_async_callback(web.stop)
+        closing.callback(parts.web.end_streams)
+        return _Opened(parts, (loops, web.start()))
+
+    def _announce(self, plan: HubPlan) -> None:
+        self._data.announce(
+            Running(
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                started_at=self._started_at,
+                url=plan.proxy_url,
+                hub_url=plan.hub_url,
+                control_url=f"http://{LOOPBACK}:{plan.control_port}",
+                admin=self._settings.admin_users[0] if self._settings.admin_users else "admin",
+            )
+        )
+
+    # --- wait and stop --------------------------------------------------------------------------------------------
+
+    async def _wait(self, opened: _Opened) -> int:
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({stopping, *opened.essential}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        for task in opened.essential:
+            if task.done():
+                error = None if task.cancelled() else task.exception()
+                log.critical(
+                    "%s ended by itself; workloads go on, start the server again", task.get_name(), exc_info=error
+                )
+                return BROKEN
+        return DONE
+
+    async def _end_workloads(self, parts: Parts) -> None:
+        """Have all that runs end: sessions for good, jobs go back to the queue. By force if it takes too long."""
+        standing_down = asyncio.create_task(parts.control.stand_down(_STAND_DOWN_S))
+        hurrying = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait({standing_down, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        if standing_down.done() and standing_down.result() == 0:
+            return
+        await _cancel(standing_down)
+        self._terminal.line("Ending by force what has not ended.")
+        for _ in range(_FORCED_LOOKS):
+            if not await _end_by_force(parts):
+                break
+            await asyncio.sleep(0.1)
+
+
+async def _end_by_force(parts: Parts) -> int:
+    """Kill what still runs. Returns how much that was."""
+    alive = 0
+    for engine in parts.engines:
+        for sighting in await engine.sightings():
+            if sighting.seen is not Seen.ENDED:
+                alive += 1
+                await engine.stop(sighting.attempt_id, 0)
+    return alive
+
+
+async def _until_portal_answers(plan: HubPlan) -> None:
+    """The hub makes our route a moment after it says that it is ready."""
+    try:
+        async with asyncio.timeout(_PORTAL_WITHIN_S), httpx2.AsyncClient(trust_env=False, timeout=5) as client:
+            while True:
+                with contextlib.suppress(httpx2.TransportError):
+                    if (await client.get(f"{plan.proxy_url}{API_PATH}/health")).is_success:
+                        return
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise ChildFailed(
+            f"the portal does not answer at {plan.proxy_url}{API_PATH}/health; see {plan.data_dir / 'logs'}"
+        ) from None
+
+
+def _notes(parts: Parts) -> list[str]:
+    return [parts.cards.said, *(note for one in parts.control.fleet.capabilities() for note in one.notes)]
+
+
+async def _opened(
+    closing: AsyncExitStack, open_it: Callable[[], Awaitable[None]], close_it: Callable[[], Awaitable[None]]
+) -> None:
+    """Open something, and have it closed even if the opening is broken off."""
+    closing.push_async_callback(close_it)
+    await open_it()
+
+
+async def _cancel(task: asyncio.Task[object] | asyncio.Task[int] | asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.debug("%s had ended with an error", task.get_name(), exc_info=error)

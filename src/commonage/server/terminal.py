@@ -1,0 +1,69 @@
+"""What `commonage up` says on the terminal: how the start goes on, where to sign in, what is only simulated."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from commonage.server.secrets import Secrets
+from commonage.server.settings import Settings
+
+
+class Terminal:
+    """Prints on stdout, line by line, whoever reads it."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def line(self, text: str = "") -> None:
+        """One line, at once."""
+        print(text, flush=True)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Say that a part of the start is done, and how long it took."""
+        began = time.monotonic()
+        if sys.stdout.isatty():
+            print(f"  {name} …", end="\r", flush=True)
+        yield
+        self.line(f"  {name:<26} ready after {time.monotonic() - began:.1f} s")
+
+    def welcome(self, version: str, data: Path) -> None:
+        """The first line."""
+        self.line(f"Commonage {version}, data in {data}")
+
+    def ready(self, url: str, settings: Settings, secrets: Secrets, *, first: bool) -> None:
+        """Where it is and how to sign in."""
+        self.line()
+        self.line(f"{settings.name} is ready after {time.monotonic() - self._began:.1f} s:")
+        self.line()
+        self.line(f"    {url}/")
+        self.line()
+        for line in sign_in(settings, secrets, first=first):
+            self.line(f"    {line}")
+        self.line()
+
+    def notes(self, notes: Sequence[str]) -> None:
+        """What whoever runs it should know."""
+        for note in notes:
+            self.line(f"Note: {note}")
+
+
+def sign_in(settings: Settings, secrets: Secrets, *, first: bool) -> list[str]:
+    """Who may sign in, and with what. Passwords themselves are shown once, when they were made."""
+    if settings.authenticator_class != "shared-password":
+        return [f"Sign in with {settings.authenticator_class}; admins: {', '.join(settings.admin_users)}"]
+    admins = " or ".join(settings.admin_users)
+    if not first:
+        return [
+            f"Sign in as {admins}, or as anybody else (alice, bob, …).",
+            f"Passwords: {secrets.folder}/admin_password, {secrets.folder}/users_password",
+        ]
+    return [
+        f"Sign in as {admins:<22} password {secrets.admin_password}",
+        f"or as anybody (alice, bob, …)     password {secrets.users_password}",
+        f"They are kept in {secrets.folder}/ and are not shown again.",
+    ]
