@@ -205,10 +205,11 @@ class ProcessEngine:
         if self._files.is_forgotten(run.id):
             return None
         try:
-            self._files.create(order, run.port)
+            python = self._environments.ready(order.environment)
+            # A list of requirements with hashes is long, and only kept where it may still be needed.
+            self._files.create(python.remembered(order) if python else order, run.port)
             if run.folder.claim() is not None:
                 return Seen.ENDED
-            python = self._environments.ready(order.environment)
             if python is None:
                 return Seen.STARTING
             return self._launcher.launch(order, run.folder, run.port, python)

@@ -17,12 +17,14 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
+from commonage.domain.sightings import Order
 from commonage.engines.process.uv import Told, make_environment
 
 _READY = ".ready"
@@ -36,6 +38,13 @@ class PythonPlace:
     programs: Path
     root: Path | None
 
+    def remembered(self, order: Order) -> Order:
+        """The order, its environment being this one: its interpreter instead of the list it was made from."""
+        if not order.environment.requirements:
+            return order
+        here = replace(order.environment, requirements=(), python=str(self.programs / "python"))
+        return replace(order, environment=here)
+
 
 @dataclass(slots=True)
 class _Building:
@@ -43,7 +52,8 @@ class _Building:
     told: list[Told] = field(default_factory=list)
 
 
-def digest_of(requirements: Sequence[str], python: str = sys.version) -> str:
+@lru_cache(maxsize=256)
+def digest_of(requirements: tuple[str, ...], python: str = sys.version) -> str:
     """Twelve characters that differ when the declared list or the interpreter does."""
     return hashlib.sha256("\0".join((python, *requirements)).encode()).hexdigest()[:12]
 
@@ -169,7 +179,7 @@ class Environments:
 
     def _folder(self, environment: Environment) -> Path:
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", environment.name).lstrip(".")[:64]
-        return self._root / f"{name}-{digest_of((environment.name, *environment.requirements))}"
+        return self._root / f"{name}-{digest_of(environment.requirements)}"
 
     def _stands(self, name: str, state: EnvironmentState, detail: str = "", progress: float | None = None) -> None:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, detail, progress)

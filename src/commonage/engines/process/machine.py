@@ -19,8 +19,8 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def node_name(settings: ProcessSettings) -> str:
-    """The name of the node: as set, else the host's without its domain."""
-    return settings.node_name or socket.gethostname().partition(".")[0] or "localhost"
+    """The name of the node: as set, else the host's."""
+    return settings.node_name or socket.gethostname()
 
 
 def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) -> NodeReport:

@@ -45,11 +45,14 @@ def uv_environment(environ: Mapping[str, str], pip_settings: Mapping[str, str]) 
     told |= {name: value for name, value in environ.items() if _PASSED_ON.fullmatch(name)}
     for name, counterpart in _LIKE_PIP.items():
         value = environ.get("PIP_" + name.replace("-", "_").upper()) or pip_settings.get(name)
-        # pip shrugs at a folder of wheels that is not there, uv fails.
-        if name == "find-links" and value and not ("://" in value or Path(value).is_dir()):
-            continue
-        if value:
-            told.setdefault(counterpart, value)
+        if name == "find-links" and value:
+            # pip shrugs at a folder of wheels that is not there, uv fails. And uv wants commas between several.
+            value = ",".join(place for place in value.split() if "://" in place or Path(place).is_dir())
+        if value and counterpart not in told:
+            told[counterpart] = " ".join(value.split())
+            if name == "extra-index-url":
+                # As pip means it: all of them are looked through, not only the first that knows the package.
+                told.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     # What is made must be made of this machine's Python; nothing but packages is downloaded.
     return told | {"UV_PYTHON_DOWNLOADS": "never"}
 
