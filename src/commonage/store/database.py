@@ -108,6 +108,7 @@ class _Postgres(Database):
             max_overflow=0,
             pool_timeout=patience_s,
             pool_pre_ping=True,
+            hide_parameters=True,  # secrets are among them, and errors are logged
             connect_args={"timeout": patience_s, "command_timeout": max(60.0, patience_s)},
         )
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -173,6 +174,7 @@ def _sqlite_engine(url: URL, patience_s: float, *, writes: bool) -> Engine:
         pool_size=1 if writes else _READERS,
         max_overflow=0,
         pool_timeout=patience_s,
+        hide_parameters=True,  # secrets are among them, and errors are logged
         connect_args={"check_same_thread": False},
         **({} if writes else {"isolation_level": "AUTOCOMMIT"}),
     )

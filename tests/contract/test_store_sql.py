@@ -1,0 +1,203 @@
+"""What the SQL store promises beyond the port: durability to the last byte, private files, errors in our words."""
+
+import asyncio
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import traceback
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+
+from commonage.domain.errors import Conflict, Unavailable
+from commonage.domain.workloads import State
+from commonage.ports.store import Batch, Filter
+from commonage.store.database import connect
+from commonage.store.sql_store import SqlStore
+from commonage.store.upgrade import upgrade
+from commonage.store.urls import database_url, sqlite_url
+from commonage.testing import factories as make
+
+pytestmark = pytest.mark.anyio
+
+WRITER = """
+import asyncio, sys, time
+from commonage.ports.store import Batch
+from commonage.store.sql_store import SqlStore
+from commonage.testing import factories as make
+
+async def main():
+    store = SqlStore(sys.argv[1])
+    await store.open()
+    while True:
+        batch = [make.workload(id=make.workload_id(time.time())) for _ in range(20)]
+        await store.commit(Batch(batch))
+        print(*(each.id for each in batch), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "commonage.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqlStore]:
+    await upgrade(sqlite_url(path))
+    store = SqlStore(sqlite_url(path))
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def test_what_was_acknowledged_survives_a_kill(store: SqlStore, path: Path) -> None:
+    acknowledged: set[str] = set()
+    for _ in range(2):
+        writer = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WRITER, sqlite_url(path), stdout=subprocess.PIPE
+        )
+        assert writer.stdout is not None
+        lines = [await writer.stdout.readline() for _ in range(5)]
+        writer.send_signal(signal.SIGKILL)
+        rest, _ = await writer.communicate()
+        lines += [line for line in rest.splitlines(keepends=True) if line.endswith(b"\n")]
+        acknowledged |= {name for line in lines for name in line.decode().split()}
+        there = {each.id for each in await store.live()}
+        assert acknowledged and acknowledged <= there
+        assert len(there) % 20 == 0
+
+
+async def test_files_are_their_owners_alone(store: SqlStore, path: Path) -> None:
+    await store.commit(Batch([make.workload()]))
+    for file in path.parent.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
+
+
+async def test_secrets_stand_apart_and_go(store: SqlStore, path: Path) -> None:
+    workload = make.workload(secrets=(("TOKEN", "hush-hush"),))
+    await store.commit(Batch([workload]))
+
+    def where_it_stands() -> list[str]:
+        reader = sqlite3.connect(path)
+        names = [row[0] for row in reader.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        found = [name for name in names if "hush-hush" in str(reader.execute(f"SELECT * FROM {name}").fetchall())]
+        reader.close()
+        return found
+
+    assert where_it_stands() == ["secrets"]
+    await store.commit(Batch(updates=[make.changed(workload, state=State.STOPPED)]))
+    assert where_it_stands() == []
+    await store.close()  # the write-ahead log ends with the last connection
+    assert b"hush-hush" not in path.read_bytes()
+
+
+async def test_secrets_are_in_no_error(store: SqlStore) -> None:
+    value = "-".join(["hush"] * 2)  # not in the source, which a traceback shows
+    workload = make.workload(secrets=(("TOKEN", value),))
+    await store.commit(Batch([workload]))
+    with pytest.raises(Conflict) as caught:
+        await store.commit(Batch([workload]))
+    assert value not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_members_of_an_array_share_one_spec_in_memory(store: SqlStore) -> None:
+    await store.commit(Batch([*make.array(10, secrets=(("A", "b"),)), *make.array(10)]))
+    assert len({id(each.spec) for each in await store.live()}) == 2
+    assert len({id(each.spec) for each in (await store.workloads(Filter(), limit=20)).items}) == 2
+
+
+async def test_database_that_was_not_made_is_refused(path: Path) -> None:
+    with pytest.raises(Conflict, match="commonage db upgrade") as caught:
+        await SqlStore(sqlite_url(path)).open()
+    assert caught.value.problem_code == "database-outdated"
+
+
+async def test_file_that_is_something_else(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("no database at all\n" * 100)
+    with pytest.raises(Unavailable, match="damaged"):
+        await SqlStore(sqlite_url(path)).open()
+
+
+async def test_path_that_cannot_be(path: Path) -> None:
+    path.parent.write_text("a file where the folder should be")
+    with pytest.raises(Unavailable, match=r"cannot be written"):
+        await upgrade(sqlite_url(path))
+
+
+async def test_lock_of_another_program(store: SqlStore, path: Path) -> None:
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    database = connect(database_url(sqlite_url(path)), patience_s=0.05)
+    with pytest.raises(Unavailable, match="locked by another program") as caught:
+        await database.write(lambda connection: connection.execute(text("DELETE FROM nodes")))
+    assert caught.value.is_retryable
+    assert await store.nodes() == []  # readers are not kept waiting
+    other.execute("ROLLBACK")
+    other.close()
+    await database.close()
+    await store.commit(Batch([make.workload()]))
+
+
+async def test_disk_that_is_full(store: SqlStore, path: Path) -> None:
+    database = connect(database_url(sqlite_url(path)))
+
+    def fill(connection: Connection) -> None:
+        pages = connection.execute(text("PRAGMA page_count")).scalar_one()
+        connection.execute(text(f"PRAGMA max_page_count = {pages}"))
+        connection.execute(text("INSERT INTO specs VALUES ('x', :body)"), {"body": "x" * 1_000_000})
+
+    with pytest.raises(Unavailable, match="is full: nothing new can be kept until there is room"):
+        await database.write(fill)
+    await database.close()
+    await store.commit(Batch([make.workload()]))
+
+
+async def test_commits_that_have_begun_end_before_it_closes(store: SqlStore) -> None:
+    batches = [Batch([make.workload() for _ in range(50)]) for _ in range(5)]
+    commits = [asyncio.ensure_future(store.commit(batch)) for batch in batches]
+    await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(*commits)
+    await store.open()
+    assert len(await store.live()) == 250
+
+
+async def test_server_that_does_not_answer() -> None:
+    url = "postgresql://ann:hush@127.0.0.1:1/commonage"
+    with pytest.raises(Unavailable, match="does not answer") as caught:
+        await SqlStore(url).open()
+    assert "hush" not in caught.value.message
+
+
+@pytest.mark.needs("postgresql")
+async def test_postgresql_that_goes_away_and_comes_back(postgres_url: str) -> None:
+    await upgrade(postgres_url)
+    store = SqlStore(postgres_url)
+    await store.open()
+    first = make.workload()
+    await store.commit(Batch([first]))
+    other = connect(database_url(postgres_url))
+    others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+    await other.write(lambda connection: connection.execute(text(f"SELECT pg_terminate_backend(pid) {others}")))
+    assert await store.live() == [first]
+    await store.commit(Batch(updates=[replace(first, version=2)]))
+    await other.close()
+    await store.close()
+
+
+@pytest.mark.needs("postgresql")
+async def test_postgresql_user_without_a_password_that_fits(postgres_url: str) -> None:
+    wrong = database_url(postgres_url).set(password="wrong-guess").render_as_string(hide_password=False)
+    with pytest.raises(Unavailable) as caught:
+        await SqlStore(wrong).open()
+    assert "password authentication failed" in caught.value.message
+    assert "wrong-guess" not in caught.value.message

@@ -1,0 +1,77 @@
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commonage.domain.fleet import Node
+from commonage.domain.workloads import Attempt, Kind, Spec, StopCause, StopWish
+from commonage.store import codec
+from commonage.testing import factories as make
+from commonage.testing import strategies as some
+
+
+@given(some.specs())
+def test_spec_comes_back_without_its_secrets(spec: Spec) -> None:
+    body = codec.spec_to_json(spec)
+    secrets = codec.pairs_to_json(spec.secrets)
+    assert codec.spec_from_json(body, secrets if spec.secrets else None) == spec
+    assert codec.spec_from_json(body).secrets == ()
+
+
+def test_secrets_stand_in_nothing_but_their_own_text() -> None:
+    workload = make.workload(secrets=(("TOKEN", "hush-hush"),))
+    rows = [codec.spec_to_json(workload.spec), codec.workload_row(workload, "spec", None)]
+    assert "hush-hush" not in str(rows)
+    assert "TOKEN" not in str(rows)
+
+
+@given(some.attempts_of(make.workload_id()))
+def test_attempt_comes_back(attempt: Attempt) -> None:
+    row = codec.attempt_row(attempt, make.spec())
+    assert codec.attempt_from_row([row[name] for name in codec.ATTEMPT_COLUMNS]) == attempt
+    assert row["gpu_mib"] == sum(share.memory_mib for share in attempt.lease.shares)
+
+
+@given(some.nodes())
+def test_node_comes_back(node: Node) -> None:
+    row = codec.node_row(node)
+    assert codec.node_from_row([row[name] for name in codec.NODE_COLUMNS]) == node
+
+
+def test_event_comes_back() -> None:
+    event = make.event(3, make.workload())
+    row = codec.event_row(event)
+    assert codec.event_from_row([row[name] for name in codec.EVENT_COLUMNS]) == event
+
+
+def test_wish_to_stop_comes_back() -> None:
+    wish = StopWish("ann", 1.5, StopCause.RECALL, "ü")
+    row = codec.progress_row(make.workload(stop=wish))
+    assert codec.stop_from_json(row["stop"]) == wish
+    assert codec.stop_from_json(None) is None
+
+
+def test_what_an_older_program_wrote_is_read_with_defaults() -> None:
+    old = {
+        "kind": "job",
+        "name": "n",
+        "owner": "ann",
+        "tenant": "lab",
+        "environment": "python",
+        "command": ["true"],
+        "request": {"cpus_milli": 500, "memory_mib": 64},
+    }
+    spec = codec.spec_from_json(json.dumps(old))
+    assert (spec.kind, spec.grace_s, spec.request.gpu, spec.retry.retries) == (Kind.JOB, 10, None, 0)
+
+
+@given(st.text(st.characters()))
+def test_cleaned_text_can_be_written(text: str) -> None:
+    cleaned = codec.clean(text)
+    assert "\x00" not in cleaned
+    assert len(cleaned) == len(text)
+    assert cleaned.encode().decode() == cleaned
+
+
+def test_plain_text_is_left_alone() -> None:
+    assert codec.clean("naïve 🦆\n\t") == "naïve 🦆\n\t"

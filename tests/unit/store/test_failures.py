@@ -1,0 +1,61 @@
+import sqlite3
+
+import pytest
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError, TimeoutError
+
+from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unavailable
+from commonage.store.failures import translated
+
+
+def caught(error: BaseException) -> CommonageError:
+    with pytest.raises(CommonageError) as seen, translated("/data/commonage.db"):
+        raise error
+    return seen.value
+
+
+def native(words: str) -> OperationalError:
+    return OperationalError("INSERT INTO secrets VALUES (?)", ("hush",), sqlite3.OperationalError(words))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "retryable"),
+    [
+        ("database or disk is full", "the disk under the database /data/commonage.db is full", True),
+        ("could not extend file: No space left on device", "the disk under the database", True),
+        ("database is locked", "is locked by another program", True),
+        ("attempt to write a readonly database", "cannot be written by this user", False),
+        ("database disk image is malformed", "is damaged", False),
+        ("something new", "does not answer: something new", True),
+    ],
+)
+def test_what_fails_is_said_in_a_sentence(words: str, sentence: str, retryable: bool) -> None:
+    error = caught(native(words))
+    assert isinstance(error, Unavailable)
+    assert sentence in error.message
+    assert error.is_retryable is retryable
+
+
+def test_values_are_not_repeated() -> None:
+    assert "hush" not in caught(native("something new")).message
+
+
+def test_network_and_pool() -> None:
+    for error in (ConnectionRefusedError("refused"), OSError("gone"), TimeoutError("pool is empty")):
+        assert isinstance(caught(error), Unavailable)
+
+
+def test_a_key_that_is_taken() -> None:
+    for words in ("UNIQUE constraint failed: workloads.owner, workloads.key", 'constraint "uq_workloads_owner_key"'):
+        error = caught(IntegrityError("INSERT", (), sqlite3.IntegrityError(words)))
+        assert isinstance(error, Conflict)
+        assert error.problem_code == "key-taken"
+
+
+def test_other_refusals() -> None:
+    assert caught(IntegrityError("INSERT", (), sqlite3.IntegrityError("pk_events"))).problem_code == "conflict"
+    assert isinstance(caught(DataError("INSERT", (), sqlite3.DataError("too long"))), InvalidInput)
+
+
+def test_our_own_pass() -> None:
+    error = NotFound("no such workload")
+    assert caught(error) is error
