@@ -45,13 +45,13 @@ class Families:
         return iter(self._families.values())
 
 
-def collect(control: Control, ended: dict[State, int]) -> Families:
-    """Everything but what the meter of requests counts. `ended` is how many workloads have ended, by state."""
+def collect(control: Control, ended: dict[State, int] | None) -> Families:
+    """Everything but what the meter of requests counts. `ended`: how many workloads have, by state; None if unknown."""
     families = Families()
     families.put("commonage_build_info", 1, __version__)
     _work(control, families)
     for state in TERMINAL:
-        families.put("commonage_workloads_ended_total", ended.get(state, 0), state)
+        families.put("commonage_workloads_ended_total", None if ended is None else ended.get(state, 0), state)
     _machines(control, families)
     _itself(control, families)
     return families
@@ -136,6 +136,7 @@ def _itself(control: Control, families: Families) -> None:
         families.put("commonage_loop_age_seconds", age_s, loop)
     ledger = control.ledger
     families.put("commonage_schedule_pass_seconds", control.schedule.pass_s)
+    families.put("commonage_store_up", 0 if ledger.stuck else 1)
     families.put("commonage_ledger_commits_total", ledger.commits)
     families.put("commonage_ledger_commit_seconds_total", ledger.commit_s)
     families.put("commonage_ledger_changes_total", ledger.changes)

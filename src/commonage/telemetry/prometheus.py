@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 from collections.abc import Iterable, Sequence
 
 from fastapi import APIRouter, Request, Response
@@ -22,6 +23,8 @@ from commonage.domain.workloads import TERMINAL, State
 from commonage.ports.store import Filter
 from commonage.telemetry.collect import collect
 from commonage.telemetry.http_meter import HttpMeter
+
+log = logging.getLogger(__name__)
 
 PATH = "/services/commonage/metrics"
 # Counting what has ended is a question to the database; nobody needs it fresher.
@@ -46,7 +49,7 @@ class Exposition:
     def __init__(self, control: Control, meter: HttpMeter | None = None) -> None:
         self._control, self._meter = control, meter
         self._process = ProcessCollector(registry=None)
-        self._ended: dict[State, int] = {}
+        self._ended: dict[State, int] | None = None
         self._counted_at = float("-inf")
 
     async def render(self, accept: str = "") -> tuple[bytes, str]:
@@ -59,10 +62,14 @@ class Exposition:
         text = await asyncio.to_thread(lambda: encode(_Collected([*families, *self._process.collect()])))
         return text, content_type
 
-    async def _count_ended(self) -> dict[State, int]:
+    async def _count_ended(self) -> dict[State, int] | None:
+        """By state; while the database does not answer the last count, for the other figures are wanted then most."""
         now = self._control.clock.now()
         if now - self._counted_at >= COUNT_EVERY_S:
-            self._ended = await self._control.store.count(Filter(states=TERMINAL))
+            try:
+                self._ended = await self._control.store.count(Filter(states=TERMINAL))
+            except Unavailable as error:
+                log.warning("what has ended cannot be counted: %s", error)
             self._counted_at = now
         return self._ended
 
@@ -77,10 +84,7 @@ def metrics_router(control: Control, meter: HttpMeter | None = None) -> APIRoute
         refusal = await _refusal(request, control)
         if refusal is not None:
             return refusal
-        try:
-            text, content_type = await exposition.render(request.headers.get("accept", ""))
-        except Unavailable as error:
-            return _words(503, error.message)
+        text, content_type = await exposition.render(request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": content_type})
 
     return router

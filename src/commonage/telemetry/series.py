@@ -60,6 +60,7 @@ SERIES: tuple[Series, ...] = (
     # --- the control plane itself
     Series("commonage_loop_age_seconds", "gauge", "Time since a loop's last pass; rises when it hangs.", ("loop",)),
     Series("commonage_schedule_pass_seconds", "gauge", "How long the last pass of the schedule loop took."),
+    Series("commonage_store_up", "gauge", "1 while the database answers; at 0 changes wait and submits are refused."),
     Series("commonage_ledger_commits_total", "counter", "Batches written to the database."),
     Series("commonage_ledger_commit_seconds_total", "counter", "Time that writing them took."),
     Series("commonage_ledger_changes_total", "counter", "Changes they held; many share a batch under load."),

@@ -171,11 +171,14 @@ async def test_from_elsewhere_a_token_that_may_read_is_needed(app: FastAPI, auth
     assert ("commonage_workloads{" in answer.text) == (status == 200)
 
 
-async def test_a_store_that_does_not_answer_is_said(app: FastAPI, control: Control) -> None:
+async def test_without_the_database_the_other_figures_come(control: Control) -> None:
     assert isinstance(control.store, MemoryStore)
     control.store.trouble = Unavailable("the database does not answer")
-    answer = await call(app)
-    assert (answer.status_code, answer.text) == (503, "the database does not answer\n")
+    control.ledger.stuck = True
+    families = await scraped(control)
+    assert value(families, "commonage_store_up") == 0
+    assert value(families, "commonage_queue_length") == 1
+    assert "commonage_workloads_ended" not in families
 
 
 async def test_requests_are_counted_by_area_and_class(control: Control) -> None:

@@ -8,7 +8,7 @@ from commonage.telemetry.series import SERIES, Series
 
 UNITS = ("seconds", "bytes", "ratio", "watts", "celsius", "cores")
 # Counts of things and facts have no unit; everything that is measured has.
-COUNTED = re.compile(r"(workloads|nodes|users|environments|faults|changes|length|info|requests|commits|ended)$")
+COUNTED = re.compile(r"(workloads|nodes|users|environments|faults|changes|length|info|requests|commits|ended|up)$")
 ENDLESS = {"user", "owner", "workload", "attempt", "path", "id", "name"}
 
 
