@@ -1,0 +1,146 @@
+"""Signing in to the portal, by the hub's OAuth, and staying signed in. Called by `site` for every request.
+
+The hub's token travels in a cookie that only this server can read: encrypted and signed, so that a restart of the
+control plane signs nobody out and no table of sessions is needed. Whether the token still holds is the hub's to
+say, each time (the identity port remembers the answer for half a minute).
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import secrets
+from dataclasses import dataclass
+from hashlib import sha256
+
+from cryptography.fernet import Fernet, InvalidToken
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from commonage.domain.errors import Forbidden, Unauthenticated
+from commonage.domain.principals import Principal
+from commonage.ports.clock import Clock
+from commonage.ports.identity import Identity
+from commonage.wire.hub import CALLBACK_PATH, PORTAL_PATH
+
+HOME = PORTAL_PATH
+SESSION_COOKIE = "commonage-session"
+BROWSER_COOKIE = "commonage-sign-in"
+SESSION_S = 14 * 24 * 3600
+SIGN_IN_S = 15 * 60
+_LONGEST_NEXT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who looks at a page. `csrf` must come back with everything that changes something."""
+
+    who: Principal
+    csrf: str
+
+
+class SignInNeeded(Unauthenticated):
+    """Nobody is signed in on this browser, or not any more."""
+
+
+class PortalAuth:
+    """Sign-in, session cookie and the guard of every POST.
+
+    `secret` is any text that only this installation knows and that outlives a restart; the key is derived from it.
+    """
+
+    def __init__(self, identity: Identity, clock: Clock, secret: str) -> None:
+        self._identity = identity
+        self._clock = clock
+        derive = HKDF(hashes.SHA256(), length=64, salt=None, info=b"commonage portal 1").derive(secret.encode())
+        self._box = Fernet(base64.urlsafe_b64encode(derive[:32]))
+        self._csrf_key = derive[32:]
+
+    async def visitor(self, request: Request) -> Visitor:
+        """Who this is. Raises SignInNeeded, or Unavailable while the hub does not answer."""
+        session = self._open("session", request.cookies.get(SESSION_COOKIE), SESSION_S)
+        if session is None:
+            raise SignInNeeded("sign in to see this page")
+        who = await self._identity.whois(session["token"])
+        if who is None:
+            raise SignInNeeded("your sign-in has ended; sign in again")
+        return Visitor(who, self._csrf(session["nonce"]))
+
+    def to_sign_in(self, request: Request, back_to: str) -> Response:
+        """Send the browser to the hub; it comes back to the callback, and then to `back_to`.
+
+        The state binds the answer to this browser: a link made by somebody else signs nobody in.
+        """
+        browser = request.cookies.get(BROWSER_COOKIE, "")
+        if not 20 <= len(browser) <= 64:
+            browser = secrets.token_urlsafe(24)
+        state = self._seal("sign-in", {"browser": browser, "next": _own_path(back_to)})
+        response = RedirectResponse(self._identity.authorize_url(state), status_code=302)
+        self._set(request, response, (BROWSER_COOKIE, browser), SIGN_IN_S)
+        return response
+
+    async def callback(self, request: Request) -> Response:
+        """The way back from the hub. Raises Unauthenticated with a sentence for whatever does not fit."""
+        query = request.query_params
+        if refused := query.get("error"):
+            raise Unauthenticated(f"the hub did not let you in ({refused[:100]}); sign in again, or ask an admin")
+        state = self._open("sign-in", query.get("state"), SIGN_IN_S)
+        browser = request.cookies.get(BROWSER_COOKIE, "")
+        if state is None or not hmac.compare_digest(state["browser"].encode(), browser.encode()):
+            raise Unauthenticated("this sign-in was begun elsewhere, or too long ago; sign in again")
+        token = await self._identity.exchange(query.get("code", ""))
+        if await self._identity.whois(token) is None:
+            raise Unauthenticated("the hub does not know its own answer; sign in again")
+        response = RedirectResponse(_own_path(state["next"]), status_code=302)
+        session = self._seal("session", {"token": token, "nonce": secrets.token_urlsafe(18)})
+        self._set(request, response, (SESSION_COOKIE, session), SESSION_S)
+        return response
+
+    def forget(self, response: Response) -> Response:
+        """Take the session from the browser. The hub's own sign-out, which follows, ends the token."""
+        response.delete_cookie(SESSION_COOKIE, path=HOME, httponly=True, samesite="lax")
+        return response
+
+    def guard(self, request: Request, visitor: Visitor, given: str) -> None:
+        """Let a change pass only from a page of ours. `given` is the token in the form. Raises Forbidden."""
+        site = request.headers.get("sec-fetch-site")
+        origin = request.headers.get("origin")
+        foreign = site not in (None, "same-origin", "none")
+        if site is None and origin is not None:
+            foreign = origin.partition("://")[2] != request.headers.get("host")
+        if foreign or not hmac.compare_digest(visitor.csrf.encode(), given.encode()):
+            raise Forbidden("this form is too old, or not from this portal; load the page again", code="csrf")
+
+    def _csrf(self, nonce: str) -> str:
+        return hmac.new(self._csrf_key, nonce.encode(), sha256).hexdigest()
+
+    def _seal(self, purpose: str, content: dict[str, str]) -> str:
+        text = json.dumps({"for": purpose, **content})
+        return self._box.encrypt_at_time(text.encode(), int(self._clock.now())).decode()
+
+    def _open(self, purpose: str, sealed: str | None, age_s: int) -> dict[str, str] | None:
+        """What we sealed for this purpose, at most `age_s` seconds ago; None for anything else."""
+        if not sealed:
+            return None
+        try:
+            content = self._box.decrypt_at_time(sealed, age_s, int(self._clock.now()))
+        except (InvalidToken, ValueError):  # ValueError: not even text that could be one
+            return None
+        opened: dict[str, str] = json.loads(content)
+        return opened if opened.get("for") == purpose else None
+
+    def _set(self, request: Request, response: Response, cookie: tuple[str, str], age_s: int) -> None:
+        secure = request.url.scheme == "https"
+        name, value = cookie
+        response.set_cookie(
+            name, value, max_age=age_s, path=HOME, secure=secure, httponly=True, samesite="lax"
+        )
+
+
+def _own_path(path: str) -> str:
+    """`path` if it is a page of the portal, else its front page: nobody is sent elsewhere by a crafted link."""
+    plain = path.startswith(HOME) and len(path) <= _LONGEST_NEXT and path.isprintable() and "\\" not in path
+    return path if plain and not path.startswith(CALLBACK_PATH) else HOME

@@ -1,0 +1,131 @@
+"""How machines and cards are drawn: shares as segments of a bar, in proportion to their VRAM. Used by overview and nodes.
+
+Only arithmetic and words; the templates draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from commonage.control.fleet import DeviceView, NodeView
+from commonage.domain.explanations import Holder
+from commonage.domain.principals import Principal
+from commonage.domain.quantities import format_cpus, format_memory
+from commonage.portal.templating import percent
+
+_COLOURS = 6
+_NARROW = 14.0  # per cent of a card below which a segment has no room for words
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A share on a card. `x` and `width` in per cent; `workload_id` only if the one who looks may open it."""
+
+    x: str
+    width: str
+    owner: str
+    title: str
+    colour: str
+    workload_id: str | None
+    holder: Holder
+    has_room: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A device with its segments."""
+
+    view: DeviceView
+    segments: tuple[Segment, ...]
+    summary: str
+
+    @property
+    def memory_mib(self) -> int:
+        """All of its VRAM."""
+        return self.view.device.memory_mib
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node with its cards."""
+
+    view: NodeView
+    cards: tuple[Card, ...]
+
+    @property
+    def held_cpus_milli(self) -> int:
+        """CPU given away."""
+        return self.view.node.report.cpus_milli - self.view.free_cpus_milli
+
+    @property
+    def held_memory_mib(self) -> int:
+        """Memory given away."""
+        return self.view.node.report.memory_mib - self.view.free_memory_mib
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """One figure over all machines: `held` of `whole`, as text and as numbers."""
+
+    label: str
+    held: int
+    whole: int
+    held_text: str
+    whole_text: str
+
+
+def machines(views: Sequence[NodeView], who: Principal) -> list[Machine]:
+    """Nodes as `who` may see them: everybody sees how full a card is and whose it is, not what others call their work."""
+    found = [Machine(view, tuple(_card(device, who) for device in view.devices)) for view in views]
+    return sorted(found, key=lambda machine: not machine.cards)  # those with cards first, else as they came
+
+
+def totals(views: Sequence[NodeView]) -> list[Total]:
+    """VRAM, CPU and memory over all machines; VRAM only where there are cards."""
+    devices = [device for view in views for device in view.devices]
+    vram = sum(one.device.memory_mib for one in devices)
+    free_vram = sum(one.free_mib for one in devices)
+    cpus = sum(view.node.report.cpus_milli for view in views)
+    free_cpus = sum(view.free_cpus_milli for view in views)
+    memory = sum(view.node.report.memory_mib for view in views)
+    free_memory = sum(view.free_memory_mib for view in views)
+    found = [
+        _total("CPU", cpus - free_cpus, cpus, format_cpus),
+        _total("Memory", memory - free_memory, memory, format_memory),
+    ]
+    return [_total("GPU memory", vram - free_vram, vram, format_memory), *found] if devices else found
+
+
+def _total(label: str, held: int, whole: int, words: object) -> Total:
+    text = words if callable(words) else str
+    return Total(label, held, whole, "0" if held <= 0 else str(text(held)), str(text(whole)))
+
+
+def _card(view: DeviceView, who: Principal) -> Card:
+    segments = []
+    at = 0
+    for holder in view.holders:
+        segments.append(_segment(holder, at, view.device.memory_mib, who))
+        at += holder.memory_mib
+    held = view.device.memory_mib - view.free_mib
+    summary = f"{format_memory(held)} of {format_memory(view.device.memory_mib)} held" if held else "all free"
+    return Card(view, tuple(segments), summary)
+
+
+def _segment(holder: Holder, at: int, whole: int, who: Principal) -> Segment:
+    seen = who.may_see(holder.owner)
+    name = holder.name if seen and holder.name else holder.kind
+    colour = "own" if holder.owner == who.name else f"other{crc32(holder.owner.encode()) % _COLOURS}"
+    width = 100 * holder.memory_mib / whole if whole else 0
+    return Segment(
+        x=percent(at, whole),
+        width=percent(holder.memory_mib, whole),
+        owner=holder.owner,
+        title=name,
+        colour=colour,
+        workload_id=holder.workload_id if seen else None,
+        holder=holder,
+        has_room=width >= _NARROW,
+    )

@@ -1,0 +1,111 @@
+"""Launch a session or a job: one form, and beside it what would become of it, asked anew while typing."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from commonage.domain.errors import CommonageError, InvalidInput, NotFound, Unplaceable
+from commonage.domain.explanations import Explanation
+from commonage.domain.principals import Principal
+from commonage.portal import live
+from commonage.portal.auth import HOME, Visitor
+from commonage.portal.launch_form import FIELDS, LaunchForm
+from commonage.portal.site import Site, form_text
+
+_PARTS = "parts/launch.html"
+
+
+def routes(site: Site) -> list[Route]:
+    """GET and POST launch; POST launch/dry-run for what the form asks while typing."""
+    view = _Launch(site)
+    return [
+        Route("/launch", site.page(view.page), methods=["GET"]),
+        Route("/launch", site.page(view.submit), methods=["POST"]),
+        Route("/launch/dry-run", site.page(view.dry_run), methods=["POST"]),
+    ]
+
+
+class _Launch:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._control = site.control
+
+    async def page(self, request: Request, visitor: Visitor) -> Response:
+        form = await self._prefilled(request, visitor.who)
+        return await self._show(request, visitor, form)
+
+    async def submit(self, request: Request, visitor: Visitor) -> Response:
+        form = await _sent(request)
+        submission, form = form.submission()
+        if submission is None:
+            return await self._show(request, visitor, form, 422)
+        try:
+            submitted = await self._control.work.submit(visitor.who, submission)
+        except InvalidInput as error:
+            return await self._show(request, visitor, form.refused(error), 422)
+        except CommonageError as error:  # whatever it is: nothing that was typed is lost
+            form = form.refused(InvalidInput(error.message))
+            return await self._show(request, visitor, form, 409)
+        return RedirectResponse(f"{HOME}workloads/{submitted.workloads[0].id}", status_code=303)
+
+    async def dry_run(self, request: Request, visitor: Visitor) -> Response:
+        """The verdict and the errors beside the fields, as parts of the page."""
+        form, explanation, never = await self._considered(visitor.who, await _sent(request))
+        draw = self._site.parts(visitor, _PARTS)
+        values = {"form": form, "explanation": explanation, "never": never}
+        parts = {f"error-{name}": draw("error", {"text": form.errors.get(name, "")}) for name in FIELDS}
+        parts["verdict"] = draw("verdict", values)
+        return HTMLResponse(live.partials(parts))
+
+    async def _considered(
+        self, who: Principal, form: LaunchForm
+    ) -> tuple[LaunchForm, Explanation | None, str | None]:
+        """The form with its errors, what would become of it, and why it never could start."""
+        submission, form = form.submission(considered=True)
+        if submission is None:
+            return form, None, None
+        try:
+            return form, await self._control.work.dry_run(who, submission), None
+        except Unplaceable as error:
+            return form, None, error.message
+        except InvalidInput as error:
+            return form.refused(error), None, None
+        except CommonageError as error:  # shown in place of a verdict
+            return form, None, error.message
+
+    async def _prefilled(self, request: Request, who: Principal) -> LaunchForm:
+        query = request.query_params
+        form = LaunchForm.read(query)
+        if again := query.get("again"):
+            try:
+                form = LaunchForm.again(await self._control.look.workload(who, again))
+            except NotFound:  # gone, or not theirs: an empty form will do
+                pass
+            form = form.changed(**{name: query[name] for name in FIELDS if name in query})
+        return form.changed(key=f"portal-{secrets.token_hex(12)}")
+
+    async def _show(
+        self, request: Request, visitor: Visitor, form: LaunchForm, status: int = 200
+    ) -> Response:
+        options = self._control.fleet.launch_options(visitor.who)
+        considered, explanation, never = await self._considered(visitor.who, form)
+        values: dict[str, Any] = {
+            "section": "launch",
+            "form": form if status != 200 else considered,
+            "options": options,
+            "simulated": options.simulated_gpus,
+            "explanation": explanation,
+            "never": never,
+            "defaults": self._control.settings,
+        }
+        return self._site.render(request, visitor, "launch.html", values, status)
+
+
+async def _sent(request: Request) -> LaunchForm:
+    form = await request.form()
+    return LaunchForm.read({name: form_text(form, name) for name in FIELDS})

@@ -1,0 +1,143 @@
+"""The launch form: what was typed, as it was typed, and the submission that comes of it. Pure; used by `launch`.
+
+A value that cannot be read becomes an error beside its field, and what was typed stays.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from commonage.control.submission import Submission
+from commonage.domain.errors import InvalidInput
+from commonage.domain.quantities import format_cpus, format_memory, parse_cpus, parse_duration, parse_memory
+from commonage.domain.requests import parse_gpus
+from commonage.domain.workloads import Kind, RetryPolicy, Workload
+
+T = TypeVar("T")
+FIELDS = ("kind", "name", "environment", "gpus", "cpus", "memory", "time", "command", "retries", "key")
+# Which field an error of control belongs to, where it has another name there.
+_ALIASES = {"time_limit_s": "time", "array": "command"}
+_SHELL = re.compile(r"[|&;<>()$`*?\[\]{}#~!\n\\]|^\s*\w+=")
+_LONGEST = 200_000
+_MOST_RETRIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchForm:
+    """The fields as text, and the errors beside them; the key "" holds an error of the whole."""
+
+    values: Mapping[str, str]
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> LaunchForm:
+        """From a form or a query; unknown names are ignored."""
+        values = {name: given.get(name, "").strip()[:_LONGEST] for name in FIELDS}
+        if values["kind"] not in (Kind.SESSION, Kind.JOB):
+            values["kind"] = Kind.SESSION.value
+        return cls(values)
+
+    @classmethod
+    def again(cls, workload: Workload) -> LaunchForm:
+        """What would run the same once more."""
+        spec = workload.spec
+        return cls.read(
+            {
+                "kind": spec.kind,
+                "name": spec.name,
+                "environment": spec.environment,
+                "gpus": gpus_text(spec.request.gpu.text) if spec.request.gpu else "",
+                "cpus": format_cpus(spec.request.cpus_milli),
+                "memory": format_memory(spec.request.memory_mib),
+                "time": f"{spec.time_limit_s}s" if spec.time_limit_s else "",
+                "command": command_text(spec.command),
+                "retries": str(spec.retry.retries) if spec.retry.retries else "",
+            }
+        )
+
+    @property
+    def kind(self) -> Kind:
+        """What is to be launched."""
+        return Kind(self.values["kind"])
+
+    def changed(self, **values: str) -> LaunchForm:
+        """With these values instead."""
+        return LaunchForm({**self.values, **values}, self.errors)
+
+    def refused(self, error: InvalidInput) -> LaunchForm:
+        """With an error of control beside its field."""
+        name = _ALIASES.get(error.field or "", error.field or "")
+        return replace(self, errors={**self.errors, name if name in FIELDS else "": error.message})
+
+    def submission(self, *, considered: bool = False) -> tuple[Submission | None, LaunchForm]:
+        """The submission, or None and the form with its errors. `considered`: an empty command is no error yet."""
+        errors: dict[str, str] = {}
+
+        def parsed(name: str, parse: Callable[[str], T], default: T) -> T:
+            text = self.values[name]
+            if not text:
+                return default
+            try:
+                return parse(text)
+            except InvalidInput as error:
+                errors[name] = error.message
+                return default
+
+        is_job = self.kind is Kind.JOB
+        command = parsed("command", command_words, ()) if is_job else ()
+        if is_job and not command and considered:
+            command = ("true",)
+        submission = Submission(
+            kind=self.kind,
+            command=command,
+            name=self.values["name"] or None,
+            environment=self.values["environment"] or None,
+            cpus_milli=parsed("cpus", parse_cpus, None),
+            memory_mib=parsed("memory", parse_memory, None),
+            gpu=parsed("gpus", parse_gpus, None),
+            time_limit_s=parsed("time", parse_duration, None),
+            retry=RetryPolicy(retries=parsed("retries", _retries, 0) if is_job else 0),
+            key=self.values["key"] or None,
+        )
+        if is_job and not command and "command" not in errors:
+            errors["command"] = "a job needs a command to run, like: python train.py"
+        return (None if errors else submission), replace(self, errors=errors)
+
+
+def command_words(text: str) -> tuple[str, ...]:
+    """The command: words of one simple line, or the shell's business where it has pipes, variables or several lines."""
+    text = text.replace("\r\n", "\n").strip()
+    if "\x00" in text:
+        raise InvalidInput("the command has a character that no command can have", field="command")
+    if _SHELL.search(text):
+        return ("sh", "-c", text)
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise InvalidInput(f"the command cannot be read: {error}".lower(), field="command") from None
+
+
+def command_text(command: tuple[str, ...]) -> str:
+    """The text that `command_words` makes this command of."""
+    if len(command) == 3 and command[:2] == ("sh", "-c") and _SHELL.search(command[2]):
+        return command[2]
+    return shlex.join(command)
+
+
+def gpus_text(text: str) -> str:
+    """A GPU request as people write it: `16384MiB` becomes `16GiB`."""
+    return re.sub(r"(\d+)MiB$", lambda found: _round_memory(int(found[1])), text)
+
+
+def _round_memory(mib: int) -> str:
+    return f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
+
+
+def _retries(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > _MOST_RETRIES:
+        raise InvalidInput(f"retries must be a number from 0 to {_MOST_RETRIES}, not {text[:40]!r}", field="retries")
+    return int(text)

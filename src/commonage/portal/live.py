@@ -1,0 +1,117 @@
+"""Live pages: one stream of server-sent events for each open page, at most one update a second, only what changed.
+
+A page's view gives a function that draws its changing parts; what it draws is sent as htmx partials, each swapped into the
+element of its id. Charts and logs travel on the same stream as named events, for the page's own script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.responses import StreamingResponse
+
+from commonage.domain.events import Event
+from commonage.ports.clock import Clock
+
+LEAST_S = 1.0  # between two updates
+MOST_S = 5.0  # measurements change without an event
+STREAM_S = 600.0  # then the browser comes again, and is asked anew who it is
+
+# Element id -> what is inside it.
+Parts = Mapping[str, str]
+
+
+def message(data: str, *, event: str | None = None, id_: str | None = None) -> str:
+    """One server-sent event."""
+    lines = [f"data: {line}" for line in data.split("\n")]
+    if event is not None:
+        lines.insert(0, f"event: {event}")
+    if id_ is not None:
+        lines.insert(0, f"id: {id_}")
+    return "\n".join(lines) + "\n\n"
+
+
+def json_message(event: str, value: Any, *, id_: str | None = None) -> str:
+    """A named event for the page's script."""
+    return message(json.dumps(value, separators=(",", ":")), event=event, id_=id_)
+
+
+def partials(parts: Parts) -> str:
+    """Parts as htmx takes them: each morphed into its element, so that focus and selection stay."""
+    return "".join(
+        f'<hx-partial hx-target="#{name}" hx-swap="innerMorph">{html}</hx-partial>' for name, html in parts.items()
+    )
+
+
+def stream(messages: AsyncIterator[str]) -> StreamingResponse:
+    """The response that carries them."""
+    # X-Accel-Buffering: an nginx in front must not wait for more before it passes on what there is.
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(messages, media_type="text/event-stream", headers=headers)
+
+
+Draw = Callable[[], Awaitable[Parts]]
+
+
+def only_changed(draw: Draw) -> Draw:
+    """`draw`, less what it drew the last time."""
+    before: dict[str, str] = {}
+
+    async def fresh() -> Parts:
+        parts = await draw()
+        changed = {name: html for name, html in parts.items() if before.get(name) != html}
+        before.update(changed)
+        return changed
+
+    return fresh
+
+
+async def updates(clock: Clock, changes: AsyncIterator[Event], draw: Draw) -> AsyncIterator[str]:
+    """What `draw` draws: at once, after changes, and every few seconds. Nothing is sent where it draws nothing."""
+    changed = asyncio.Event()
+
+    async def listen() -> None:
+        async for _ in changes:
+            changed.set()
+
+    listener = asyncio.create_task(listen())
+    ends_at = clock.now() + STREAM_S
+    try:
+        while not listener.done() and clock.now() < ends_at:
+            changed.clear()
+            parts = await draw()
+            yield message(partials(parts)) if parts else ": nothing new\n\n"
+            await clock.sleep(LEAST_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), MOST_S - LEAST_S)
+    finally:
+        await end(listener)
+
+
+async def merged(*sources: AsyncIterator[str]) -> AsyncIterator[str]:
+    """Messages of all, as they come; ends when the first of `sources` does."""
+    queue: asyncio.Queue[str | None] = asyncio.Queue(maxsize=8)
+
+    async def pump(source: AsyncIterator[str], *, is_first: bool) -> None:
+        async for one in source:
+            await queue.put(one)
+        if is_first:
+            await queue.put(None)
+
+    pumps = [asyncio.create_task(pump(source, is_first=index == 0)) for index, source in enumerate(sources)]
+    try:
+        while (one := await queue.get()) is not None:
+            yield one
+    finally:
+        await end(*pumps)
+
+
+async def end(*tasks: asyncio.Task[None]) -> None:
+    """Cancel and wait. An error of theirs ends the stream and nothing else: the browser connects again."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

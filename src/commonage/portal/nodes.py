@@ -1,0 +1,105 @@
+"""Machines and cards with what they measure; admins drain and resume them. Live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from commonage.control.control import Control
+from commonage.domain.fleet import Node
+from commonage.domain.principals import Principal
+from commonage.portal import cards, live
+from commonage.portal.auth import HOME, Visitor
+from commonage.portal.site import Site, form_text, notice
+from commonage.ports.metrics import Point
+
+_PARTS = "parts/nodes.html"
+_WINDOW_S = 3600.0
+_POINTS = 60
+WIDTH, HEIGHT = 120, 28  # of a sparkline, in its own units
+
+
+def routes(site: Site) -> list[Route]:
+    """GET nodes and its live stream; POST nodes/NAME/drain with `drain` 1 or 0."""
+    view = _Nodes(site)
+    return [
+        Route("/nodes", site.page(view.page), methods=["GET"]),
+        Route("/live/nodes", site.page(view.live), methods=["GET"]),
+        Route("/nodes/{name}/drain", site.page(view.drain), methods=["POST"]),
+    ]
+
+
+class _Nodes:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def page(self, request: Request, visitor: Visitor) -> Response:
+        values = await gather(self._site.control, visitor.who)
+        return self._site.render(request, visitor, "nodes.html", {"section": "nodes", **values})
+
+    async def live(self, request: Request, visitor: Visitor) -> Response:
+        control = self._site.control
+        draw_part = self._site.parts(visitor, _PARTS)
+
+        async def draw() -> live.Parts:
+            return {"nodes": draw_part("nodes", await gather(control, visitor.who))}
+
+        changes = control.look.follow(visitor.who)
+        return live.stream(live.updates(control.clock, changes, live.only_changed(draw)))
+
+    async def drain(self, request: Request, visitor: Visitor) -> Response:
+        drain = form_text(await request.form(), "drain") == "1"
+        node = await self._site.control.fleet.drain(visitor.who, request.path_params["name"], drain)
+        if request.headers.get("hx-request") == "true":
+            return notice(_said(node))
+        return RedirectResponse(f"{HOME}nodes", status_code=303)
+
+
+def _said(node: Node) -> str:
+    if node.drain:
+        return f"{node.name} takes no new work; what runs there goes on"
+    return f"{node.name} takes work again"
+
+
+async def gather(control: Control, who: Principal) -> dict[str, Any]:
+    """Machines, and for each card the last hour of its measurements as sparklines."""
+    views = control.fleet.nodes()
+    now = control.clock.now()
+    lines: dict[str, dict[str, str]] = {}
+    for view in views:
+        for device in view.devices:
+            found = await control.look.metrics(
+                who,
+                f"device:{device.device.uuid}",
+                metrics=("gpu_utilisation", "gpu_memory_mib"),
+                since=now - _WINDOW_S,
+                until=now + 1,
+                points=_POINTS,
+            )
+            tops = {"gpu_utilisation": 1.0, "gpu_memory_mib": float(device.device.memory_mib)}
+            lines[device.device.uuid] = _sparklines(found, tops, now)
+    return {
+        "machines": cards.machines(views, who),
+        "lines": lines,
+        "simulated": control.fleet.simulated_gpus,
+        "environments": control.fleet.environments(),
+        "capabilities": control.fleet.capabilities(),
+    }
+
+
+def _sparklines(found: Mapping[str, Sequence[Point]], tops: Mapping[str, float], now: float) -> dict[str, str]:
+    return {metric: sparkline(points, tops[metric], now) for metric, points in found.items() if len(points) > 1}
+
+
+def sparkline(points: Sequence[Point], top: float, now: float) -> str:
+    """The points of an SVG polyline: the last hour from left to right, 0 at the bottom, `top` at the top."""
+    placed = []
+    for point in points:
+        x = WIDTH * (1 - (now - point.at) / _WINDOW_S)
+        y = HEIGHT * (1 - min(1.0, max(0.0, point.mean / top if top else 0.0)))
+        placed.append(f"{max(0.0, x):.1f},{1 + y * (HEIGHT - 2) / HEIGHT:.1f}")
+    return " ".join(placed)

@@ -1,0 +1,55 @@
+"""The portal's routes together. Called by the server's bootstrap, which includes this router after the API's:
+it ends with a page for every address below the portal's that leads nowhere.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from commonage.control.control import Control
+from commonage.domain.errors import NotFound
+from commonage.portal import launch, nodes, overview, usage, work, workload
+from commonage.portal.auth import HOME, PortalAuth, Visitor
+from commonage.portal.site import Site
+from commonage.wire.hub import CALLBACK_PATH
+
+# A page in between: a form's answer may not lead to another host, and the hub's sign-out may.
+_SIGNED_OUT = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Signed out</title>'
+    '<meta http-equiv="refresh" content="0; url=/hub/logout"><p><a href="/hub/logout">Go on to sign out</a></p></html>'
+)
+
+
+def create_router(control: Control, auth: PortalAuth) -> APIRouter:
+    """All pages, below `/services/commonage/`."""
+    site = Site(control, auth)
+    pages = [page for view in (overview, launch, work, workload, nodes, usage) for page in view.routes(site)]
+    router = APIRouter(include_in_schema=False)
+    for route in [*pages, *_own(site)]:
+        methods = sorted(route.methods or {"GET"})
+        router.add_route(HOME.rstrip("/") + route.path, route.endpoint, methods=methods, include_in_schema=False)
+    return router
+
+
+def _own(site: Site) -> list[Route]:
+    """Sign-in and sign-out, static files, and what leads nowhere."""
+
+    async def callback(request: Request) -> Response:
+        return await site.auth.callback(request)
+
+    async def sign_out(request: Request, visitor: Visitor) -> Response:
+        return site.auth.forget(HTMLResponse(_SIGNED_OUT))
+
+    async def nowhere(request: Request, visitor: Visitor) -> Response:
+        raise NotFound(f"there is no page {request.url.path}", code="page-not-found")
+
+
+    return [
+        Route(CALLBACK_PATH.removeprefix(HOME.rstrip("/")), site.open(callback), methods=["GET"]),
+        Route("/sign-out", site.page(sign_out), methods=["POST"]),
+        Route("/static/{name:path}", site.assets.serve, methods=["GET"]),
+        Route("/{path:path}", site.page(nowhere), methods=["GET"]),
+    ]

@@ -1,0 +1,169 @@
+"""What every page shares: who looks at it, how an error is shown, what the headers say. Used by all view files.
+
+A view is `async (request, visitor) -> Response`; `Site.page` makes an endpoint of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from commonage.control.control import Control
+from commonage.domain import errors
+from commonage.portal.assets import Assets
+from commonage.portal.auth import HOME, PortalAuth, SignInNeeded, Visitor
+from commonage.portal.templating import make_templates
+
+
+log = logging.getLogger(__name__)
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+View = Callable[[Request, Visitor], Awaitable[Response]]
+
+_CSP = (
+    "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": _CSP,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_STATUS: tuple[tuple[type[errors.CommonageError], int], ...] = (
+    (errors.TooLarge, 413),
+    (errors.InvalidInput, 422),
+    (errors.Unauthenticated, 401),
+    (errors.Forbidden, 403),
+    (errors.NotFound, 404),
+    (errors.Conflict, 409),
+    (errors.Unplaceable, 422),
+    (errors.Unavailable, 503),
+    (errors.EngineFailure, 502),
+)
+_TITLES = {
+    401: "You are not signed in",
+    403: "This is not for you",
+    404: "There is nothing here",
+    409: "That does not go",
+    413: "That is too large",
+    422: "That cannot be right",
+    500: "Something broke",
+    502: "The machine would not",
+    503: "A part is not answering",
+}
+_BROKEN = "This page could not be made. It is our fault and has been noted in the server's log; try again, or go on elsewhere."
+
+
+class Site:
+    """Control, sign-in and templates, together. One for each process."""
+
+    def __init__(self, control: Control, auth: PortalAuth) -> None:
+        self.control = control
+        self.auth = auth
+        self.assets = Assets()
+        self._templates = make_templates(self.assets)
+
+    def page(self, view: View) -> Endpoint:
+        """An endpoint that signs in, guards against forged changes, and shows errors as pages."""
+
+        async def endpoint(request: Request) -> Response:
+            visitor = None
+            try:
+                visitor = await self.auth.visitor(request)
+                if request.method not in {"GET", "HEAD"}:
+                    self.auth.guard(request, visitor, str((await request.form()).get("csrf", "")))
+                response = await view(request, visitor)
+            except SignInNeeded as needed:
+                response = self._sign_in(request, needed)
+            except errors.CommonageError as error:
+                response = self.error(request, visitor, error)
+            except Exception:  # a page that breaks must still be a page with a way out; what broke is for the log
+                log.exception("%s %s broke", request.method, request.url.path)
+                response = self.error(request, visitor, errors.CommonageError(_BROKEN))
+            response.headers.update({name: text for name, text in HEADERS.items() if name not in response.headers})
+            return response
+
+        return endpoint
+
+    def open(self, view: Endpoint) -> Endpoint:
+        """An endpoint for which nobody need be signed in."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                response = await view(request)
+            except errors.CommonageError as error:
+                response = self.error(request, None, error)
+            response.headers.update({name: text for name, text in HEADERS.items() if name not in response.headers})
+            return response
+
+        return endpoint
+
+    def render(
+        self, request: Request, visitor: Visitor | None, template: str, values: Mapping[str, Any], status: int = 200
+    ) -> HTMLResponse:
+        """A whole page."""
+        html = self._templates.get_template(template).render(
+            home=HOME,
+            site_name=self.control.settings.name,
+            visitor=visitor,
+            csrf=visitor.csrf if visitor else "",
+            here=request.url.path,
+            prices=self.control.settings.prices,
+            **values,
+        )
+        return HTMLResponse(html, status_code=status)
+
+    def parts(self, visitor: Visitor, template: str) -> Callable[[str, Mapping[str, Any]], str]:
+        """What draws a part of a page anew, for its live updates: it takes a macro of `template` and its values."""
+        module = self._templates.get_template(template).make_module(
+            {
+                "home": HOME,
+                "visitor": visitor,
+                "csrf": visitor.csrf,
+                "prices": self.control.settings.prices,
+            }
+        )
+
+        def draw(name: str, values: Mapping[str, Any]) -> str:
+            return str(getattr(module, name)(values))
+
+        return draw
+
+    def error(self, request: Request, visitor: Visitor | None, error: errors.CommonageError) -> Response:
+        """An error as a page with a way out, or as a notice where only a part of a page was asked for."""
+        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+        if request.headers.get("hx-request") == "true":
+            return notice(error.message, status=status, tone="bad")
+        values = {"title": _TITLES[status], "status": status, "error": error, "retry": request.url.path}
+        return self.render(request, visitor, "error.html", values, status)
+
+    def _sign_in(self, request: Request, needed: SignInNeeded) -> Response:
+        if request.headers.get("hx-request") == "true":
+            # htmx loads the whole page anew, and that leads to the hub.
+            return Response(needed.message, status_code=401, headers={"HX-Refresh": "true"})
+        back_to = request.url.path if request.method == "GET" else HOME
+        if request.method == "GET" and request.url.query:
+            back_to += f"?{request.url.query}"
+        return self.auth.to_sign_in(request, back_to)
+
+
+def notice(text: str, *, status: int = 204, tone: str = "good") -> Response:
+    """An answer that changes nothing on the page but shows a short notice."""
+    # Headers are latin-1; \u escapes carry the rest through.
+    trigger = json.dumps({"notice": {"text": text, "tone": tone}})
+    return Response(status_code=status, headers={"HX-Trigger": trigger, "HX-Reswap": "none"})
+
+
+def form_text(form: FormData, name: str) -> str:
+    """A field of a form as text, without blanks around it; empty when it is absent or a file."""
+    value = form.get(name)
+    return value.strip() if isinstance(value, str) else ""

@@ -1,0 +1,50 @@
+// The launch form: choices of a GPU share fill the field, environments follow the kind, a second click sends nothing.
+"use strict";
+
+(() => {
+  const form = document.getElementById("launch");
+  const gpus = form.elements.gpus;
+
+  function showChoice() {
+    for (const choice of form.querySelectorAll(".choice")) {
+      choice.setAttribute("aria-pressed", String(choice.dataset.value === gpus.value.trim()));
+    }
+  }
+
+  function showEnvironments() {
+    const kind = form.elements.kind.value;
+    const select = form.elements.environment;
+    for (const option of select.options) {
+      const fits = !option.dataset.kinds || option.dataset.kinds.split(" ").includes(kind);
+      option.hidden = option.disabled = !fits;
+      if (!fits && option.selected) select.value = "";
+    }
+  }
+
+  form.addEventListener("click", (event) => {
+    const setter = event.target.closest("[data-set]");
+    if (!setter) return;
+    const field = form.elements[setter.dataset.set];
+    field.value = setter.dataset.value;
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+  form.addEventListener("input", showChoice);
+  form.addEventListener("change", showEnvironments);
+  form.addEventListener("submit", () => {
+    const go = document.getElementById("go");
+    go.disabled = true;
+    // Back in this page, as after an answer that never came, it can be sent again: its key makes it one.
+    setTimeout(() => (go.disabled = false), 8000);
+  });
+  addEventListener("pageshow", () => (document.getElementById("go").disabled = false));
+  document.addEventListener("htmx:after:swap", () => {
+    for (const error of form.querySelectorAll(".error")) {
+      const field = form.elements[error.id.replace("error-", "")];
+      if (field instanceof Element) field.toggleAttribute("aria-invalid", false);
+      if (field instanceof Element && error.textContent.trim()) field.setAttribute("aria-invalid", "true");
+    }
+  });
+
+  showChoice();
+  showEnvironments();
+})();

@@ -1,0 +1,64 @@
+// The log of a workload: lines come in lists on the page's stream and go into blocks of text, so that a hundred thousand
+// lines are a few hundred elements, of which the browser lays out only those in view.
+"use strict";
+
+(() => {
+  const BLOCK = 200; // lines in one element
+  const MOST = 100_000; // lines kept in the page; the plain log has them all
+  const live = document.getElementById("live");
+  const log = document.getElementById("log");
+  const follow = document.getElementById("log-follow");
+  const wrap = document.getElementById("log-wrap");
+  let block = null;
+  let inBlock = 0;
+  let lines = 0;
+
+  function begin() {
+    log.replaceChildren();
+    block = null;
+    lines = 0;
+  }
+
+  function add(texts) {
+    if (!lines) log.replaceChildren();
+    for (let at = 0; at < texts.length; ) {
+      if (!block || inBlock >= BLOCK) {
+        block = document.createElement("pre");
+        inBlock = 0;
+        log.append(block);
+      }
+      const some = texts.slice(at, at + BLOCK - inBlock);
+      block.append(some.join("\n") + "\n");
+      // Where the browser skips a block out of view it still knows how high it is.
+      block.style.containIntrinsicSize = `auto ${((inBlock + some.length) * 1.55).toFixed(2)}em`;
+      inBlock += some.length;
+      at += some.length;
+      lines += some.length;
+    }
+    let gone = 0;
+    while (lines - gone > MOST && log.firstChild !== block) {
+      log.firstChild.remove();
+      gone += BLOCK;
+    }
+    lines -= gone;
+    document.getElementById("log-count").textContent = `${lines.toLocaleString()} line${lines === 1 ? "" : "s"}`;
+    if (follow.checked) toEnd();
+  }
+
+  function toEnd() {
+    log.scrollTop = log.scrollHeight;
+    // Heights of blocks never seen are guesses until they are drawn.
+    requestAnimationFrame(() => follow.checked && (log.scrollTop = log.scrollHeight));
+  }
+
+  live.addEventListener("log-begin", begin);
+  live.addEventListener("log", (event) => add(JSON.parse(event.detail.data)));
+  follow.addEventListener("change", () => follow.checked && toEnd());
+  wrap.addEventListener("change", () => log.classList.toggle("is-wrapped", wrap.checked));
+  // Scrolling up means reading, and reading means standing still.
+  for (const name of ["wheel", "touchmove", "keydown"]) {
+    log.addEventListener(name, () => requestAnimationFrame(() => {
+      follow.checked = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+    }), { passive: true });
+  }
+})();

@@ -1,0 +1,135 @@
+// What every page needs: times in the reader's own words, the theme, notices, questions before what cannot be undone,
+// and whether the page is live. Nothing here is needed to read a page or to send a form.
+"use strict";
+
+(() => {
+  const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+  const hour = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+  const second = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const whole = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
+
+  function length(seconds) {
+    const s = Math.max(0, Math.round(seconds));
+    if (s < 60) return `${s} s`;
+    if (s < 3600) return s < 600 && s % 60 ? `${Math.floor(s / 60)} min ${s % 60} s` : `${Math.floor(s / 60)} min`;
+    if (s < 86400) return s % 3600 >= 60 ? `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min` : `${Math.floor(s / 3600)} h`;
+    const hours = Math.floor((s % 86400) / 3600);
+    return hours && s < 7 * 86400 ? `${Math.floor(s / 86400)} d ${hours} h` : `${Math.floor(s / 86400)} d`;
+  }
+
+  function words(when, form) {
+    const away = (when - Date.now()) / 1000;
+    if (form === "clock") return Math.abs(away) < 43200 ? second.format(when) : `${day.format(when)} ${hour.format(when)}`;
+    if (form === "moment") return `${day.format(when)} ${hour.format(when)}`;
+    if (form === "for") return length(-away);
+    if (form === "left") return away > 0 ? `in ${length(away)}` : "any moment";
+    if (away > -5) return "just now";
+    return away > -30 * 86400 ? `${length(-away)} ago` : day.format(when);
+  }
+
+  function showTimes(root) {
+    for (const element of root.querySelectorAll("time[data-form]")) {
+      const when = new Date(element.dateTime);
+      const text = words(when, element.dataset.form);
+      if (element.textContent !== text) element.textContent = text;
+      if (!element.title) element.title = whole.format(when);
+    }
+  }
+
+  // --- theme ----------------------------------------------------------------------------------------------------
+
+  const names = { "": ["Auto", "as the system"], light: ["Light", "light"], dark: ["Dark", "dark"] };
+  const button = document.getElementById("theme");
+
+  function showTheme() {
+    const theme = document.documentElement.dataset.theme || "";
+    document.getElementById("theme-name").textContent = names[theme][0];
+    button.setAttribute("aria-label", `Colours: ${names[theme][1]}`);
+    button.title = `Colours: ${names[theme][1]}`;
+  }
+
+  button.addEventListener("click", () => {
+    const order = ["", "light", "dark"];
+    const next = order[(order.indexOf(document.documentElement.dataset.theme || "") + 1) % 3];
+    if (next) document.documentElement.dataset.theme = next;
+    else delete document.documentElement.dataset.theme;
+    try {
+      localStorage.setItem("commonage-theme", next);
+    } catch { /* then it holds for this page only */ }
+    showTheme();
+    document.dispatchEvent(new Event("theme"));
+  });
+
+  // --- notices and questions --------------------------------------------------------------------------------------
+
+  function notice(text, tone) {
+    const element = document.createElement("p");
+    element.className = tone === "bad" ? "notice tone-bad" : "notice";
+    element.textContent = text;
+    document.getElementById("notices").append(element);
+    setTimeout(() => element.remove(), tone === "bad" ? 10000 : 5000);
+  }
+
+  document.addEventListener("notice", (event) => notice(event.detail.text, event.detail.tone));
+
+  const dialog = document.getElementById("ask");
+
+  document.addEventListener("htmx:confirm", (event) => {
+    const { ctx, issueRequest, dropRequest } = event.detail;
+    if (!ctx.confirm || !dialog.showModal) return;
+    event.preventDefault();
+    document.getElementById("ask-text").textContent = ctx.confirm;
+    document.getElementById("ask-yes").textContent = ctx.sourceElement.dataset.yes || "Stop";
+    dialog.returnValue = "";
+    dialog.addEventListener("close", () => (dialog.returnValue === "yes" ? issueRequest() : dropRequest()), { once: true });
+    dialog.showModal();
+  });
+
+  document.addEventListener("htmx:error", () => notice("The server did not answer. Nothing was changed; try again.", "bad"));
+
+  // --- live -------------------------------------------------------------------------------------------------------
+
+  function showLive(state, text) {
+    const element = document.getElementById("live");
+    if (!element) return;
+    element.classList.remove("is-on", "is-off", "is-done");
+    element.classList.add(state);
+    element.querySelector(".live-text").textContent = text;
+  }
+
+  document.addEventListener("htmx:sse:after:connection", () => showLive("is-on", "live"));
+  document.addEventListener("htmx:sse:error", (event) => {
+    // Signed out, or gone: the page itself says which.
+    if ([401, 403, 404].includes(event.detail.status)) location.reload();
+    showLive("is-off", "connecting again");
+  });
+  document.addEventListener("htmx:sse:close", (event) => {
+    if (event.detail.reason === "message") showLive("is-done", "complete");
+  });
+
+  // --- keys, menus, moving on ---------------------------------------------------------------------------------------
+
+  document.addEventListener("keydown", (event) => {
+    const menu = document.querySelector(".menu[open]");
+    if (event.key === "Escape" && menu) {
+      menu.open = false;
+      menu.querySelector("summary").focus();
+    }
+    const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName);
+    const wanted = !typing && !event.ctrlKey && !event.metaKey && !event.altKey && document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
+    if (wanted) {
+      event.preventDefault();
+      wanted.focus();
+    }
+  });
+
+  document.addEventListener("click", (event) => {
+    const menu = document.querySelector(".menu[open]");
+    if (menu && !menu.contains(event.target)) menu.open = false;
+  });
+
+  document.addEventListener("htmx:after:swap", () => showTimes(document));
+  showTheme();
+  showTimes(document);
+  setInterval(() => document.hidden || showTimes(document), 1000);
+})();

@@ -1,0 +1,95 @@
+"""Templates and how quantities look in them. Everything is escaped unless it was made here as markup.
+
+Instants are written as UTC for those without scripts; the page's script shows them in the reader's own time and keeps
+"3 min ago" true.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from commonage.domain.quantities import format_cpus, format_duration, format_memory
+from commonage.portal import words
+from commonage.portal.assets import Assets
+from commonage.portal.launch_form import command_text, gpus_text
+
+FOLDER = Path(__file__).parent / "templates"
+
+
+def make_templates(assets: Assets) -> Environment:
+    """The environment of all templates; a name that is not there is an error, not an empty text."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+        cache_size=-1,
+    )
+    environment.filters.update(
+        memory=lambda mib: format_memory(mib) if mib else "0",
+        cpus=format_cpus,
+        duration=format_duration,
+        ago=lambda at: instant(at, "ago"),
+        since=lambda at: instant(at, "for"),
+        left=lambda at: instant(at, "left"),
+        moment=lambda at: instant(at, "moment"),
+        clock=lambda at: instant(at, "clock"),
+        hours=hours,
+        percent=percent,
+        money=money,
+        command=command_text,
+        gpus=gpus_text,
+    )
+    environment.globals.update(
+        asset=assets.url,
+        sign_of=words.sign_of,
+        title_of=words.title_of,
+        session_path=words.session_path,
+        kind_signs=words.KINDS,
+        state_signs=words.STATES,
+        isolation_words=words.ISOLATION,
+        environment_signs=words.ENVIRONMENTS,
+        node_signs=words.NODES,
+    )
+    return environment
+
+
+def instant(at: float, form: str) -> Markup:
+    """`at` (unix seconds) as a time element. `form`: `ago`, `for` (how long since), `left`, `moment` (day and time) or `clock` (time)."""
+    when = datetime.fromtimestamp(at, UTC)
+    shown = when.strftime("%H:%M:%S UTC" if form == "clock" else "%Y-%m-%d %H:%M UTC")
+    return Markup('<time datetime="{}" data-form="{}">{}</time>').format(
+        when.isoformat(timespec="seconds").replace("+00:00", "Z"), form, shown
+    )
+
+
+def hours(value: float) -> str:
+    """`0.004`, `0.35`, `12.4`, `1,240`: about three digits."""
+    if value == 0:
+        return "0"
+    if value < 0.0005:
+        return "< 0.001"
+    if value < 0.1:
+        return f"{value:.3f}"
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def percent(part: float, whole: float) -> str:
+    """`part` of `whole` in per cent, for geometry: `37.5`, within 0..100."""
+    if whole <= 0:
+        return "0"
+    return f"{min(100.0, max(0.0, 100 * part / whole)):.2f}".rstrip("0").rstrip(".")
+
+
+def money(value: float, currency: str) -> str:
+    """`1.25 EUR`; what is less than a hundredth is said to be so."""
+    shown = "< 0.01" if 0 < value < 0.01 else f"{value:,.2f}"
+    return f"{shown} {currency}".strip()

@@ -1,0 +1,125 @@
+"""My work: the list of workloads, filtered, paged by cursor, with live states. Admins may look at everybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.principals import Principal
+from commonage.domain.workloads import TERMINAL, Kind, State
+from commonage.portal import live
+from commonage.portal.auth import Visitor
+from commonage.portal.site import Site
+from commonage.ports.store import Filter
+
+PAGE = 50
+_PARTS = "parts/work.html"
+_LONGEST_TEXT = 200
+# What the tabs above the list mean.
+GROUPS: Mapping[str, tuple[str, frozenset[State] | None]] = {
+    "": ("All", None),
+    "active": ("Active", frozenset(State) - TERMINAL),
+    "waiting": ("Waiting", frozenset({State.HELD, State.QUEUED})),
+    "running": ("Running", frozenset({State.STARTING, State.RUNNING})),
+    "succeeded": ("Succeeded", frozenset({State.SUCCEEDED})),
+    "failed": ("Failed", frozenset({State.FAILED, State.TIMED_OUT, State.LOST})),
+    "stopped": ("Stopped", frozenset({State.STOPPED})),
+}
+
+
+def routes(site: Site) -> list[Route]:
+    """GET work and its live stream."""
+    view = _Work(site)
+    return [
+        Route("/work", site.page(view.page), methods=["GET"]),
+        Route("/live/work", site.page(view.live), methods=["GET"]),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the address asks for. What it asks wrongly is left out: a list is better than an error."""
+
+    state: str = ""
+    kind: str = ""
+    text: str = ""
+    owner: str = ""
+    cursor: str = ""
+
+    @classmethod
+    def of(cls, request: Request, who: Principal) -> Wanted:
+        """From the query; `owner` is for admins: a name, or `*` for everybody (which is what they see at first)."""
+        query = request.query_params
+        state, kind = query.get("state", ""), query.get("kind", "")
+        return cls(
+            state=state if state in GROUPS else "",
+            kind=kind if kind in set(Kind) else "",
+            text=query.get("text", "").strip()[:_LONGEST_TEXT],
+            owner=query.get("owner", "").strip()[:_LONGEST_TEXT] if who.is_admin else "",
+            cursor=query.get("cursor", ""),
+        )
+
+    def filter(self, who: Principal, *, any_state: bool = False) -> Filter:
+        """As the store takes it."""
+        owner: str | None = self.owner or who.name
+        return Filter(
+            owner=None if owner == "*" else owner,
+            kinds=(Kind(self.kind),) if self.kind else None,
+            states=None if any_state else GROUPS[self.state][1],
+            text=self.text or None,
+        )
+
+    def query(self, **changes: str) -> str:
+        """The query of this list with some of it changed; from the first page on, unless a cursor is given."""
+        fields = {"state": self.state, "kind": self.kind, "text": self.text, "owner": self.owner, **changes}
+        given = {name: value for name, value in fields.items() if value}
+        return f"?{urlencode(given)}" if given else ""
+
+
+class _Work:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def page(self, request: Request, visitor: Visitor) -> Response:
+        wanted = Wanted.of(request, visitor.who)
+        values = await self._gather(visitor.who, wanted)
+        return self._site.render(request, visitor, "work.html", {"section": "work", **values})
+
+    async def live(self, request: Request, visitor: Visitor) -> Response:
+        control, wanted = self._site.control, Wanted.of(request, visitor.who)
+        draw_part = self._site.parts(visitor, _PARTS)
+
+        async def draw() -> live.Parts:
+            values = await self._gather(visitor.who, wanted)
+            return {name: draw_part(name, values) for name in ("tabs", "rows")}
+
+        changes = control.look.follow(visitor.who)
+        return live.stream(live.updates(control.clock, changes, live.only_changed(draw)))
+
+    async def _gather(self, who: Principal, wanted: Wanted) -> dict[str, Any]:
+        look = self._site.control.look
+        try:
+            page = await look.workloads(who, wanted.filter(who), limit=PAGE, cursor=wanted.cursor or None)
+        except InvalidInput:  # a cursor of another list: begin at the start
+            page = await look.workloads(who, wanted.filter(who), limit=PAGE)
+        counts = await look.counts(who, wanted.filter(who, any_state=True))
+        return {
+            "wanted": wanted,
+            "workloads": page.items,
+            "standings": {one.id: look.standing(one) for one in page.items},
+            "next_cursor": page.next_cursor,
+            "tabs": [(key, label, _sum(counts, states)) for key, (label, states) in GROUPS.items()],
+            "everybody": who.is_admin and wanted.owner not in ("", who.name),
+            "filtered": bool(wanted.state or wanted.kind or wanted.text or wanted.owner),
+        }
+
+
+def _sum(counts: Mapping[State, int], states: frozenset[State] | None) -> int:
+    return sum(count for state, count in counts.items() if states is None or state in states)

@@ -1,0 +1,236 @@
+"""One workload: its state and why, its log, what it uses, what happened; stop it or run it again. Live on one stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from commonage.control.control import Control
+from commonage.domain.errors import NotFound
+from commonage.domain.events import Event
+from commonage.domain.principals import Principal
+from commonage.domain.sightings import LogLine
+from commonage.domain.workloads import Attempt
+from commonage.portal import live
+from commonage.portal.auth import HOME, Visitor
+from commonage.portal.log_text import batches, shown
+from commonage.portal.site import Site, notice
+from commonage.portal.words import title_of
+
+_PARTS = "parts/workload.html"
+_LIVE = ("head", "why", "facts", "attempts", "usage", "events")
+_TAIL = 5_000  # lines of a long log that are shown at first
+_EVENTS = 100
+_POINTS = 240
+_MEASURES = ("cpu_cores", "memory_mib", "gpu_utilisation", "gpu_memory_mib")
+_SAMPLE_S = 3.0
+
+
+def routes(site: Site) -> list[Route]:
+    """GET workloads/ID, its live stream and plain log; POST its stop."""
+    view = _Workload(site)
+    return [
+        Route("/workloads/{id}", site.page(view.page), methods=["GET"]),
+        Route("/workloads/{id}/live", site.page(view.live), methods=["GET"]),
+        Route("/workloads/{id}/log", site.page(view.log), methods=["GET"]),
+        Route("/workloads/{id}/stop", site.page(view.stop), methods=["POST"]),
+    ]
+
+
+class _Workload:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._control = site.control
+
+    async def page(self, request: Request, visitor: Visitor) -> Response:
+        values = await gather(self._control, visitor.who, request.path_params["id"], _attempt_asked(request))
+        return self._site.render(request, visitor, "workload.html", {"section": "work", **values})
+
+    async def live(self, request: Request, visitor: Visitor) -> Response:
+        control, who, workload_id = self._control, visitor.who, request.path_params["id"]
+        number = _attempt_asked(request)
+        workload = await control.look.workload(who, workload_id)
+        draw_part = self._site.parts(visitor, _PARTS)
+
+        async def draw() -> live.Parts:
+            values = await gather(control, who, workload_id, number)
+            return {name: draw_part(name, values) for name in _LIVE}
+
+        resume = _resume(request.headers.get("last-event-id"))
+        output = _Output(control, who, workload_id, number)
+        if workload.state.is_terminal:
+            return live.stream(_once(draw, output, resume))
+        changes = control.look.follow(who, workload_id=workload_id)
+        parts = live.updates(control.clock, changes, live.only_changed(draw))
+        return live.stream(live.merged(parts, output.measures(), output.lines(resume)))
+
+    async def log(self, request: Request, visitor: Visitor) -> Response:
+        """The whole log as text, untouched."""
+        workload_id, number = request.path_params["id"], _attempt_asked(request)
+        lines = self._control.look.logs(visitor.who, workload_id, attempt=number)
+        first = await anext(aiter(lines), None)  # now, so that what cannot be read is an error page
+        headers = {"Content-Disposition": f'inline; filename="{workload_id}.log"'}
+        return StreamingResponse(_text(first, lines), media_type="text/plain; charset=utf-8", headers=headers)
+
+    async def stop(self, request: Request, visitor: Visitor) -> Response:
+        workload = await self._control.work.stop(visitor.who, request.path_params["id"])
+        if request.headers.get("hx-request") == "true":
+            verb = "Stopped" if workload.state.is_terminal else "Stopping"
+            return notice(f"{verb} {title_of(workload)}")
+        return RedirectResponse(f"{HOME}workloads/{workload.id}", status_code=303)
+
+
+async def gather(control: Control, who: Principal, workload_id: str, number: int | None) -> dict[str, Any]:
+    """Everything the page shows but log and charts. `number`: the attempt to show, None for the newest."""
+    look = control.look
+    workload = await look.workload(who, workload_id)
+    attempts = await look.attempts(who, workload_id)
+    usage = await look.workload_usage(who, workload_id)
+    shown_attempt = _chosen(attempts, number)
+    lease = shown_attempt.lease if shown_attempt else None
+    return {
+        "workload": workload,
+        "standing": look.standing(workload),
+        "explanation": await look.explain(who, workload_id) if workload.state.waits else None,
+        "attempts": attempts,
+        "shown": shown_attempt,
+        "number": number,
+        "simulated": lease is not None and any(share.simulated for share in lease.shares),
+        "usage": usage,
+        "cost": control.settings.prices.cost(usage),
+        "now": control.clock.now(),
+        "events": await _events(control, who, workload_id),
+    }
+
+
+async def _events(control: Control, who: Principal, workload_id: str) -> Sequence[Event]:
+    """The newest, newest first."""
+    found = await control.look.events(who, workload_id=workload_id, limit=500)
+    return list(found[-_EVENTS:])[::-1]
+
+
+def _chosen(attempts: Sequence[Attempt], number: int | None) -> Attempt | None:
+    if number is None:
+        return attempts[-1] if attempts else None
+    found = next((one for one in attempts if one.number == number), None)
+    if found is None:
+        raise NotFound(f"there is no attempt {number} of this workload", code="attempt-not-found")
+    return found
+
+
+def _attempt_asked(request: Request) -> int | None:
+    text = request.query_params.get("attempt", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+
+
+def _resume(last_event_id: str | None) -> tuple[int, int]:
+    """Attempt and byte offset from which the browser wants the log; (0, 0) from the start."""
+    number, _, offset = (last_event_id or "").partition(":")
+    plain = number.isascii() and number.isdigit() and offset.isascii() and offset.isdigit()
+    return (int(number), int(offset)) if plain and len(number) < 6 and len(offset) < 19 else (0, 0)
+
+
+async def _once(draw: live.Draw, output: _Output, resume: tuple[int, int]) -> AsyncIterator[str]:
+    """The stream of one that has ended: everything once, then the word that the browser need not come again."""
+    yield live.message(live.partials(await draw()))
+    yield live.json_message("series", await output.series())
+    async for one in output.lines(resume):
+        yield one
+    yield live.message("", event="end")
+
+
+async def _text(first: LogLine | None, rest: AsyncIterator[LogLine]) -> AsyncIterator[str]:
+    if first is not None:
+        yield first.text + "\n"
+    async for line in rest:
+        yield line.text + "\n"
+
+
+class _Output:
+    """Log and measurements of a workload as messages of its page's stream."""
+
+    def __init__(self, control: Control, who: Principal, workload_id: str, number: int | None) -> None:
+        self._control, self._who, self._id, self._number = control, who, workload_id, number
+
+    async def lines(self, resume: tuple[int, int]) -> AsyncIterator[str]:
+        """`log-begin` at each new attempt, then `log` with lists of lines; ends with the workload."""
+        number, offset = resume
+        clock, look = self._control.clock, self._control.look
+        while True:
+            workload = await look.workload(self._who, self._id)
+            current = self._number or workload.attempts
+            if current and current != number:
+                number, offset = current, 0
+                yield live.json_message("log-begin", {"attempt": number}, id_=f"{number}:0")
+            if current:
+                try:
+                    lines = look.logs(
+                        self._who,
+                        self._id,
+                        attempt=current,
+                        offset=offset,
+                        tail=None if offset else _TAIL,
+                        follow=not workload.state.is_terminal,
+                    )
+                    async for batch in batches(lines, clock):
+                        offset = batch[-1].offset
+                        texts = [shown(line.text) for line in batch]
+                        yield live.json_message("log", texts, id_=f"{number}:{offset}")
+                except NotFound:
+                    pass  # nothing printed yet, or the log is gone: the page says so
+            if workload.state.is_terminal:
+                return
+            await clock.sleep(1.0)
+
+    async def measures(self) -> AsyncIterator[str]:
+        """`series` with all so far, then `points` with what came since."""
+        clock = self._control.clock
+        shown_of = None
+        since = 0.0
+        while True:
+            attempt = await self._attempt()
+            if attempt is not None and attempt.id != shown_of:
+                shown_of = attempt.id
+                series = await self.series()
+                since = _newest(series, attempt.lease.at)
+                yield live.json_message("series", series)
+            elif attempt is not None:
+                found = await self._query(attempt, since, clock.now() + 1)
+                if found:
+                    since = _newest(found, since)
+                    yield live.json_message("points", found)
+            await clock.sleep(_SAMPLE_S)
+
+    async def series(self) -> dict[str, list[list[float]]]:
+        """Metric -> instants and means, of the whole attempt."""
+        attempt = await self._attempt()
+        if attempt is None:
+            return {}
+        until = attempt.ended_at or self._control.clock.now()
+        return await self._query(attempt, attempt.lease.at - 1, until + 1)
+
+    async def _query(self, attempt: Attempt, since: float, until: float) -> dict[str, list[list[float]]]:
+        found = await self._control.look.metrics(
+            self._who,
+            f"attempt:{attempt.id}",
+            metrics=_MEASURES,
+            since=since,
+            until=until,
+            points=_POINTS,
+        )
+        return {
+            metric: [[round(point.at, 1) for point in points], [round(point.mean, 4) for point in points]]
+            for metric, points in found.items()
+        }
+
+    async def _attempt(self) -> Attempt | None:
+        return _chosen(await self._control.look.attempts(self._who, self._id), self._number)
+
+
+def _newest(series: dict[str, list[list[float]]], at_least: float) -> float:
+    """Just behind the newest instant of any."""
+    return max([at_least, *(ats[-1] + 0.1 for ats, _ in series.values() if ats)])
