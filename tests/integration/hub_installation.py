@@ -220,11 +220,11 @@ def session(id: str, body: dict[str, Any]) -> dict[str, Any]:
 class Installation:
     """Hub, proxy and the stub, for as long as the context lasts."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, **plan: Any) -> None:
         data_dir.mkdir(exist_ok=True)
         self.secrets = load_secrets(data_dir)
         ports = [free_port() for _ in range(4)]
-        self.plan = HubPlan(data_dir, "127.0.0.1", *ports)
+        self.plan = HubPlan(data_dir, "127.0.0.1", *ports, **plan)
         self.control = Control(self.secrets.spawner_token)
         self.identity = HubIdentity(self.plan.hub_url, self.secrets.hub_service_token)
         self.url = self.plan.proxy_url

@@ -26,10 +26,14 @@ from commonage.placement.snapshot import Ask
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
 from commonage.ports.identity import Identity
-from commonage.ports.store import Store
+from commonage.ports.store import Filter, Store
 
 log = logging.getLogger(__name__)
 HUB = "hub"  # the name of the hub's spawner as a principal
+
+
+def _is_spawner(who: Principal) -> bool:
+    return who.name == HUB and who.is_admin  # people may be called anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +67,14 @@ class Work:
         """
         who.need(Scope.SUBMIT)
         spec = spec_of(ask, who, self.fleet.catalogue, self.settings)
-        self._placeable(spec)
-        if spec.bundle is not None:
-            self.bundles.path(spec.bundle)
         before = await self._by_key(spec)
         if before is not None:
             return before
-        if spec.kind is Kind.SESSION and who.name != HUB:
+        self._placeable(spec)
+        if spec.kind is Kind.SESSION and not _is_spawner(who):
             return await self._through_the_hub(spec)
-        workloads = await self._made(spec)
+        state, reason = await self._standing_at_first(who, spec)
+        workloads = self._made(spec, state, reason)
         try:
             await self.ledger.insert(workloads)
         except Conflict:
@@ -88,6 +91,8 @@ class Work:
             raise Unplaceable(never)
         if len(self.board) + max(1, spec.array_size) > self.settings.max_live:
             raise Unavailable(f"{len(self.board)} workloads have not ended; no more are taken until some have")
+        if spec.bundle is not None:
+            self.bundles.path(spec.bundle)
 
     async def _by_key(self, spec: Spec) -> Submitted | None:
         if spec.key is None:
@@ -100,13 +105,13 @@ class Work:
                 f"the key {spec.key!r} was used before for something else ({found.id}); use a new key",
                 code="key-reused",
             )
-        return Submitted((found,), False)
+        if found.spec.array_id is None:
+            return Submitted((found,), False)
+        members = await self.store.workloads(Filter(array_id=found.spec.array_id), limit=found.spec.array_size)
+        return Submitted(tuple(reversed(members.items)), False)
 
-    async def _made(self, spec: Spec) -> tuple[Workload, ...]:
+    def _made(self, spec: Spec, state: State, reason: str) -> tuple[Workload, ...]:
         now = self.clock.now()
-        state, reason, stop = State.QUEUED, "waiting for its turn", None
-        if spec.depends_on:
-            state, reason = await self._standing_of_dependencies(spec)
         if spec.array_size:
             first = self.ids.next(now, self.chance(1 << 20))
             spec = replace(spec, array_id=first)
@@ -114,29 +119,34 @@ class Work:
             # The key stands for the whole array: only its first member carries it.
             rest = replace(spec, key=None)
             return tuple(
-                Workload(one, spec if index == 0 else rest, state, now, now, reason, index, stop)
+                Workload(one, spec if index == 0 else rest, state, now, now, reason, index)
                 for index, one in enumerate(members)
             )
         return (Workload(self.ids.next(now, self.chance(1 << 20)), spec, state, now, now, reason),)
 
-    async def _standing_of_dependencies(self, spec: Spec) -> tuple[State, str]:
+    async def _standing_at_first(self, who: Principal, spec: Spec) -> tuple[State, str]:
+        """Queued, or held where it depends on what has not happened yet."""
         waiting: list[str] = []
         for dependency in spec.depends_on:
-            try:
-                found = self.board.get(dependency.workload_id)
-                other = found or await self.store.workload(dependency.workload_id)
-            except NotFound:
+            other = await self._known(dependency.workload_id)
+            if other is None or not (who.may_see(other.spec.owner) or other.spec.owner == spec.owner):
                 raise InvalidInput(
                     f"it should wait for {dependency.workload_id[:60]!r}, which does not exist",
                     field="depends_on",
                     code="unknown-dependency",
-                ) from None
+                )
             met, words = judge(dependency.condition, other)
             if met is False:
                 raise Conflict(words, code="dependency-broken")
             if met is None:
                 waiting.append(words)
         return (State.HELD, "; ".join(waiting[:3])) if waiting else (State.QUEUED, "waiting for its turn")
+
+    async def _known(self, workload_id: str) -> Workload | None:
+        try:
+            return self.board.get(workload_id) or await self.store.workload(workload_id)
+        except NotFound:
+            return None
 
     async def _through_the_hub(self, spec: Spec) -> Submitted:
         """Have the hub start the session, and wait for its spawner to submit it under our key."""
@@ -156,12 +166,17 @@ class Work:
             options["time"] = f"{spec.time_limit_s}s"
         if spec.variables:
             options["variables"] = dict(spec.variables)
-        await self.identity.start_session(spec.owner, spec.name, options)
+        # The hub answers when the session runs, or after two seconds; its spawner has submitted it long before.
+        starting = asyncio.create_task(self.identity.start_session(spec.owner, spec.name, options))
+        starting.add_done_callback(_heed)
         give_up = self.clock.now() + self.settings.session_appears_within_s
         while self.clock.now() < give_up:
+            refused = starting.done()
             found = await self.store.workload_by_key(spec.owner, key)
             if found is not None:
                 return Submitted((found,), True)
+            if refused:
+                starting.result()
             await self.clock.sleep(0.05)
         raise Unavailable("the hub took the session but has not submitted it yet; look again in a moment")
 
@@ -170,6 +185,9 @@ class Work:
         who.need(Scope.SUBMIT)
         spec = spec_of(ask, who, self.fleet.catalogue, self.settings)
         self._placeable(spec)
+        state, reason = await self._standing_at_first(who, spec)
+        if state is State.HELD:
+            return Explanation(None, f"held: {reason}", queue_length=self.board.queue_length())
         now = self.clock.now()
         shape = self.board.shape_of(spec.request)
         considered = Ask("", "-1", spec.request, shape, spec.priority, now, spec.time_limit_s)
@@ -178,11 +196,11 @@ class Work:
     async def stop(self, who: Principal, workload_id: str, reason: str = "") -> Workload:
         """Wish its end. Raises NotFound, Conflict(code="already-ended"). Wishing twice is wishing once."""
         who.need(Scope.SUBMIT)
-        workload = self.board.get(workload_id) or await self.store.workload(workload_id)
-        if not who.may_see(workload.spec.owner):
-            raise NotFound(f"there is no workload {workload_id!r}", code="workload-not-found")
-        cause = StopCause.USER if who.name in (workload.spec.owner, HUB) else StopCause.ADMIN
-        by = workload.spec.owner if who.name == HUB else who.name
+        workload = await self._known(workload_id)
+        if workload is None or not who.may_see(workload.spec.owner):
+            raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
+        by = workload.spec.owner if _is_spawner(who) else who.name
+        cause = StopCause.USER if by == workload.spec.owner else StopCause.ADMIN
         words = f"stopped by {by}" + (f": {reason}" if reason else "")
         after = await self.ledger.happen(workload_id, StopAsked(StopWish(by, self.clock.now(), cause, words)))
         if after is None or (after.state.is_terminal and after.stop is None):
@@ -200,5 +218,11 @@ class Work:
             cause = StopCause.ADMIN if workload.spec.kind is Kind.SESSION else StopCause.RECALL
             self.ledger.note(workload.id, StopAsked(StopWish("the server", now, cause, "the server was stopped")))
         while (left := len(self.board.in_state(State.STARTING, State.RUNNING))) and self.clock.now() < now + within_s:
-            await asyncio.sleep(0.05)
+            await self.clock.sleep(0.05)
         return left
+
+
+def _heed(starting: asyncio.Task[None]) -> None:
+    """A failure after the session has come shows in the session itself, so nobody else need look at it."""
+    if not starting.cancelled():
+        starting.exception()

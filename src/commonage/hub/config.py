@@ -82,13 +82,16 @@ def _configure_proxy(c: Config, settings: HubSettings, secrets: Path) -> None:
 
 def _configure_sign_in(c: Config, settings: HubSettings, secrets: Path) -> None:
     c.JupyterHub.authenticator_class = settings.authenticator_class
-    c.Authenticator.admin_users = set(settings.admin_users)
     c.Authenticator.username_pattern = _USERNAME
     if settings.authenticator_class == "shared-password":
+        c.Authenticator.admin_users = set(settings.admin_users)
         c.Authenticator.allow_all = True
         c.SharedPasswordAuthenticator.admin_password = _secret(secrets, "admin_password")
         c.SharedPasswordAuthenticator.user_password = _secret(secrets, "users_password")
     else:
+        # `admin` is the admin of the shared passwords. Elsewhere somebody we do not know may bear that name, and
+        # JupyterHub lets every admin in; so there it has to be said in the extra configuration.
+        c.Authenticator.admin_users = set(settings.admin_users) - {"admin"}
         # Where GitHub or an OIDC provider sends people back to; who may sign in is for the extra
         # configuration to say.
         c.OAuthenticator.oauth_callback_url = f"{settings.public_url or settings.bind_url}/hub/oauth_callback"

@@ -50,8 +50,13 @@ def test_shared_passwords_are_the_default(settings: HubSettings) -> None:
 
 
 def test_another_authenticator_lets_nobody_in_by_itself(settings: HubSettings) -> None:
-    changes = {"authenticator_class": "github", "public_url": "https://hub.example.org"}
+    changes = {
+        "authenticator_class": "github",
+        "public_url": "https://hub.example.org",
+        "admin_users": ["admin", "dora"],
+    }
     c = configured(settings.model_copy(update=changes))
+    assert c.Authenticator.admin_users == {"dora"}  # `admin` is anybody there
     assert "allow_all" not in c.Authenticator
     assert "SharedPasswordAuthenticator" not in c
     assert c.OAuthenticator.oauth_callback_url == "https://hub.example.org/hub/oauth_callback"
