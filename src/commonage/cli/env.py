@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from commonage.cli import show
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
+
+_NAMED = 6
+_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @click.group
@@ -42,6 +47,13 @@ def ls(server: Server, as_json: bool) -> None:
             show.text(one.title),
             ", ".join(one.kinds),
             f"{show.state(one.state)}{progress}{f' [dim]{show.text(one.detail)}[/]' if one.detail else ''}",
-            show.text(", ".join(one.requirements)),
+            show.text(_has(one.requirements)),
         )
     show.console().print(made)
+
+
+def _has(requirements: list[str]) -> str:
+    """The first few, without versions and hashes; --json has them whole."""
+    names = [_NAME.split(one.strip(), maxsplit=1)[0] for one in requirements]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -47,6 +47,8 @@ def ls(server: Server, as_json: bool) -> None:
         show.print_json(found)
     elif found:
         show.console().print(node_table(found))
+        for note in node_notes(found):
+            click.echo(f"Note: {note}")
     else:
         click.echo("No machine has reported yet.", err=True)
 
@@ -117,9 +119,13 @@ def node_table(found: Sequence[NodeOut]) -> Table:
                 f"{show.memory(one.free_memory_mib)} of {show.memory(one.memory_mib)}",
             )
             made.add_row(*(machine if number == 0 else ("",) * 4), *card, str(one.workloads) if number == 0 else "")
-        for note in filter(None, [one.reason, *one.notes]):
-            made.add_row("", f"[dim]{show.text(note)}[/]")
     return made
+
+
+def node_notes(found: Sequence[NodeOut]) -> list[str]:
+    """What is to be said about the machines, each thing once."""
+    reasons = [f"{one.name}: {one.reason}" for one in found if one.reason]
+    return list(dict.fromkeys([*reasons, *(note for one in found for note in one.notes)]))
 
 
 def _card(device: DeviceOut) -> tuple[str, str, str, str]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from commonage.wire.workloads import ExplanationOut, ShareOut, WorkloadOut
 
+_WIDTH_OF_A_PIPE = 200  # nobody folds lines there
 STATE_STYLES = {
     "held": "dim", "queued": "yellow", "starting": "cyan", "running": "green", "succeeded": "bold green",
     "failed": "bold red", "timed_out": "red", "lost": "red", "stopped": "magenta",
@@ -27,7 +28,8 @@ def console(*, err: bool = False) -> Console:
     """A console on stdout (or stderr); plain text where it is no terminal."""
     from rich.console import Console
 
-    return Console(stderr=err, highlight=False, soft_wrap=False)
+    wide = Console(stderr=err, highlight=False)
+    return wide if wide.is_terminal else Console(stderr=err, highlight=False, width=_WIDTH_OF_A_PIPE)
 
 
 def print_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
@@ -121,7 +123,7 @@ def where(workload: WorkloadOut) -> str:
 def explanation(said: ExplanationOut) -> list[str]:
     """An explanation as lines to read."""
     lines = [said.summary]
-    if said.position is not None:
+    if said.position is not None and not said.startable_now:
         lines.append(f"Position {said.position} of {said.queue_length} in the queue.")
     lines += [f"- {lack}" for lack in said.lacks if lack not in said.summary]
     for holder in said.holders:

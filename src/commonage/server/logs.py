@@ -18,7 +18,7 @@ _FILES_KEPT = 5
 # What every record has; the rest was given as `extra`.
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 # Loud, and nothing that we could not say better ourselves.
-_QUIET = ("httpx2", "httpcore2", "aiosqlite", "alembic", "asyncio", "uvicorn.access")
+_QUIET = ("httpx2", "httpcore2", "aiosqlite", "alembic", "asyncio", "uvicorn")
 
 
 def set_up(logs: Path, level: str, form: str) -> None:

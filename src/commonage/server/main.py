@@ -25,6 +25,7 @@ import uvloop
 from commonage import __version__
 from commonage.domain.errors import CommonageError
 from commonage.domain.sightings import Seen
+from commonage.domain.workloads import State
 from commonage.server import listen, logs
 from commonage.server.bootstrap import Parts, assemble, database_of, hub_plan
 from commonage.server.children import ChildFailed, Supervisor
@@ -206,6 +207,9 @@ class _Server:
 
     async def _end_workloads(self, parts: Parts) -> None:
         """Have all that runs end: sessions for good, jobs go back to the queue. By force if it takes too long."""
+        counts = parts.control.look.live_counts()
+        if alive := counts.get(State.RUNNING, 0) + counts.get(State.STARTING, 0):
+            self._terminal.line(f"Waiting for {alive} workloads to end; another Ctrl-C ends them by force.")
         standing_down = asyncio.create_task(parts.control.stand_down(_STAND_DOWN_S))
         hurrying = asyncio.create_task(self._hurry.wait())
         await asyncio.wait({standing_down, hurrying}, return_when=asyncio.FIRST_COMPLETED)
