@@ -5,6 +5,7 @@ Called once by the server's bootstrap. Wires routes, guard and failures; the rou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -46,7 +47,10 @@ def create_app(
     app.state.door = Door(control, auth)
     api = _api()
     api.state.door = app.state.door
-    app.router.routes.append(Mount(API_PATH, app=api, name="api"))
+    mount = Mount(API_PATH, app=api, name="api")
+    # Whatever comes behind the prefix is the API's to answer, also a path with a line break in it.
+    mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
+    app.router.routes.append(mount)
     app.router.routes.extend(routes)
     if portal_router is not None:
         app.router.routes.extend(portal_router.routes)
@@ -76,7 +80,8 @@ def _api() -> FastAPI:
         root_path_in_servers=False,
     )
     for module in _ROUTERS:
-        api.include_router(module.router)
+        # As they are: nothing is to be added to them, and an included router would be one more to ask each time.
+        api.router.routes.extend(module.router.routes)
     failures.install(api)
     complete(api)
     return api

@@ -39,8 +39,16 @@ def _complete(schema: dict[str, Any]) -> None:
         [*((model, "validation") for model in _READ_BY_ROUTES), (Problem, "serialization")], ref_template=_REF
     )
     schemas.update(definitions["$defs"])
-    # FastAPI documents its own validation errors; ours are problem documents.
-    for unused in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(unused, None)
+    _drop_validation_errors(schema)
     schema["components"]["securitySchemes"] = _SCHEMES
     schema["security"] = [{"bearer": []}]
+
+
+def _drop_validation_errors(schema: dict[str, Any]) -> None:
+    """FastAPI documents validation errors of its own kind; ours are problem documents, declared where they occur."""
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schema["components"]["schemas"].pop(unused, None)
+    for methods in schema["paths"].values():
+        for operation in methods.values():
+            if "HTTPValidationError" in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from commonage.api import encode
 from commonage.api.events import LastEventId, answer_events, wants_stream
-from commonage.api.ids import known_form
+from commonage.api.ids import WORKLOAD, known_form
 from commonage.api.routing import Door, Guarded, answer, caller, door, problems
 from commonage.api.spans import span_of
 from commonage.api.streams import EVENT_STREAM, sse
@@ -39,7 +39,7 @@ _END_WITHIN_S = 10.0
 
 
 @router.get(
-    "/workloads/{workload_id}/explanation",
+    WORKLOAD + "/explanation",
     summary="Why it waits, and until when",
     response_model=ExplanationOut,
     responses=problems("workload-not-found"),
@@ -53,7 +53,7 @@ async def explanation(request: Request, workload_id: str) -> Response:
 
 
 @router.get(
-    "/workloads/{workload_id}/attempts",
+    WORKLOAD + "/attempts",
     summary="Its tries, oldest first",
     response_model=AttemptList,
     responses=problems("workload-not-found"),
@@ -65,7 +65,7 @@ async def attempts(request: Request, workload_id: str) -> Response:
 
 
 @router.get(
-    "/workloads/{workload_id}/usage",
+    WORKLOAD + "/usage",
     summary="What it has used so far",
     response_model=UsageOut,
     responses=problems("workload-not-found"),
@@ -85,7 +85,7 @@ async def usage(request: Request, workload_id: str) -> Response:
 
 
 @router.get(
-    "/workloads/{workload_id}/metrics",
+    WORKLOAD + "/metrics",
     summary="What it measured",
     response_model=MetricsOut,
     responses=problems("workload-not-found", "invalid-parameter", "unknown-field"),
@@ -106,7 +106,7 @@ async def metrics(request: Request, workload_id: str, query: Annotated[MetricsQu
 
 
 @router.get(
-    "/workloads/{workload_id}/events",
+    WORKLOAD + "/events",
     summary="What has happened to it",
     response_model=EventPage,
     responses={
@@ -126,7 +126,7 @@ async def events(
 
 
 @router.get(
-    "/workloads/{workload_id}/logs",
+    WORKLOAD + "/logs",
     summary="Its output",
     response_class=Response,
     responses={

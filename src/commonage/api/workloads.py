@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commonage.api import decode, encode
-from commonage.api.ids import known_form
+from commonage.api.ids import WORKLOAD, known_form
 from commonage.api.routing import Door, Guarded, answer, body_of, caller, door, problems, read_json
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import Workload
@@ -117,7 +117,7 @@ async def list_workloads(request: Request, query: Annotated[WorkloadsQuery, Quer
 
 
 @router.get(
-    "/workloads/{workload_id}",
+    WORKLOAD,
     summary="One workload, as it stands now",
     response_model=WorkloadOut,
     responses=problems("workload-not-found"),
@@ -130,7 +130,7 @@ async def one_workload(request: Request, workload_id: str) -> Response:
 
 
 @router.post(
-    "/workloads/{workload_id}/stop",
+    WORKLOAD + "/stop",
     summary="Have a workload end",
     response_model=WorkloadOut,
     responses=problems(

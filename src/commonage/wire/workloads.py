@@ -41,15 +41,26 @@ class SubmitIn(Strict):
     environment: Annotated[PlainText, Field(max_length=128)] | None = Field(
         None, description="A catalogue entry; the first one offered for the kind if left out."
     )
-    command: list[Argument] = Field(default_factory=list, max_length=1024)
-    cpus: str | float | None = None
-    memory: str | int | None = None
-    gpus: str | float | None = None
-    time: str | float | None = Field(None, description="Time limit; a number is seconds.")
+    command: list[Argument] = Field(
+        default_factory=list,
+        max_length=1024,
+        description="The program and its arguments; a session needs none.",
+        examples=[["python", "train.py"]],
+    )
+    cpus: str | float | None = Field(None, description="Cores.", examples=["2", 0.5, "1500m"])
+    memory: str | int | None = Field(None, description="A number is MiB.", examples=["6GiB", "512MiB", 2048])
+    gpus: str | float | None = Field(
+        None, description="Cards, a part of one, or VRAM; of a model if named.", examples=["6GiB", 0.25, "1", "A100:2"]
+    )
+    time: str | float | None = Field(
+        None, description="Time limit; a number is seconds, text without a unit minutes.", examples=["30m", 90]
+    )
     priority: int = Field(0, ge=-100, le=100)
-    grace: str | float | None = Field(None, description="Between the wish to stop and force.")
+    grace: str | float | None = Field(None, description="Between the wish to stop and force.", examples=["30s"])
     retries: int = Field(0, ge=0, le=100)
-    backoff: str | float | None = None
+    backoff: str | float | None = Field(
+        None, description="Pause before the first retry, then doubling.", examples=["1m"]
+    )
     depends_on: list[DependencyIn] = Field(default_factory=list, max_length=100)
     array: int | None = Field(
         None, ge=1, le=10_000, description="So many workloads alike, COMMONAGE_ARRAY_INDEX from 0."

@@ -1,0 +1,213 @@
+"""For the API's tests: the whole of control behind the API, on a store in memory (or any other) and the fake engine.
+
+Tokens are `NAME` for one of PEOPLE, `admin:NAME` for an admin, `read:NAME` for one that may only look, `none:NAME` for one
+without scopes, `SPAWNER` for the hub's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx2
+import uvicorn
+
+from commonage.api.app import create_app, end_streams
+from commonage.api.auth import Auth
+from commonage.control.control import Control, World
+from commonage.control.settings import ControlSettings
+from commonage.control.submission import Submission
+from commonage.control.work import HUB
+from commonage.domain.errors import Unavailable
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.usage import Prices
+from commonage.domain.workloads import Kind
+from commonage.gpus.none import NoDevices
+from commonage.ports.metrics import Point, Sample
+from commonage.ports.store import Store
+from commonage.store.bundle_files import BundleFiles
+from commonage.testing import factories
+from commonage.testing.fake_engine import FakeEngine
+from commonage.testing.memory_store import MemoryStore
+from commonage.wire.hub import API_PATH
+
+SPAWNER = "secret-of-the-spawner"
+URL = "http://commonage.test"
+PEOPLE = frozenset({"ann", "bob", "root", "hub"})
+_USER = frozenset({Scope.READ, Scope.SUBMIT})
+
+
+class WallClock:
+    """The clock port on real time."""
+
+    def now(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+@dataclass
+class FakeIdentity:
+    """The identity port: whose token it is stands in the token."""
+
+    trouble: bool = False
+    control: Control | None = None
+    minted: list[tuple[str, tuple[Scope, ...], str, int | None]] = field(default_factory=list)
+
+    async def whois(self, token: str) -> Principal | None:
+        if self.trouble:
+            raise Unavailable("the hub does not answer now")
+        role, colon, name = token.rpartition(":")
+        if name not in PEOPLE:
+            return None
+        scopes = {"": _USER, "admin": frozenset(Scope), "read": frozenset({Scope.READ}), "none": frozenset[Scope]()}
+        return Principal(name, scopes.get(role, _USER))
+
+    def authorize_url(self, state: str) -> str:
+        return f"/hub/api/oauth2/authorize?state={state}"
+
+    async def exchange(self, code: str) -> str:
+        return code
+
+    async def start_session(self, user: str, name: str, options: Mapping[str, Any]) -> None:
+        """Do what the hub's spawner does in turn: submit it, in the user's name and under the given key."""
+        ask = Submission(Kind.SESSION, name=name, environment=options["environment"], key=options["key"], owner=user)
+        if self.control is not None:
+            await self.control.work.submit(Principal(HUB, frozenset(Scope)), ask)
+
+    async def stop_session(self, user: str, name: str) -> None:
+        pass
+
+    async def mint_token(self, user: str, scopes: Sequence[Scope], note: str, expires_s: int | None) -> str:
+        self.minted.append((user, tuple(scopes), note, expires_s))
+        return f"token-of-{user}"
+
+    async def ensure_user(self, user: str, admin: bool = False) -> None:
+        pass
+
+
+class KeptMetrics:
+    """The metrics port: keeps every sample as it is."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+
+    async def write(self, samples: Sequence[Sample]) -> None:
+        self.samples += samples
+
+    async def query(
+        self, metric: str, subject: str, *, since: float, until: float, points: int = 200
+    ) -> Sequence[Point]:
+        return [
+            Point(one.at, one.value, one.value, one.value)
+            for one in self.samples
+            if (one.metric, one.subject) == (metric, subject) and since <= one.at < until
+        ][-points:]
+
+    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
+        return []
+
+    async def tidy(self, now: float) -> None:
+        pass
+
+
+@dataclass
+class Api:
+    """The API and everything behind it."""
+
+    control: Control
+    engine: FakeEngine
+    identity: FakeIdentity
+    app: Any
+
+    def client(self, token: str | None = "ann", **headers: str) -> httpx2.AsyncClient:
+        """A client of one user, at the API's address. Close it."""
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        transport = httpx2.ASGITransport(app=self.app, raise_app_exceptions=False)
+        return httpx2.AsyncClient(transport=transport, base_url=f"{URL}{API_PATH}", headers=headers)
+
+
+def make_control(
+    folder: Path, store: Store | None = None, identity: FakeIdentity | None = None
+) -> tuple[Control, FakeEngine]:
+    """Control with two nodes: `gpu-1` with a card of 24 GiB, `cpu-1` without."""
+    clock = WallClock()
+    nodes = [factories.node("gpu-1", 1).report, factories.node("cpu-1").report]
+    engine = FakeEngine("here", nodes, clock)
+    world = World(
+        store=store or MemoryStore(),
+        metrics=KeptMetrics(),
+        clock=clock,
+        identity=identity or FakeIdentity(),
+        bundles=BundleFiles(folder / "bundles"),
+        devices=NoDevices(),
+        engines=[engine],
+        environments=[factories.environment("base"), factories.environment("notebook", kinds=(Kind.SESSION,))],
+        chance=random.randrange,
+    )
+    settings = ControlSettings(prices=Prices(gpu_gib_h=0.5, cpu_h=0.1, currency="EUR"), session_appears_within_s=0.2)
+    return Control(world, settings), engine
+
+
+@asynccontextmanager
+async def serving(folder: Path, store: Store | None = None, *, run: bool = True) -> AsyncGenerator[Api]:
+    """The API over a control that runs (or only stands, with its machines known and its ledger writing)."""
+    identity = FakeIdentity()
+    control, engine = make_control(folder, store, identity)
+    identity.control = control
+    await control.store.open()
+    await control.open()
+    loops = asyncio.create_task(control.run() if run else control.ledger.run())
+    if not run:
+        await control.fleet.tick()
+    app = create_app(control, Auth(identity, SPAWNER))
+    try:
+        while not control.fleet.nodes():
+            await asyncio.sleep(0.01)
+        yield Api(control, engine, identity, app)
+    finally:
+        loops.cancel()
+        await asyncio.wait([loops])
+        await control.close()
+        await control.store.close()
+
+
+@contextmanager
+def served(folder: Path, *, run: bool = True) -> Iterator[str]:
+    """The same on a real socket, in a thread of its own; gives the installation's address."""
+    started: Future[str] = Future()
+    loop = asyncio.new_event_loop()
+    over = asyncio.Event()
+
+    async def serve() -> None:
+        async with serving(folder, run=run) as api:
+            config = uvicorn.Config(api.app, port=0, access_log=False, log_level="warning", lifespan="off")
+            server = uvicorn.Server(config)
+            serving_task = asyncio.create_task(server.serve())
+            while not server.started:
+                await asyncio.sleep(0.01)
+            port = server.servers[0].sockets[0].getsockname()[1]
+            started.set_result(f"http://127.0.0.1:{port}")
+            await over.wait()
+            end_streams(api.app)
+            server.should_exit = True
+            await serving_task
+
+    thread = Thread(target=loop.run_until_complete, args=[serve()])
+    thread.start()
+    try:
+        yield started.result(timeout=30)
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+        loop.close()
