@@ -1,0 +1,113 @@
+"""What the ledger is about to write: changes in their order, made into one batch by stepping on the newest states.
+
+Called by the ledger alone; reads the board, changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from commonage.control.board import Board
+from commonage.domain.events import Event, EventKind
+from commonage.domain.fleet import Node
+from commonage.domain.lifecycle import Effect, Happening, Record, step
+from commonage.domain.workloads import Workload
+from commonage.ports.store import Batch
+
+
+@dataclass(slots=True)
+class Change:
+    """One entry of the ledger's queue: new workloads, a happening, nodes or bare events; `done` answers who asked."""
+
+    done: asyncio.Future[Workload | None]
+    inserts: Sequence[Workload] = ()
+    workload_id: str | None = None
+    happening: Happening | None = None
+    events: Sequence[Event] = ()
+    nodes: Sequence[Node] = ()
+
+    def answer(self, draft: Draft) -> None:
+        """Tell who asked that it is written."""
+        if not self.done.done():
+            self.done.set_result(draft.latest.get(self.workload_id) if self.workload_id else None)
+
+    def fail(self, error: Exception) -> None:
+        """Tell who asked that it is not, and will not be."""
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # whoever only noted it need not ask
+
+
+@dataclass(slots=True)
+class Draft:
+    """A batch being made, what it does to the board, and the effects that follow."""
+
+    batch: Batch = field(default_factory=Batch)
+    latest: dict[str, Workload] = field(default_factory=dict)
+    effects: list[tuple[str, Effect]] = field(default_factory=list)
+    updated: dict[str, Workload] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Workload | None:
+        """One workload that is written if the batch is."""
+        return next(iter([*self.batch.inserts, *self.batch.updates]), None)
+
+
+def draft_of(changes: Sequence[Change], board: Board, now: float, first_seq: int) -> Draft:
+    """All changes, in their order, as one batch; its events are numbered from `first_seq`."""
+    draft = Draft()
+    for change in changes:
+        draft.batch.nodes.extend(change.nodes)
+        draft.batch.events.extend(change.events)
+        for workload in change.inserts:
+            draft.batch.inserts.append(workload)
+            draft.latest[workload.id] = workload
+        if change.inserts:
+            draft.batch.events.append(_submitted(change.inserts, now))
+        if change.workload_id is not None and change.happening is not None:
+            _take_step(draft, board, change.workload_id, change.happening, now)
+    draft.batch.updates.extend(draft.updated.values())
+    draft.batch.events = [replace(event, seq=first_seq + index) for index, event in enumerate(draft.batch.events)]
+    return draft
+
+
+def _take_step(draft: Draft, board: Board, workload_id: str, happening: Happening, now: float) -> None:
+    on_board = board.get(workload_id)
+    before = draft.latest.get(workload_id, on_board)
+    if before is None:
+        return
+    outcome = step(before, happening, now)
+    after = outcome.workload
+    draft.latest[workload_id] = after
+    draft.effects.extend((workload_id, effect) for effect in outcome.effects if not isinstance(effect, Record))
+    draft.batch.events.extend(_event(after, effect, now) for effect in outcome.effects if isinstance(effect, Record))
+    if after is not before:
+        # However many steps a batch holds, the row is written once: its version rises by one.
+        version = on_board.version + 1 if on_board is not None else before.version
+        draft.latest[workload_id] = after = replace(after, version=version)
+        if on_board is not None:
+            draft.updated[workload_id] = after
+        else:
+            draft.batch.inserts = [after if one.id == workload_id else one for one in draft.batch.inserts]
+
+
+def _event(workload: Workload, record: Record, now: float) -> Event:
+    spec, attempt = workload.spec, workload.attempt
+    return Event(
+        kind=record.kind,
+        at=now,
+        message=record.message,
+        workload_id=workload.id,
+        attempt_id=attempt.id if attempt else None,
+        owner=spec.owner,
+        tenant=spec.tenant,
+        state=workload.state,
+    )
+
+
+def _submitted(workloads: Sequence[Workload], now: float) -> Event:
+    first = workloads[0]
+    many = f"{len(workloads)} alike, " if len(workloads) > 1 else ""
+    return _event(first, Record(EventKind.SUBMITTED, f"submitted: {many}{first.spec.request}"), now)
