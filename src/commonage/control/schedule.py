@@ -7,6 +7,7 @@ import logging
 
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
+from commonage.control.waiting import wait_at_most
 from commonage.domain.lifecycle import Leased
 from commonage.placement.plan import plan
 from commonage.ports.clock import Clock
@@ -34,12 +35,8 @@ class Schedule:
             await self.tick()
             self.pass_s = loop.time() - began
             # Short rests let arrivals gather, and leave time for answering when passes are long.
-            await asyncio.sleep(max(SHORTEST_REST_S, self.pass_s / 2))
-            try:
-                async with asyncio.timeout(LONGEST_REST_S):
-                    await self._board.changed.wait()
-            except TimeoutError:
-                pass
+            await self._clock.sleep(max(SHORTEST_REST_S, self.pass_s / 2))
+            await wait_at_most(LONGEST_REST_S, self._board.changed, self._clock)
 
     async def tick(self) -> int:
         """One pass; returns how many workloads it gave a lease."""

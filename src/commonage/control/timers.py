@@ -10,7 +10,8 @@ import logging
 
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
-from commonage.domain.errors import NotFound, Unavailable
+from commonage.control.waiting import wait_at_most
+from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.lifecycle import Released, StopAsked, TimeRunsOut
 from commonage.domain.quantities import format_duration
 from commonage.domain.workloads import Condition, Dependency, State, StopCause, StopWish, Workload
@@ -46,28 +47,31 @@ class Timers:
         while True:
             try:
                 await self.tick()
-            except Unavailable as error:
+            except CommonageError as error:
                 log.warning("timers wait for the store: %s", error)
-            try:
-                async with asyncio.timeout(TICK_S):
-                    await self._woken.wait()
-            except TimeoutError:
-                pass
+            await wait_at_most(TICK_S, self._woken, self._clock)
             self._woken.clear()
 
     async def tick(self) -> None:
         """One look at everything that time or a dependency may have changed."""
         now = self.passed_at = self._clock.now()
+        if self._ledger.stuck:
+            return  # nothing can be written: saying the same again every tick would only pile up
         for workload in self._board.in_state(State.HELD):
             if workload.not_before is not None and workload.not_before <= now:
                 self._ledger.note(workload.id, Released())
-        for workload in self._board.in_state(State.STARTING, State.RUNNING):
+        # The limit counts from when it runs: making an environment on first use is not the user's time.
+        for workload in self._board.in_state(State.RUNNING):
             self._limit(workload, now)
-        checks, self._to_check = self._to_check, {}
-        for workload_id in checks:
+        while self._to_check:
+            workload_id, _ = self._to_check.popitem()
             held = self._board.get(workload_id)
             if held is not None and held.state is State.HELD and held.not_before is None:
-                await self._depend(held, now)
+                try:
+                    await self._depend(held, now)
+                except CommonageError:
+                    self._to_check[workload_id] = None  # what it depends on is still to be looked at
+                    raise
 
     def _limit(self, workload: Workload, now: float) -> None:
         deadline, limit = workload.deadline, workload.spec.time_limit_s
