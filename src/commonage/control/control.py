@@ -78,6 +78,7 @@ class Control:
 
     def _changed(self, workload: Workload) -> None:
         self.timers.changed(workload)
+        self.reconcile.forget_misses(workload)
 
     async def open(self) -> None:
         """Take up the work that the store remembers and the engines still run. Once, before run()."""
@@ -113,6 +114,7 @@ class Control:
     async def close(self) -> None:
         """After run() was cancelled: let go of engines and listeners. What runs goes on running."""
         self.feed.close()
+        await self.reconcile.close()
         for engine in self._engines.values():
             await engine.close()
 

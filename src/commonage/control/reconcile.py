@@ -23,6 +23,7 @@ from commonage.ports.engine import Engine
 
 log = logging.getLogger(__name__)
 START_TRIES = 5
+RUN_MISSES = 2  # sweeps in a row
 
 
 class Reconcile:
@@ -137,22 +138,30 @@ class Reconcile:
 
     async def sweep(self, engine: Engine) -> None:
         """Compare one site's leases with its sightings."""
-        leased = {
-            workload.attempt.id: workload
-            for workload in self._board.in_state(State.STARTING, State.RUNNING)
-            if workload.attempt is not None and self._engine_of(workload) is engine
-        }
+        if self._ledger.stuck:
+            return
+        before = self._leased(engine)
         seen = {sighting.attempt_id: sighting for sighting in await engine.sightings()}
-        for sighting in seen.values():
-            if sighting.attempt_id in leased:
+        leased = self._leased(engine)  # again: the world went on while the engine answered
+        for attempt_id, sighting in seen.items():
+            if attempt_id in leased:
                 self._tell(engine, sighting)
             else:
                 self._stray(engine, sighting)
         for attempt_id, workload in leased.items():
-            if attempt_id not in seen and attempt_id not in self._busy:
+            if attempt_id not in before or attempt_id in self._busy:
+                continue
+            if attempt_id not in seen:
                 self._unseen(attempt_id, workload)
-            elif workload.stop is not None and attempt_id not in self._busy and seen[attempt_id].seen is not Seen.ENDED:
+            elif workload.stop is not None and seen[attempt_id].seen is not Seen.ENDED:
                 self._do(attempt_id, self._stop(workload.id, attempt_id, workload.spec.grace_s))
+
+    def _leased(self, engine: Engine) -> dict[str, Workload]:
+        return {
+            workload.attempt.id: workload
+            for workload in self._board.in_state(State.STARTING, State.RUNNING)
+            if workload.attempt is not None and self._engine_of(workload) is engine
+        }
 
     def _stray(self, engine: Engine, sighting: Sighting) -> None:
         """Something of ours that no lease asks for: ended, it is forgotten; running, it is ended."""
@@ -166,15 +175,28 @@ class Reconcile:
             self._do(sighting.attempt_id, engine.stop(sighting.attempt_id, 0))
 
     def _unseen(self, attempt_id: str, workload: Workload) -> None:
-        """A lease whose run nobody sees: start it if it never ran, give it up if it did and stays unseen."""
-        if workload.stop is None and workload.state is State.STARTING:
-            self._do(attempt_id, self._start(workload.id, attempt_id))
+        """A lease whose run nobody sees: start it if it may never have begun, give it up if it stays unseen."""
+        missed = self._missed[attempt_id] = self._missed.get(attempt_id, 0) + 1
+        begins = workload.state is State.STARTING
+        if workload.stop is None and missed < (START_TRIES if begins else RUN_MISSES):
+            if begins:
+                self._do(attempt_id, self._start(workload.id, attempt_id))
             return
-        self._missed[attempt_id] = self._missed.get(attempt_id, 0) + 1
-        if workload.stop is not None or self._missed[attempt_id] >= 2:
-            self._missed.pop(attempt_id, None)
-            words = "it is gone, and nobody saw how it ended"
-            self._ledger.note(workload.id, Vanished(attempt_id, words))
+        words = "it was started again and again and never seen" if begins else "it is gone, and nobody saw how it ended"
+        self._ledger.note(workload.id, Vanished(attempt_id, words))
+
+    def forget_misses(self, workload: Workload) -> None:
+        """A workload was written: what was counted against an attempt that holds nothing any more is dropped."""
+        if workload.attempt is not None and not workload.state.holds_lease:
+            self._missed.pop(workload.attempt.id, None)
+
+    async def close(self) -> None:
+        """Give up what is being done; the next life does it again where it is still needed."""
+        tasks = list(self._busy.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
 
 def _wishes(workload: Workload | None, attempt_id: str) -> bool:
