@@ -5,6 +5,7 @@ Writes node inventory and health, and the admin's wish to drain. Read by API, po
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -104,6 +105,7 @@ class Fleet:
         self._clock, self._settings = clock, settings
         self._statuses: dict[str, EnvironmentStatus] = {}
         self.measured: dict[str, DeviceSample] = {}  # written by the sampling loop
+        self._writing = asyncio.Lock()  # a report must not undo a wish to drain that came meanwhile
         self.passed_at = 0.0
 
     # --- loop -----------------------------------------------------------------------------------------------------
@@ -111,39 +113,46 @@ class Fleet:
     async def run(self) -> None:
         """Take in reports until cancelled."""
         while True:
-            await self.tick()
+            try:
+                await self.tick()
+            except CommonageError as error:
+                log.warning("what the machines reported is not written, the next report will be: %s", error)
             await self._clock.sleep(self._settings.sample_every_s)
 
     async def tick(self) -> None:
         """Ask every engine once; write what changed."""
-        now = self._clock.now()
-        seen: dict[str, Node] = {}
+        reports: dict[str, tuple[Engine, NodeReport]] = {}
         for site, engine in self._engines.items():
             try:
-                reports = await engine.nodes()
+                found = await engine.nodes()
                 for status in await engine.environments():
                     self._statuses[status.name] = status
             except CommonageError as error:
                 log.warning("site %s does not report: %s", site, error)
                 continue
-            for report in reports:
-                seen[report.name] = self._taken_in(site, engine.capabilities().name, report, now)
-        lost = [self._lost(node, now) for name, node in self._board.nodes.items() if name not in seen]
-        await self._keep([*seen.values(), *(node for node in lost if node is not None)], now)
+            reports.update((report.name, (engine, report)) for report in found)
+        async with self._writing:
+            now = self._clock.now()
+            nodes = [self._taken_in(engine, report, now) for engine, report in reports.values()]
+            silent = [node for name, node in self._board.nodes.items() if name not in reports]
+            await self._keep([*nodes, *(self._unheard(node, now) for node in silent)], now)
         self.passed_at = now
 
-    def _taken_in(self, site: str, engine: str, report: NodeReport, now: float) -> Node:
+    def _taken_in(self, engine: Engine, report: NodeReport, now: float) -> Node:
         known = self._board.nodes.get(report.name)
-        drain = known.drain if known is not None else False
-        reason = known.reason if known is not None and drain else "; ".join(report.faults)
-        state = NodeState.DRAINING if drain or report.faults else NodeState.READY
-        return Node(report.name, site, engine, state, report, now, drain, reason)
+        drained = _drained_by(known)
+        reason = drained or "; ".join(report.faults)
+        state = NodeState.DRAINING if drained or report.faults else NodeState.READY
+        return Node(report.name, engine.site, engine.capabilities().name, state, report, now, bool(drained), reason)
 
-    def _lost(self, node: Node, now: float) -> Node | None:
+    def _unheard(self, node: Node, now: float) -> Node:
+        """A machine that no engine mentioned: it takes no new work at once, and is lost after a while."""
         silent = now - node.seen_at
-        if node.state is NodeState.LOST or silent < self._settings.node_lost_after_s:
-            return None
-        return replace(node, state=NodeState.LOST, reason=f"not seen for {format_duration(silent)}")
+        if node.state is NodeState.LOST:
+            return node
+        if silent >= self._settings.node_lost_after_s:
+            return replace(node, state=NodeState.LOST, reason=f"not seen for {format_duration(silent)}")
+        return replace(node, state=NodeState.DRAINING, reason=node.reason or "it does not report")
 
     async def _keep(self, nodes: Sequence[Node], now: float) -> None:
         """Put nodes on the board; write those that changed in more than the time they were seen."""
@@ -220,14 +229,13 @@ class Fleet:
     async def drain(self, who: Principal, name: str, drain: bool) -> Node:
         """Let a machine take no new work (True) or take work again. For admins. Raises NotFound, Forbidden."""
         who.need(Scope.ADMIN)
-        node = self._board.nodes.get(name)
-        if node is None:
-            there = ", ".join(sorted(self._board.nodes)) or "none"
-            raise NotFound(f"there is no machine {name!r}; there are: {there}", code="node-not-found")
-        reason = f"drained by {who.name}" if drain else ""
-        state = NodeState.DRAINING if drain else NodeState.READY
-        await self._keep([replace(node, drain=drain, state=state, reason=reason)], self._clock.now())
-        return self._board.nodes[name]
+        async with self._writing:
+            node = self._board.nodes.get(name)
+            if node is None:
+                there = ", ".join(sorted(self._board.nodes)) or "none"
+                raise NotFound(f"there is no machine {name[:60]!r}; there are: {there}", code="node-not-found")
+            await self._keep([_drained(node, f"drained by {who.name}" if drain else "")], self._clock.now())
+            return self._board.nodes[name]
 
     # --- what is on offer -----------------------------------------------------------------------------------------
 
@@ -274,6 +282,22 @@ class Fleet:
 
 def _title(gpu: GpuRequest | None) -> str:
     return "no GPU" if gpu is None else str(gpu)
+
+
+def _drained_by(known: Node | None) -> str:
+    """Why a machine that is known takes no work by an admin's wish; empty if nobody wished it."""
+    if known is None or not known.drain:
+        return ""
+    return known.reason if known.state is NodeState.DRAINING else "drained by an admin"
+
+
+def _drained(node: Node, why: str) -> Node:
+    """The machine with the wish to drain it, or without one. One that is lost stays lost, whatever is wished."""
+    if node.state is NodeState.LOST:
+        return replace(node, drain=bool(why))
+    faults = "; ".join(node.report.faults)
+    state = NodeState.DRAINING if why or faults else NodeState.READY
+    return replace(node, drain=bool(why), state=state, reason=why or faults)
 
 
 def _essence(node: Node) -> tuple[object, ...]:
