@@ -19,6 +19,8 @@ from commonage.domain.workloads import State, Workload
 from commonage.placement.plan import Plan
 from commonage.placement.snapshot import Ask, Held, Snapshot
 
+MOST_SHAPES = 100_000
+
 
 class Board:
     """The live workloads by id, the queue in order, what is held, and the machines."""
@@ -30,6 +32,7 @@ class Board:
         self._queue: SortedKeyList[Ask, tuple[int, float, str]] = SortedKeyList(key=_order)
         self._dependents: dict[str, set[str]] = defaultdict(set)
         self._shapes: dict[Request, int] = {}
+        self._last_shape = 0
         self.nodes: dict[str, Node] = {}
         self.outcome: Plan | None = None
         self.changed = asyncio.Event()  # something the planner should know
@@ -89,10 +92,14 @@ class Board:
         )
 
     def shape_of(self, request: Request) -> int:
-        """A number that is equal for equal requests."""
-        if len(self._shapes) > 100_000 and request not in self._shapes:
-            return -1 - len(self._shapes)  # a flood of different requests is not worth remembering
-        return self._shapes.setdefault(request, len(self._shapes))
+        """A number that only equal requests share."""
+        shape = self._shapes.get(request)
+        if shape is None:
+            if len(self._shapes) >= MOST_SHAPES:
+                self._shapes.clear()  # equal requests may then differ, which costs the planner time and nothing else
+            shape = self._last_shape = self._last_shape + 1
+            self._shapes[request] = shape
+        return shape
 
     def in_state(self, *states: State) -> list[Workload]:
         """Live workloads in these states, in no order that means anything."""
