@@ -49,7 +49,7 @@ class Look:
         if found is None:
             found = await self.store.workload(workload_id)
         if not who.may_see(found.spec.owner):
-            raise NotFound(f"there is no workload {workload_id!r}", code="workload-not-found")
+            raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
         return found
 
     async def workloads(
@@ -186,7 +186,10 @@ class Look:
     async def metrics(
         self, who: Principal, subject: str, *, metrics: Sequence[str], since: float, until: float, points: int = 200
     ) -> dict[str, Sequence[Point]]:
-        """Measurements of `attempt:ID` (one's own), `node:NAME`, `device:UUID` or `platform`; metrics without any left out."""
+        """Measurements of `attempt:ID` (one's own), `node:NAME`, `device:UUID` or `platform`.
+
+        A metric without any is left out.
+        """
         who.need(Scope.READ)
         if subject.startswith("attempt:"):
             await self.workload(who, subject.removeprefix("attempt:").rpartition("-")[0])

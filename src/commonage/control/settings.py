@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from commonage.domain.usage import Prices
 
@@ -20,7 +20,7 @@ class ControlSettings:
     max_array: int = 10_000
     max_name: int = 128
     max_live: int = 200_000
-    prices: Prices = Prices()
+    prices: Prices = field(default_factory=Prices)
     warn_before_s: float = 300.0
     sample_every_s: float = 5.0
     sweep_every_s: float = 5.0

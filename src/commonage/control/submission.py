@@ -101,7 +101,7 @@ def _tenant(ask: Submission, who: Principal, settings: ControlSettings) -> str:
 
 def _name(ask: Submission, settings: ControlSettings) -> str:
     if ask.name is None and ask.command:
-        return shlex.join(ask.command)[:60].strip()
+        return " ".join(shlex.join(ask.command).split())[:60].strip()
     name = ask.name or ""
     if len(name) > settings.max_name:
         raise InvalidInput(
