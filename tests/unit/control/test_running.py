@@ -1,0 +1,457 @@
+"""From submit to the end, with everything that can happen between."""
+
+import pytest
+from tests.unit.control.world import ANN, BOB, FOREVER, ROOT, SPAWNER, Site, job
+
+from commonage.control.control import Control
+from commonage.control.submission import Submission
+from commonage.domain.errors import Conflict, EngineFailure, NotFound
+from commonage.domain.events import EventKind
+from commonage.domain.fleet import NodeState
+from commonage.domain.requests import parse_gpus
+from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State, StopCause, Workload
+from commonage.testing import factories
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.fake_clock import settle
+
+pytestmark = pytest.mark.anyio
+
+
+async def submit(control: Control, ask: Submission | None = None) -> Workload:
+    return (await control.work.submit(ANN, ask or job())).workloads[0]
+
+
+async def test_a_job_runs_and_ends() -> None:
+    site = Site()
+    site.engine.behave(Behaviour(lasts_s=5))
+    async with site.open() as control:
+        one = await submit(control)
+        assert one.state is State.QUEUED
+        await site.clock.advance(1)
+        assert site.there(one).state is State.RUNNING
+        await site.clock.advance(5)
+    ended = site.there(one)
+    assert (ended.state, ended.reason) == (State.SUCCEEDED, "ended well, exit code 0")
+    assert ended.attempt is not None
+    assert ended.attempt.ended_at == ended.attempt.started_at + 5  # type: ignore[operator]
+    assert site.world.starts == {f"{one.id}-1": 1}
+    assert site.world.runs[f"{one.id}-1"].forgotten, "its end is written, the engine need not remember it"
+    kinds = [event.kind for event in site.store.shelf.events if event.workload_id == one.id]
+    assert kinds == [EventKind.SUBMITTED, EventKind.STARTING, EventKind.RUNNING, EventKind.ENDED]
+    assert [event.seq for event in site.store.shelf.events] == sorted({one.seq for one in site.store.shelf.events})
+
+
+async def test_it_starts_at_once_when_the_machines_are_idle() -> None:
+    site = Site()
+    async with site.open() as control:
+        one = await submit(control)
+        await site.clock.advance(0.02)
+        assert site.there(one).state is State.RUNNING
+
+
+async def test_the_order_holds_what_the_workload_must_know() -> None:
+    site = Site()
+    async with site.open() as control:
+        ask = job("sh", array_size=2, gpu=parse_gpus("6GiB"), variables=(("A", "1"),), secrets=(("S", "2"),))
+        await control.work.submit(ANN, ask)
+        await site.clock.advance(1)
+    second = site.all()[1]
+    order = site.world.runs[f"{second.id}-1"].order
+    variables = dict(order.variables)
+    assert variables.items() >= {
+        "COMMONAGE_WORKLOAD_ID": second.id, "COMMONAGE_ATTEMPT": "1", "COMMONAGE_CPUS": "1",
+        "COMMONAGE_MEMORY_MIB": "1024", "COMMONAGE_GPU_MEMORY_MIB": "6144", "COMMONAGE_ARRAY_INDEX": "1",
+        "COMMONAGE_ARRAY_SIZE": "2", "COMMONAGE_ARRAY_ID": site.all()[0].id, "A": "1",
+    }.items()  # fmt: skip
+    assert order.secrets == (("S", "2"),)
+    assert (order.kind, order.wants_port, order.owner) == (Kind.JOB, False, "ann")
+
+
+async def test_failure_and_retry_after_a_pause() -> None:
+    site = Site()
+    site.engine.behave(Behaviour(exit_code=3), times=2)
+    site.engine.default = Behaviour(lasts_s=1)
+    async with site.open() as control:
+        one = await submit(control, job(retry=RetryPolicy(3, 10.0)))
+        await site.clock.advance(1)
+        held = site.there(one)
+        assert held.state is State.HELD
+        assert held.reason == "retry 1 of 3 in 10 s: attempt 1 failed, exit code 3"
+        await site.clock.advance(8)
+        assert site.there(one).state is State.HELD
+        await site.clock.advance(2)
+        assert "retry 2 of 3 in 20 s" in site.there(one).reason
+        await site.clock.advance(23)
+    assert (site.there(one).state, site.there(one).attempts) == (State.SUCCEEDED, 3)
+    assert set(site.world.starts.values()) == {1}
+
+
+async def test_time_limit_with_a_warning() -> None:
+    site = Site()
+    async with site.open() as control:
+        one = await submit(control, job(time_limit_s=100))
+        await site.clock.advance(79)
+        assert not site.there(one).warned
+        await site.clock.advance(3)
+        assert site.there(one).warned
+        await site.clock.advance(20)
+    ended = site.there(one)
+    assert (ended.state, ended.reason) == (State.TIMED_OUT, "its time limit of 1 min 40 s is over")
+    warnings = [event for event in site.store.shelf.events if event.kind is EventKind.WARNING]
+    assert [event.workload_id for event in warnings] == [one.id]
+
+
+async def test_time_that_its_environment_takes_is_not_counted() -> None:
+    site = Site()
+    site.engine.behave(Behaviour(start_delay_s=300, start_detail="installing torch", lasts_s=50))
+    async with site.open() as control:
+        one = await submit(control, job(time_limit_s=60))
+        await site.clock.advance(299)
+        assert (site.there(one).state, site.there(one).reason) == (State.STARTING, "installing torch")
+        await site.clock.advance(60)
+    assert site.there(one).state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.02, 1.0])
+@pytest.mark.parametrize("delay_s", [0.0, 10.0])
+async def test_stop_whenever_it_comes(wait_s: float, delay_s: float) -> None:
+    site = Site()
+    site.engine.default = Behaviour(lasts_s=None, start_delay_s=delay_s)
+    async with site.open() as control:
+        one = await submit(control)
+        await site.clock.advance(wait_s)
+        await control.work.stop(ANN, one.id, "no longer needed")
+        await control.work.stop(ANN, one.id)
+        await site.clock.advance(20)
+        with pytest.raises(Conflict, match="has already ended as stopped"):
+            await control.work.stop(ANN, one.id)
+    stopped = site.there(one)
+    assert (stopped.state, stopped.reason) == (State.STOPPED, "stopped by ann: no longer needed")
+    assert all(run.seen(site.clock.now()) == "ended" for run in site.world.runs.values())
+
+
+async def test_stop_one_that_is_queued_and_one_that_is_held() -> None:
+    site = Site()
+    async with site.open() as control:
+        runs = await submit(control, job(cpus_milli=8000, gpu=parse_gpus("1")))
+        waits = await submit(control, job(cpus_milli=8000, gpu=parse_gpus("1")))
+        held = await submit(control, job(depends_on=(Dependency(runs.id),)))
+        await site.clock.advance(1)
+        assert [site.there(one).state for one in (runs, waits, held)] == [State.RUNNING, State.QUEUED, State.HELD]
+        for one in (waits, held):
+            assert (await control.work.stop(ROOT, one.id)).state is State.STOPPED
+        assert site.there(held).stop.cause is StopCause.ADMIN  # type: ignore[union-attr]
+
+
+async def test_one_that_ignores_the_wish_is_ended_by_force() -> None:
+    site = Site()
+    site.engine.default = Behaviour(lasts_s=None, ignores_term=True)
+    async with site.open() as control:
+        one = await submit(control, job(grace_s=30))
+        await site.clock.advance(1)
+        await control.work.stop(ANN, one.id)
+        await site.clock.advance(28)
+        assert site.there(one).state is State.RUNNING
+        assert site.there(one).reason == "stopping: stopped by ann"
+        await site.clock.advance(3)
+    assert site.there(one).state is State.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("condition", "behaviour", "expected"),
+    [
+        (Condition.AFTER_OK, Behaviour(lasts_s=5), State.SUCCEEDED),
+        (Condition.AFTER_OK, Behaviour(lasts_s=5, exit_code=1), State.STOPPED),
+        (Condition.AFTER_NOT_OK, Behaviour(lasts_s=5, exit_code=1), State.SUCCEEDED),
+        (Condition.AFTER_NOT_OK, Behaviour(lasts_s=5), State.STOPPED),
+        (Condition.AFTER_ANY, Behaviour(lasts_s=5, exit_code=1), State.SUCCEEDED),
+        (Condition.AFTER_START, FOREVER, State.SUCCEEDED),
+    ],
+)
+async def test_dependencies(condition: Condition, behaviour: Behaviour, expected: State) -> None:
+    site = Site()
+    site.engine.behave(behaviour, name="first")
+    site.engine.default = Behaviour()
+    async with site.open() as control:
+        first = await submit(control, job(name="first"))
+        second = await submit(control, job(name="second", depends_on=(Dependency(first.id, condition),)))
+        third = await submit(control, job(name="third", depends_on=(Dependency(second.id),)))
+        assert second.state is State.HELD
+        assert second.reason == f"waits for {first.id} (first), which is queued"
+        await site.clock.advance(10)
+    assert site.there(second).state is expected
+    if expected is State.STOPPED:
+        assert site.there(second).reason.startswith(f"it should run {condition}, but {first.id} (first) ended as")
+    assert site.there(third).state is expected, "what can never be met breaks the whole chain"
+
+
+async def test_a_dependency_that_is_met_or_broken_at_submit() -> None:
+    site = Site()
+    site.engine.default = Behaviour()
+    async with site.open() as control:
+        first = await submit(control)
+        await site.clock.advance(1)
+        assert (await submit(control, job(depends_on=(Dependency(first.id),)))).state is State.QUEUED
+        with pytest.raises(Conflict) as error:
+            await submit(control, job(depends_on=(Dependency(first.id, Condition.AFTER_NOT_OK),)))
+        assert error.value.problem_code == "dependency-broken"
+
+
+async def test_waiting_for_an_array_of_others() -> None:
+    site = Site()
+    site.engine.default = Behaviour(lasts_s=2)
+    async with site.open() as control:
+        members = (await control.work.submit(ANN, job(array_size=20))).workloads
+        last = await submit(control, job(depends_on=tuple(Dependency(one.id) for one in members)))
+        await site.clock.advance(20)
+    assert site.there(last).state is State.SUCCEEDED
+    assert site.there(last).attempt.lease.at >= max(site.there(one).since for one in members)  # type: ignore[union-attr]
+
+
+async def test_refused_start() -> None:
+    site = Site()
+    site.engine.behave(Behaviour(refuses="there is no such interpreter"))
+    async with site.open() as control:
+        one = await submit(control)
+        await site.clock.advance(1)
+    assert (site.there(one).state, site.there(one).reason) == (State.FAILED, "there is no such interpreter")
+
+
+async def test_a_start_that_goes_at_the_third_try() -> None:
+    site = Site()
+    site.engine.behave(Behaviour(refuses="busy", refusal_retryable=True), times=2)
+    async with site.open() as control:
+        one = await submit(control)
+        await site.clock.advance(10)
+    assert site.there(one).state is State.RUNNING
+    assert site.there(one).attempts == 1
+
+
+async def test_a_start_that_never_goes() -> None:
+    site = Site()
+    site.engine.behave(Behaviour(refuses="busy", refusal_retryable=True))
+    async with site.open() as control:
+        one = await submit(control)
+        await site.clock.advance(60)
+    assert (site.there(one).state, site.there(one).reason) == (State.FAILED, "busy")
+
+
+async def test_stop_while_its_start_is_tried_again() -> None:
+    site = Site()
+    site.engine.behave(Behaviour(refuses="busy", refusal_retryable=True))
+    async with site.open() as control:
+        one = await submit(control)
+        await site.clock.advance(2)
+        await control.work.stop(ANN, one.id)
+        await site.clock.advance(30)
+    assert site.there(one).state is State.STOPPED
+
+
+async def test_an_attempt_that_vanishes_is_lost_and_tried_again() -> None:
+    site = Site()
+    async with site.open() as control:
+        one = await submit(control, job(retry=RetryPolicy(1, 1.0)))
+        await site.clock.advance(1)
+        site.engine.lose(f"{one.id}-1")
+        await site.clock.advance(30)
+        assert site.there(one).attempt.id == f"{one.id}-2"  # type: ignore[union-attr]
+        site.engine.lose(f"{one.id}-2")
+        await site.clock.advance(30)
+    assert (site.there(one).state, site.there(one).reason) == (State.LOST, "it is gone, and nobody saw how it ended")
+
+
+async def test_an_attempt_that_was_started_and_is_never_seen_is_given_up() -> None:
+    site = Site()
+    site.engine.default = Behaviour(lasts_s=None, start_delay_s=1000)
+    async with site.open() as control:
+        one = await submit(control)
+        await site.clock.advance(1)
+        site.engine.lose(f"{one.id}-1")
+        await site.clock.advance(60)
+    assert site.there(one).state is State.LOST
+
+
+async def test_a_stopped_one_that_vanishes_has_stopped() -> None:
+    site = Site()
+    site.engine.default = Behaviour(lasts_s=None, ignores_term=True)
+    async with site.open() as control:
+        one = await submit(control, job(grace_s=1000))
+        await site.clock.advance(1)
+        await control.work.stop(ANN, one.id)
+        site.engine.lose(f"{one.id}-1")
+        await site.clock.advance(20)
+    assert site.there(one).state is State.STOPPED
+
+
+async def test_a_lost_machine() -> None:
+    site = Site()
+    async with site.open() as control:
+        one = await submit(control, job(gpu=parse_gpus("1"), retry=RetryPolicy(1, 1.0)))
+        await site.clock.advance(1)
+        site.engine.lose_node("gpu-1")
+        await site.clock.advance(60)
+        assert control.board.nodes["gpu-1"].state is NodeState.LOST
+        assert control.board.nodes["gpu-1"].reason.startswith("not seen for")
+        assert site.there(one).state is State.QUEUED
+        site.engine.add_node(factories.node("gpu-1", 1).report)
+        await site.clock.advance(10)
+        assert control.board.nodes["gpu-1"].state is NodeState.READY
+        assert (site.there(one).state, site.there(one).attempts) == (State.RUNNING, 2)
+
+
+async def test_draining_keeps_what_runs_and_takes_no_more() -> None:
+    site = Site()
+    async with site.open() as control:
+        runs = await submit(control, job(gpu=parse_gpus("0.5")))
+        await site.clock.advance(1)
+        await control.fleet.drain(ROOT, "gpu-1", True)
+        waits = await submit(control, job(gpu=parse_gpus("0.5")))
+        await site.clock.advance(20)
+        assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.QUEUED]
+        assert "gpu-1 is draining (drained by root)" in control.look.standing(site.there(waits)).reason
+        await control.fleet.drain(ROOT, "gpu-1", False)
+        await site.clock.advance(1)
+        assert site.there(waits).state is State.RUNNING
+
+
+async def test_a_wish_to_drain_survives_reports_restarts_and_the_loss_of_the_machine() -> None:
+    site = Site()
+    async with site.open() as control:
+        await control.fleet.drain(ROOT, "gpu-1", True)
+        await site.clock.advance(11)
+    async with site.open() as control:
+        assert control.board.nodes["gpu-1"].state is NodeState.DRAINING
+        site.engine.lose_node("gpu-1")
+        await site.clock.advance(60)
+        assert control.board.nodes["gpu-1"].state is NodeState.LOST
+        site.engine.add_node(factories.node("gpu-1", 1).report)
+        await site.clock.advance(10)
+        assert control.board.nodes["gpu-1"].state is NodeState.DRAINING
+
+
+async def test_a_lost_machine_is_not_ready_because_somebody_wishes_it() -> None:
+    site = Site()
+    async with site.open() as control:
+        site.engine.lose_node("gpu-1")
+        await site.clock.advance(60)
+        assert (await control.fleet.drain(ROOT, "gpu-1", False)).state is NodeState.LOST
+
+
+async def test_a_machine_with_a_fault_takes_no_work() -> None:
+    site = Site()
+    async with site.open() as control:
+        site.engine.add_node(factories.node("gpu-1", 1, faults=("its disk is full",)).report)
+        await site.clock.advance(10)
+        node = control.board.nodes["gpu-1"]
+        assert (node.state, node.reason, node.drain) == (NodeState.DRAINING, "its disk is full", False)
+        await control.fleet.drain(ROOT, "gpu-1", False)
+        assert control.board.nodes["gpu-1"].state is NodeState.DRAINING
+        site.engine.add_node(factories.node("gpu-1", 1).report)
+        await site.clock.advance(10)
+        assert control.board.nodes["gpu-1"].state is NodeState.READY
+
+
+async def test_an_engine_that_does_not_answer_loses_nothing() -> None:
+    site = Site()
+    async with site.open() as control:
+        one = await submit(control)
+        await site.clock.advance(1)
+        site.engine.outage = "the engine is away"
+        await site.clock.advance(25)
+        assert site.there(one).state is State.RUNNING
+        site.engine.outage = None
+        await site.clock.advance(10)
+    assert site.there(one).state is State.RUNNING
+
+
+async def test_what_runs_without_a_lease_is_ended() -> None:
+    site = Site()
+    stray = factories.workload(State.QUEUED)
+    async with site.open() as control:
+        lease = factories.lease(f"{stray.id}-1", node="cpu-1")
+        attempt = factories.attempt(stray.id, state=State.STARTING, lease=lease)
+        starting = factories.workload(State.STARTING, id=stray.id, environment="base", attempt=attempt)
+        order = control._orders.of(starting)
+        await site.engine.start(order)
+        await site.clock.advance(12)
+    run = site.world.runs[f"{stray.id}-1"]
+    assert run.forgotten
+
+
+async def test_repeated_sightings_change_nothing() -> None:
+    site = Site()
+    site.engine.repeats = 3
+    async with site.open() as control:
+        one = await submit(control)
+        await site.clock.advance(1)
+        version, events = site.there(one).version, len(site.store.shelf.events)
+        site.engine.repeat(f"{one.id}-1")
+        await site.clock.advance(30)
+        assert (site.there(one).version, len(site.store.shelf.events)) == (version, events)
+
+
+async def test_standing_down_ends_sessions_and_returns_work() -> None:
+    site = Site()
+    async with site.open() as control:
+        session = (await control.work.submit(SPAWNER, Submission(Kind.SESSION, owner="ann"))).workloads[0]
+        service = (await control.work.submit(BOB, Submission(Kind.SERVICE, ("serve",)))).workloads[0]
+        one = await submit(control)
+        await site.clock.advance(1)
+        assert set(site.states()) == {State.RUNNING}
+        import asyncio
+
+        left = asyncio.create_task(control.stand_down(20))
+        await site.clock.advance(5)
+        assert await left == 0
+        assert site.there(session).state is State.STOPPED
+        assert [site.there(each).state for each in (service, one)] == [State.QUEUED, State.QUEUED]
+        assert site.there(one).reason == "back in the queue: the server was stopped"
+    async with site.open():
+        await site.clock.advance(1)
+        assert [site.there(each).attempts for each in (service, one)] == [2, 2]
+
+
+async def test_standing_down_says_how_many_still_run() -> None:
+    import asyncio
+
+    site = Site()
+    site.engine.default = Behaviour(lasts_s=None, ignores_term=True)
+    async with site.open() as control:
+        await submit(control, job(grace_s=100))
+        await site.clock.advance(1)
+        left = asyncio.create_task(control.stand_down(5))
+        await site.clock.advance(6)
+        assert await left == 1
+
+
+async def test_health_tells_how_long_ago_each_loop_passed() -> None:
+    site = Site()
+    async with site.open() as control:
+        await site.clock.advance(60)
+        for _ in range(50):  # samples of cards are taken in a thread
+            await settle()
+        health = control.health()
+    assert set(health) >= {"fleet", "reconcile", "schedule", "timers"}
+    assert all(0 <= seconds <= 6 for name, seconds in health.items() if name != "sample")
+
+
+async def test_logs_of_a_try_and_of_none() -> None:
+    site = Site()
+    site.engine.default = Behaviour(prints=("hello", "world"))
+    async with site.open() as control:
+        one = await submit(control)
+        waits = await submit(control, job(gpu=parse_gpus("1"), depends_on=(Dependency(one.id),)))
+        with pytest.raises(NotFound, match="has no attempt yet: waits for"):
+            await anext(control.look.logs(ANN, waits.id))
+        await site.clock.advance(1)
+        assert [line.text async for line in control.look.logs(ANN, one.id)] == ["hello", "world"]
+        assert [line.text async for line in control.look.logs(ANN, one.id, attempt=1, tail=1)] == ["world"]
+        with pytest.raises(NotFound, match="has no attempt 7"):
+            await anext(control.look.logs(ANN, one.id, attempt=7))
+
+
+async def test_an_environment_that_left_the_catalogue() -> None:
+    site = Site()
+    async with site.open() as control:
+        with pytest.raises(EngineFailure, match="not in the catalogue any more"):
+            control._orders.of(factories.workload(State.STARTING, environment="gone"))

@@ -1,0 +1,170 @@
+"""A control plane on a store in memory, an engine that acts and a clock that obeys: what the tests of this room run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from commonage.control.control import Control, World
+from commonage.control.settings import ControlSettings
+from commonage.control.submission import Submission
+from commonage.domain.errors import NotFound
+from commonage.domain.fleet import Lease, Share
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.workloads import Kind, State, Workload
+from commonage.ports.devices import DeviceSample
+from commonage.ports.engine import Engine
+from commonage.ports.metrics import Point, Sample
+from commonage.testing import factories
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.fake_clock import FakeClock, settle
+from commonage.testing.fake_engine import FakeEngine, FakeWorld
+from commonage.testing.memory_store import MemoryStore
+
+USER = frozenset({Scope.READ, Scope.SUBMIT})
+ANN, BOB = Principal("ann", USER), Principal("bob", USER)
+ROOT = Principal("root", USER | {Scope.ADMIN})
+SPAWNER = Principal("hub", USER | {Scope.ADMIN})
+FOREVER = Behaviour(lasts_s=None)
+
+
+def job(*command: str, **fields: Any) -> Submission:
+    """An ask for a job; `fields` are those of Submission."""
+    return Submission(Kind.JOB, command or ("true",), **fields)
+
+
+class KeptMetrics:
+    """The metrics port on a list."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self.tidied: list[float] = []
+
+    async def write(self, samples: Sequence[Sample]) -> None:
+        self.samples += samples
+
+    async def query(
+        self, metric: str, subject: str, *, since: float, until: float, points: int = 200
+    ) -> Sequence[Point]:
+        found = [one for one in self.samples if (one.metric, one.subject) == (metric, subject)]
+        return [Point(one.at, one.value, one.value, one.value) for one in found if since <= one.at < until][-points:]
+
+    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
+        return []
+
+    async def tidy(self, now: float) -> None:
+        self.tidied.append(now)
+
+
+class NoDevices:
+    """The cards' port: nothing is measured, and the share's VRAM is the only variable."""
+
+    def __init__(self) -> None:
+        self.held: Sequence[Lease] = ()
+        self.measured: list[DeviceSample] = []
+
+    def inventory(self) -> Sequence[Any]:
+        return []
+
+    def measure(self) -> Sequence[DeviceSample]:
+        return self.measured
+
+    def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+        return {"COMMONAGE_GPU_MEMORY_MIB": str(sum(share.memory_mib for share in shares))}
+
+    def note_held(self, leases: Sequence[Lease]) -> None:
+        self.held = leases
+
+    def close(self) -> None:
+        pass
+
+
+class FakeHub:
+    """The hub: what it is asked to start, the spawner of the test submits."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, Mapping[str, Any]]] = []
+        self.spawn: Callable[[str, str, Mapping[str, Any]], Any] | None = None
+
+    async def start_session(self, user: str, name: str, options: Mapping[str, Any]) -> None:
+        self.asked.append((user, name, options))
+        if self.spawn is not None:
+            await self.spawn(user, name, options)
+
+
+class FewBundles:
+    """One bundle is there: `there`."""
+
+    async def save(self, chunks: AsyncIterator[bytes]) -> tuple[str, int]:
+        raise AssertionError("nobody sends files here")
+
+    def path(self, digest: str) -> Path:
+        if digest != "there":
+            raise NotFound(f"there is no bundle {digest}", code="bundle-not-found")
+        return Path("/bundles/there.tar.gz")
+
+
+class Site:
+    """What outlives a control plane: store, machines, clock. `open()` gives one on it, as often as asked."""
+
+    def __init__(self, nodes: Sequence[Any] | None = None, store: MemoryStore | None = None, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.store = store or MemoryStore()
+        self.nodes = [node.report for node in nodes or [factories.node("gpu-1", 1), factories.node("cpu-1")]]
+        self.world = FakeWorld()
+        self.metrics, self.devices, self.hub = KeptMetrics(), NoDevices(), FakeHub()
+        self.settings = ControlSettings(**settings)
+        self.default = FOREVER
+        self.engine = self.new_engine()
+        self.chances = iter(range(1, 1 << 30, 7919))
+
+    def new_engine(self) -> FakeEngine:
+        return FakeEngine("here", self.nodes, self.clock, world=self.world, default=self.default)
+
+    def control(self, engine: Engine | None = None) -> Control:
+        world = World(
+            store=self.store,
+            metrics=self.metrics,
+            clock=self.clock,
+            identity=self.hub,  # type: ignore[arg-type]  # nobody signs in here
+            bundles=FewBundles(),
+            devices=self.devices,
+            engines=[engine or self.engine],
+            environments=[
+                factories.environment("base", kinds=(Kind.JOB, Kind.SERVICE)),
+                factories.environment("notebook", kinds=(Kind.SESSION,)),
+            ],
+            chance=lambda below: next(self.chances) % below,
+        )
+        return Control(world, self.settings)
+
+    @asynccontextmanager
+    async def open(self, engine: Engine | None = None) -> AsyncIterator[Control]:
+        """A control plane that runs. Leaving ends it as a crash does: what runs goes on running."""
+        await self.store.open()
+        control = self.control(engine)
+        await control.open()
+        loops = asyncio.create_task(control.run())
+        await self.clock.advance(0.1)
+        try:
+            yield control
+        finally:
+            loops.cancel()
+            await asyncio.wait([loops])
+            await control.close()
+            await settle()
+        if not loops.cancelled() and (error := loops.exception()) is not None:
+            raise error
+
+    def all(self) -> list[Workload]:
+        """Every workload, as it was written."""
+        return [self.store.shelf.workloads[key] for key in sorted(self.store.shelf.workloads)]
+
+    def states(self) -> list[State]:
+        return [one.state for one in self.all()]
+
+    def there(self, workload: Workload) -> Workload:
+        return self.store.shelf.workloads[workload.id]
