@@ -5,21 +5,21 @@
 tests/shape calls it.
 """
 
-import ast
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
+
 from commonage.api.app import describe
+from commonage.api.problems import document
 from commonage.cli import main as commonage
 from commonage.server.settings_show import reference
 from commonage.telemetry.series import SERIES
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "commonage"
 REFERENCE = ROOT / "docs" / "reference"
 NOTE = "<!-- Made from the code by `make docs`; change the code, not this page. -->\n"
 
@@ -63,59 +63,9 @@ def metrics() -> str:
     return "\n".join(parts) + "\n"
 
 
-class Problem(NamedTuple):
-    """A problem code and where the code raises it."""
-
-    code: str
-    error: str
-    sentence: str
-
-
 def problems() -> str:
-    """Return a page with every problem code and the sentence that comes with it; {…} is filled in."""
-    parts = [NOTE, "# Problem codes\n", "| `code` | kind | sentence |", "|---|---|---|"]
-    seen: dict[str, Problem] = {}
-    for problem in sorted(_problems()):
-        seen.setdefault(problem.code, problem)
-    parts += [f"| `{found.code}` | {found.error} | {_cell(found.sentence)} |" for found in seen.values()]
-    return "\n".join(parts) + "\n"
-
-
-def _problems() -> Iterator[Problem]:
-    """Find the codes in the source: those of the error classes, and those given where an error is raised."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        if "testing" in path.relative_to(SOURCE).parts:
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and path.name == "errors.py" and path.parent.name == "domain":
-                yield from _class_problem(node)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                yield from _raised_problem(node, node.func.id)
-
-
-def _class_problem(node: ast.ClassDef) -> Iterator[Problem]:
-    for line in node.body:
-        target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
-        value = getattr(line, "value", None)
-        if isinstance(target, ast.Name) and target.id == "code" and isinstance(value, ast.Constant):
-            yield Problem(value.value, node.name, (ast.get_docstring(node) or "").splitlines()[0])
-
-
-def _raised_problem(node: ast.Call, error: str) -> Iterator[Problem]:
-    for keyword in node.keywords:
-        if keyword.arg == "code" and isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, str):
-            yield Problem(keyword.value.value, error, _sentence(node.args[0]) if node.args else "")
-
-
-def _sentence(node: ast.expr) -> str:
-    """Return the text of a message with {…} for what is filled in."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_sentence(part) for part in node.values)
-    if isinstance(node, ast.BinOp):
-        return _sentence(node.left) + _sentence(node.right)
-    return "{…}"
+    """Return a page with every problem code."""
+    return f"{NOTE}\n{document()}"
 
 
 def _cell(text: str) -> str:

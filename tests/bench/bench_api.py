@@ -21,12 +21,13 @@ import httpx2
 import uvicorn
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.integration.api_world import FakeIdentity, make_control
+
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
 from commonage.wire.hub import API_PATH
-from tests.integration.api_world import FakeIdentity, make_control
 
 PORT = 18_431
 BASE = f"http://127.0.0.1:{PORT}{API_PATH}"

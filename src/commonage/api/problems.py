@@ -43,7 +43,6 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Reserved name",
             "The user's name is one that Commonage itself uses; have an admin rename the user.",
         ),
-        "csrf": ("Forged or stale form", "A page's form came back without its proof of origin; load the page again."),
     },
     404: {
         "not-found": ("No such thing", "The address leads nowhere."),
