@@ -1,0 +1,304 @@
+"""The metrics port on SQL: raw figures for a day, minutes for a month, hours for two years.
+
+Made and opened by the server, written by the sampling loop, asked by API and portal. On PostgreSQL the tables stand
+beside those of the store; beside a store on SQLite there is a file of our own, so that a flood of samples never keeps a
+submit waiting. The last seconds may be lost in a crash: nothing here waits for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Float,
+    Integer,
+    Select,
+    Table,
+    cast,
+    delete,
+    event,
+    func,
+    insert,
+    literal_column,
+    select,
+    union_all,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from commonage.domain.errors import Conflict, Unavailable
+from commonage.ports.metrics import Point, Sample
+from commonage.telemetry.buckets import width_of
+from commonage.telemetry.sql_tables import VERSION, about, hours, metadata, minutes, raw, series
+
+DAY_S: Final = 86400
+RAW_KEPT_S: Final = DAY_S
+MINUTES_KEPT_S: Final = 30 * DAY_S
+HOURS_KEPT_S: Final = 730 * DAY_S
+LATEST_WITHIN_S: Final = 120.0
+_STEP_S: Final = 3600  # what grows old is rolled up an hour at a time, not at every call
+_SERIES_REMEMBERED: Final = 20_000
+
+
+class SqlMetrics:
+    """Metrics in, or beside, the database at `url`, which is the store's (`sqlite:///…` or `postgresql://…`)."""
+
+    def __init__(self, url: str) -> None:
+        self._url = _address(url)
+        self._engine: AsyncEngine | None = None
+        # One writer, so that a series is not dropped as empty while its first sample is on the way.
+        self._turn = asyncio.Lock()
+        self._ids: dict[tuple[str, str], int] = {}
+        self._newest = -math.inf
+        self._rolled_up_to = -math.inf
+
+    async def open(self) -> None:
+        """Connect and make the tables that are missing. Raises Unavailable; Conflict if they are of a newer program."""
+        self._engine = _engine(self._url)
+        try:
+            async with self._writing() as connection:
+                await self._prepare(connection)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _prepare(self, connection: AsyncConnection) -> None:
+        if connection.dialect.name == "postgresql":
+            await connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7308339910637985895)")
+        await connection.run_sync(metadata.create_all)
+        version = (await connection.execute(select(func.max(about.c.version)))).scalar()
+        if version is None:
+            await connection.execute(insert(about).values(version=VERSION))
+        elif version > VERSION:
+            raise Conflict("the samples were written by a newer Commonage; start that one", code="database-newer")
+        last = select(func.max(raw.c.at)).where(raw.c.series_id == series.c.id).scalar_subquery()
+        self._newest = (await connection.execute(select(func.max(last)).select_from(series))).scalar() or -math.inf
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._engine is not None:
+            async with self._turn:
+                await self._engine.dispose()
+                self._engine = None
+
+    async def write(self, samples: Sequence[Sample]) -> None:
+        """Keep these; of two of one instant the later in order. What is no finite number is left out."""
+        kept = {(each.subject, each.metric, each.at): each for each in samples if math.isfinite(each.value)}
+        if not kept:
+            return
+        async with self._turn, self._writing() as connection:
+            await self._know_series(connection, kept.values())
+            rows = [
+                {"series_id": self._ids[each.subject, each.metric], "at": each.at, "value": each.value}
+                for each in kept.values()
+            ]
+            statement = _insert(raw, connection)
+            await connection.execute(
+                statement.on_conflict_do_update(
+                    index_elements=["series_id", "at"], set_={"value": statement.excluded.value}
+                ),
+                rows,
+            )
+        self._newest = max(self._newest, *(row["at"] for row in rows))
+
+    async def _know_series(self, connection: AsyncConnection, samples: Iterable[Sample]) -> None:
+        if len(self._ids) > _SERIES_REMEMBERED:
+            self._ids.clear()
+        new = {pair for each in samples if (pair := (each.subject, each.metric)) not in self._ids}
+        if not new:
+            return
+        await connection.execute(
+            _insert(series, connection).on_conflict_do_nothing(),
+            [{"subject": subject, "metric": metric} for subject, metric in sorted(new)],
+        )
+        subjects = sorted({subject for subject, _ in new})
+        for begin in range(0, len(subjects), 1000):  # a statement takes only so many parameters
+            part = subjects[begin : begin + 1000]
+            for row in await connection.execute(select(series).where(series.c.subject.in_(part))):
+                self._ids[row.subject, row.metric] = row.id
+
+    async def query(
+        self, metric: str, subject: str, *, since: float, until: float, points: int = 200
+    ) -> Sequence[Point]:
+        """Buckets of a width that suits `points`, beginning at multiples of it; those without a figure are left out."""
+        if not since < until:
+            return []
+        width = width_of(since, until, points)
+        async with self._reading() as connection:
+            wanted = select(series.c.id).where(series.c.subject == subject, series.c.metric == metric)
+            figures = _all_resolutions(wanted, since, until).subquery()
+            bucket = _number_of(figures.c.at, width, connection).label("bucket")
+            rows = await connection.execute(
+                select(
+                    bucket,
+                    func.sum(figures.c.total),
+                    func.sum(figures.c.number),
+                    func.min(figures.c.least),
+                    func.max(figures.c.most),
+                )
+                .group_by(literal_column("bucket"))
+                .order_by(literal_column("bucket"))
+            )
+            return [
+                # int: PostgreSQL adds whole numbers up to a decimal
+                Point(max(since, number * width), total / int(count), least, most)
+                for number, total, count, least, most in rows
+            ]
+
+    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
+        """The newest of each series, by subject and metric."""
+        found: list[Sample] = []
+        other = raw.alias()
+        newest = (
+            select(func.max(other.c.at)).where(other.c.series_id == series.c.id).correlate(series).scalar_subquery()
+        )
+        wanted = sorted(set(subjects))
+        async with self._reading() as connection:
+            for begin in range(0, len(wanted), 1000):
+                rows = await connection.execute(
+                    select(series.c.metric, series.c.subject, raw.c.at, raw.c.value)
+                    .join_from(series, raw, (raw.c.series_id == series.c.id) & (raw.c.at == newest))
+                    .where(series.c.subject.in_(wanted[begin : begin + 1000]))
+                    .where(raw.c.at >= self._newest - LATEST_WITHIN_S)
+                )
+                found += [Sample(*row) for row in rows]
+        return sorted(found, key=lambda each: (each.subject, each.metric))
+
+    async def tidy(self, now: float) -> None:
+        """Roll up what has grown old and drop what is too old; at most once an hour of `now` there is work to do."""
+        hour = now // _STEP_S * _STEP_S
+        if hour <= self._rolled_up_to:
+            return
+        async with self._turn, self._writing() as connection:
+            await _roll_up(connection, raw, minutes, 60, hour - RAW_KEPT_S)
+            await _roll_up(connection, minutes, hours, 3600, hour - MINUTES_KEPT_S)
+            await connection.execute(delete(hours).where(hours.c.at < hour - HOURS_KEPT_S))
+            empty = [~select(table).where(table.c.series_id == series.c.id).exists() for table in (raw, minutes, hours)]
+            gone = (await connection.execute(delete(series).where(*empty).returning(series.c.id))).scalars().all()
+        if gone:
+            self._ids.clear()
+        self._rolled_up_to = hour
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction that does not wait for the disk. Raises Unavailable."""
+        async with self._translated() as engine, engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                await connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+            yield connection
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[AsyncConnection]:
+        """A connection for queries. Raises Unavailable."""
+        async with self._translated() as engine, engine.connect() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _translated(self) -> AsyncIterator[AsyncEngine]:
+        if self._engine is None:
+            raise Unavailable("the samples are not open")
+        try:
+            yield self._engine
+        except (SQLAlchemyError, OSError) as error:
+            native = error.orig if isinstance(error, DBAPIError) else error
+            raise Unavailable(f"the samples cannot be kept or read: {native}") from error
+
+
+def _address(url: str) -> URL:
+    """Where the samples go: the same server, or a file of their own beside the store's."""
+    address = make_url(url)
+    if address.get_backend_name() == "sqlite":
+        path = Path(str(address.database))
+        return address.set(
+            drivername="sqlite+aiosqlite", database=str(path.with_name(f"{path.stem}-samples{path.suffix}"))
+        )
+    mode = address.query.get("sslmode")
+    if mode is not None:
+        address = address.difference_update_query(["sslmode"]).update_query_dict({"ssl": mode})
+    return address.set(drivername="postgresql+asyncpg")
+
+
+def _engine(url: URL) -> AsyncEngine:
+    if url.get_backend_name() != "sqlite":
+        return create_async_engine(url, pool_size=3, max_overflow=0, pool_pre_ping=True)
+    engine = create_async_engine(url, pool_size=3, max_overflow=0)
+    path = Path(str(url.database))
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def set_up(connection: Any, _record: object) -> None:
+        path.chmod(0o600)
+        cursor = connection.cursor()
+        for pragma in ("busy_timeout=15000", "journal_mode=WAL", "synchronous=NORMAL", "cache_size=-4000"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    return engine
+
+
+def _insert(table: Table, connection: AsyncConnection) -> postgresql.Insert | sqlite.Insert:
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def _number_of(at: ColumnElement[float], width: float, connection: AsyncConnection) -> ColumnElement[Any]:
+    """Which multiple of `width` an instant falls behind. Instants are never before 1970."""
+    quotient = at / literal_column(repr(float(width)), Float)
+    if connection.dialect.name == "postgresql":
+        return func.floor(quotient)
+    return cast(quotient, Integer)  # not every SQLite has floor(), and this one does not round
+
+
+def _all_resolutions(wanted: Select[int], since: float, until: float) -> Any:
+    """Every figure of a series within [since, until), each from the one table that has it."""
+    parts = [
+        select(raw.c.at, literal_column("1").label("number"), raw.c.value.label("total"),
+               raw.c.value.label("least"), raw.c.value.label("most"))
+        .where(raw.c.series_id == wanted.scalar_subquery(), raw.c.at >= since, raw.c.at < until)
+    ]  # fmt: skip
+    parts += [
+        select(table.c.at, table.c.number, table.c.total, table.c.least, table.c.most).where(
+            table.c.series_id == wanted.scalar_subquery(), table.c.at >= since, table.c.at < until
+        )
+        for table in (minutes, hours)
+    ]
+    return union_all(*parts)
+
+
+async def _roll_up(connection: AsyncConnection, fine: Table, coarse: Table, width: int, before: float) -> None:
+    """Move figures older than `before` (a multiple of `width`) into buckets, adding to those that are there."""
+    value = fine.c.value if fine is raw else None
+    at = (_number_of(fine.c.at, width, connection) * width).label("bucket")
+    figures = select(
+        fine.c.series_id,
+        at,
+        func.count() if value is not None else func.sum(fine.c.number),
+        func.sum(value if value is not None else fine.c.total),
+        func.min(value if value is not None else fine.c.least),
+        func.max(value if value is not None else fine.c.most),
+    ).where(fine.c.at < before)
+    statement = _insert(coarse, connection).from_select(
+        ["series_id", "at", "number", "total", "least", "most"],
+        figures.group_by(fine.c.series_id, literal_column("bucket")),
+    )
+    new, old = statement.excluded, coarse.c
+    is_postgres = connection.dialect.name == "postgresql"
+    least, most = (func.least, func.greatest) if is_postgres else (func.min, func.max)
+    await connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["series_id", "at"],
+            set_={
+                "number": old.number + new.number,
+                "total": old.total + new.total,
+                "least": least(old.least, new.least),
+                "most": most(old.most, new.most),
+            },
+        )
+    )
+    await connection.execute(delete(fine).where(fine.c.at < before))
