@@ -36,6 +36,7 @@ from commonage.store.sql_store import SqlStore
 from commonage.store.urls import sqlite_url
 from commonage.telemetry.http_meter import HttpMeter
 from commonage.telemetry.prometheus import metrics_router
+from commonage.telemetry.sql_metrics import SqlMetrics
 
 SITE = "local"
 

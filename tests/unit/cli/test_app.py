@@ -1,0 +1,94 @@
+"""The table of verbs: all load, help names them in groups, nothing heavy is imported before it is needed."""
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from commonage import __version__
+from commonage.cli.app import VERBS, app
+from commonage.cli.failures import MISUSED, UNREACHABLE, Refused
+from commonage.sdk.errors import ApiError, Unreachable
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_loads_and_shows_an_example(name: str) -> None:
+    result = CliRunner().invoke(app, [name, "--help"])
+    assert result.exit_code == 0, result.output
+    assert "Example" in result.output
+
+
+def test_help_names_every_verb_without_loading_it() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert [name for name in VERBS if f"\n  {name} " not in result.output] == []
+    assert "Exit codes" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "not_yet"),
+    [
+        ("['--version']", ["httpx2", "pydantic", "rich", "yaml", "sqlalchemy", "fastapi", "jinja2"]),
+        ("['ps', '--help']", ["httpx2", "pydantic", "rich", "sqlalchemy", "fastapi"]),
+        ("['up', '--help']", ["sqlalchemy", "fastapi", "uvicorn", "jinja2"]),
+    ],
+)
+def test_what_is_not_needed_is_not_imported(arguments: str, not_yet: list[str]) -> None:
+    program = (
+        f"import sys\nfrom commonage.cli import main\ntry:\n    main({arguments})\nexcept SystemExit:\n    pass\n"
+        f"print(sorted(set({not_yet}) & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_version() -> None:
+    assert CliRunner().invoke(app, ["--version"]).output == f"commonage {__version__}\n"
+
+
+def test_an_unknown_verb_is_misuse() -> None:
+    result = CliRunner().invoke(app, ["rum"])
+    assert result.exit_code == MISUSED
+    assert "rum" in result.output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str) -> None:
+    result = CliRunner().invoke(app, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_COMMONAGE_COMPLETE" in result.output
+
+
+def test_completion_completes_verbs() -> None:
+    environ = {"_COMMONAGE_COMPLETE": "bash_complete", "COMP_WORDS": "commonage ex", "COMP_CWORD": "1"}
+    result = CliRunner().invoke(app, [], prog_name="commonage", env=environ)
+    assert result.output == "plain,explain\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (Unreachable("nobody answers at http://x"), UNREACHABLE, "commonage up"),
+        (ApiError("unavailable", "the hub is away", status=503), UNREACHABLE, "the hub is away"),
+        (ApiError("unauthenticated", "who are you", status=401), MISUSED, "commonage login"),
+        (ApiError("invalid-gpus", "gpus 'x'", status=422), MISUSED, "gpus 'x'"),
+        (ApiError("error", "it broke", status=500), 1, "it broke"),
+    ],
+)
+def test_refusals_become_a_sentence_and_a_code(error: ApiError, code: int, said: str) -> None:
+    refused = Refused(error)
+    assert refused.exit_code == code
+    assert said in refused.format_message()
+
+
+def test_several_mistakes_are_all_named() -> None:
+    error = ApiError("invalid-input", "two things are wrong", status=422)
+    error.errors = [{"field": "cpus", "detail": "no"}, {"field": "time", "detail": "neither"}]
+    assert Refused(error).format_message() == "two things are wrong\n  cpus: no\n  time: neither"
+
+
+def test_the_table_is_a_table_of_commands() -> None:
+    context = click.Context(app)
+    assert all(isinstance(app.get_command(context, name), click.Command) for name in VERBS)
+    assert app.get_command(context, "nothing") is None

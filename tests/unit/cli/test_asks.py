@@ -1,0 +1,70 @@
+"""What options mean: dependencies, variables, and sentences for what cannot be."""
+
+from typing import Any
+
+import pytest
+
+from commonage.cli.asks import dependencies, message, variables
+from commonage.cli.failures import Failure
+from commonage.cli.usage import Instant
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (["abc"], [{"id": "abc", "condition": "afterok"}]),
+        (["afterany:abc"], [{"id": "abc", "condition": "afterany"}]),
+        (
+            ["afterok:a:b,afternotok:c"],
+            [
+                {"id": "a", "condition": "afterok"},
+                {"id": "b", "condition": "afterok"},
+                {"id": "c", "condition": "afternotok"},
+            ],
+        ),
+        (["after:a", "afterok:b"], [{"id": "a", "condition": "after"}, {"id": "b", "condition": "afterok"}]),
+    ],
+)
+def test_dependencies_as_slurm_writes_them(given: list[str], found: list[dict[str, str]]) -> None:
+    assert dependencies(given) == found
+
+
+@pytest.mark.parametrize("given", ["before:a", "afterok:", "", "afterok:a::b"])
+def test_dependencies_that_are_none(given: str) -> None:
+    with pytest.raises(Failure, match="is not understood"):
+        dependencies([given])
+
+
+def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEEN", "here")
+    monkeypatch.delenv("UNSEEN", raising=False)
+    assert variables(["A=1", "B=x=y", "SEEN", "E="], "--var") == {"A": "1", "B": "x=y", "SEEN": "here", "E": ""}
+    with pytest.raises(Failure, match="--var UNSEEN: no such variable here"):
+        variables(["UNSEEN"], "--var")
+
+
+def test_what_was_not_given_is_not_sent() -> None:
+    ask = message({"command": ["true"], "gpus": None, "variables": {}, "depends_on": [], "cpus": "2"})
+    assert ask.model_dump(exclude_unset=True) == {"command": ["true"], "cpus": "2"}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"name": "x" * 300}, "name: "),
+        ({"name": "a\x00b"}, "name: "),
+        ({"colour": "red"}, "colour: there is no such field"),
+        ({"variables": {"1X": "y"}}, "variables.1X"),
+        ({"retries": -1}, "retries: "),
+    ],
+)
+def test_mistakes_are_named_by_their_field(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(Failure, match=said):
+        message({"command": ["true"], **values})
+
+
+def test_instants() -> None:
+    assert Instant().convert("2026-11-01", None, None) < Instant().convert("2026-11-01T14:30", None, None)
+    assert Instant().convert("2d", None, None) < Instant().convert("1h", None, None)
+    with pytest.raises(Exception, match="'yesterday' is no instant"):
+        Instant().convert("yesterday", None, None)

@@ -1,0 +1,78 @@
+"""Which files go along: what git knows, or all but what tools keep; never too many, too large, or from elsewhere."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from commonage.cli import files
+from commonage.cli.failures import Failure
+from commonage.cli.files import files_along
+
+
+def write(folder: Path, **content: str) -> None:
+    for name, text in content.items():
+        path = folder / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_all_but_what_tools_keep(tmp_path: Path) -> None:
+    write(tmp_path, train_dot_py="x", data__a_dot_csv="1", _dot_venv__bin__python="")
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "x.pyc").write_text("")
+    assert set(files_along(tmp_path)) == {"train.py", "data/a.csv"}
+
+
+@pytest.mark.needs("git")
+def test_git_leaves_out_what_it_ignores(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    write(tmp_path, _dot_gitignore="*.ckpt\n", train_dot_py="x", big_dot_ckpt="y", sub__more_dot_py="z")
+    assert set(files_along(tmp_path)) == {".gitignore", "train.py", "sub/more.py"}
+    assert set(files_along(tmp_path / "sub")) == {"more.py"}
+
+
+@pytest.mark.needs("git")
+def test_a_file_that_git_knows_but_that_is_gone_stays_behind(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    write(tmp_path, a="1", b="2")
+    subprocess.run(["git", "add", "a", "b"], cwd=tmp_path, check=True)
+    (tmp_path / "a").unlink()
+    assert set(files_along(tmp_path)) == {"b"}
+
+
+def test_only_what_is_named(tmp_path: Path) -> None:
+    write(tmp_path, a="1", b="2", c__d="3", c__e="4")
+    assert set(files_along(tmp_path, ["a", "c"])) == {"a", "c/d", "c/e"}
+    with pytest.raises(Failure, match="there is no file or folder 'gone'"):
+        files_along(tmp_path, ["gone"])
+    with pytest.raises(Failure, match="is outside of"):
+        files_along(tmp_path / "c", ["../a"])
+
+
+def test_links_out_of_the_folder_stay_behind(tmp_path: Path) -> None:
+    write(tmp_path, secret="s", in__a="1")
+    (tmp_path / "in" / "out").symlink_to(tmp_path / "secret")
+    (tmp_path / "in" / "same").symlink_to(tmp_path / "in" / "a")
+    (tmp_path / "in" / "dead").symlink_to(tmp_path / "gone")
+    assert set(files_along(tmp_path / "in")) == {"a", "same"}
+
+
+def test_too_much_names_the_largest(tmp_path: Path) -> None:
+    with (tmp_path / "model.bin").open("wb") as sparse:
+        sparse.truncate(70 * 1024**2)
+    write(tmp_path, small="x")
+    with pytest.raises(Failure) as caught:
+        files_along(tmp_path)
+    message = caught.value.format_message()
+    assert "the 2 files of this folder are 70 MiB, and at most 64 MiB go along" in message
+    assert "70 MiB  model.bin" in message
+    assert "--no-files" in message
+    assert set(files_along(tmp_path, ["small"])) == {"small"}
+
+
+def test_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_FILES", 2)
+    write(tmp_path, a="", b="", c="")
+    with pytest.raises(Failure, match="more than 2 files"):
+        files_along(tmp_path)

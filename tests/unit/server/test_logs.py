@@ -1,0 +1,36 @@
+"""Log lines: what they carry, as text and as JSON."""
+
+import json
+import logging
+import sys
+
+from commonage.server.logs import JsonLines, Short, TextLines
+
+
+def record(message: str, *, failed: bool = False, **extra: object) -> logging.LogRecord:
+    made = logging.makeLogRecord({"name": "commonage.x", "levelname": "INFO", "msg": message, "created": 0.0, **extra})
+    if failed:
+        try:
+            raise ValueError("why")
+        except ValueError:
+            made.exc_info = sys.exc_info()
+    return made
+
+
+def test_text_carries_what_was_given() -> None:
+    line = TextLines().format(record("started", workload="1m7y", reason="two words", nothing=""))
+    assert line == ('1970-01-01T00:00:00.000Z INFO commonage.x: started workload=1m7y reason="two words" nothing=""')
+
+
+def test_json_carries_the_same() -> None:
+    line = json.loads(JsonLines().format(record("started", failed=True, workload="1m7y", path=object)))
+    assert line["message"] == "started"
+    assert line["workload"] == "1m7y"
+    assert line["at"] == "1970-01-01T00:00:00.000+00:00"
+    assert "ValueError: why" in line["traceback"]
+
+
+def test_a_terminal_gets_no_traceback() -> None:
+    line = Short().format(record("it broke", failed=True))
+    assert "Traceback" not in line
+    assert "it broke (ValueError: why; more in logs/server.log)" in line
