@@ -300,7 +300,7 @@ async def test_cpu_is_held_to_what_was_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_memory_is_watched_where_it_cannot_be_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commonage.engines.process.engine._HOUSEKEEPING_S", 0.1)
+    monkeypatch.setattr("commonage.engines.process.housekeeping.PAUSE_S", 0.1)
     async with process_rig(tmp_path, ProcessSettings(node_name="here", cgroups=False)) as rig:
         hog = (sys.executable, "-c", "import time; x = b'x' * 80_000_000; time.sleep(60)")
         end = await rig.ended(rig.orders(FOREVER, command=hog, memory_mib=64))

@@ -6,14 +6,24 @@ The newest sighting of each, and who is told when it changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
+from typing import Protocol, TypeVar
 
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.engines.process.runs import RunFolder
 
+_T = TypeVar("_T")
 _ORDER = {Seen.STARTING: 0, Seen.RUNNING: 1, Seen.ENDED: 2}
+
+
+class InThread(Protocol):
+    """Runs what may block a little."""
+
+    def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]:
+        """The result of `work`."""
+        ...
 
 
 @dataclass(slots=True, eq=False)

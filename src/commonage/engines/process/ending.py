@@ -7,24 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
 
-from commonage.engines.process.board import Run
+from commonage.engines.process.board import InThread, Run
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.processes import send
 
-_T = TypeVar("_T")
 _LOOK_S = 0.05
 _FORCE_SHIM_AFTER_S = 3.0
-
-
-class InThread(Protocol):
-    """Runs what may block a little."""
-
-    def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]:
-        """The result of `work`."""
-        ...
 
 
 async def end_run(run: Run, groups: Groups, in_thread: InThread) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,21 +29,23 @@ from commonage.engines.process.cgroups import find_cgroups
 from commonage.engines.process.ending import end_run
 from commonage.engines.process.environments import Environments, PythonPlace
 from commonage.engines.process.groups import Groups
+from commonage.engines.process.housekeeping import keep_house
 from commonage.engines.process.launcher import Alive, Launcher, Unclaimed
-from commonage.engines.process.logs import limit_log, read_log
+from commonage.engines.process.logs import read_log
 from commonage.engines.process.machine import node_name, report_node
 from commonage.engines.process.marked import MarkedProcesses
 from commonage.engines.process.ports import PortRange
-from commonage.engines.process.processes import reap
-from commonage.engines.process.runs import Runs
+from commonage.engines.process.processes import raise_file_limit, reap
+from commonage.engines.process.runs import Exit, Runs
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import shared_variables
 from commonage.engines.process.uv import read_pip_settings, uv_environment
 from commonage.ports.devices import Devices
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _THREADS = 4
-_HOUSEKEEPING_S = 5.0
+_LOOK_AGAIN_S = 1.0
 _NOT_ISOLATED = (
     "Workloads run as plain processes under the server's own account: people are kept apart by agreement only and "
     "can read and stop each other's work. Use a container engine where they do not trust each other."
@@ -115,6 +119,7 @@ class ProcessEngine:
 
         Start what was written down but not started. Raises EngineFailure.
         """
+        raise_file_limit()
         try:
             await self._in_thread(self._files.open)
             await self._in_thread(self._environments.open)
@@ -127,7 +132,7 @@ class ProcessEngine:
             if port is not None:
                 self._ports.hold(port)
         await asyncio.gather(*(self._settle(run) for run in self._board))
-        self._spawn(self._keep_house())
+        self._spawn(keep_house(self._board, self._groups, self._settings.log_keep_mib, self._in_thread))
 
     def _load(self) -> list[tuple[Order, int | None]]:
         found = []
@@ -156,22 +161,12 @@ class ProcessEngine:
     async def start(self, order: Order) -> None:
         """Write it down and start its shim, or first have its environment prepared."""
         run = self._board.runs.get(order.attempt_id)
-        if run is not None:
-            await asyncio.shield(run.begun)
-            return
-        self._files.folder(order.attempt_id)  # raises for what cannot be an id
-        run = self._note(order, self._ports.take() if order.wants_port else None)
-        try:
-            await self._begin(run)
-        except EngineFailure as error:
-            self._drop(run)
-            run.begun.set_exception(error)
-            run.begun.exception()  # it may be that nobody else waits for it
-            raise
-        except BaseException:
-            run.begun.cancel()
-            raise
-        run.begun.set_result(None)
+        if run is None:
+            self._files.folder(order.attempt_id)  # raises for what cannot be an id
+            run = self._note(order, self._ports.take() if order.wants_port else None)
+            # A task of its own: a caller that is cancelled must not leave a shim that nobody watches.
+            self._spawn(self._begin(run))
+        await asyncio.shield(run.begun)
 
     def _note(self, order: Order, port: int | None) -> Run:
         folder = self._files.folder(order.attempt_id)
@@ -185,7 +180,13 @@ class ProcessEngine:
 
     async def _begin(self, run: Run) -> None:
         """One trip to a thread does all of it where the environment stands already."""
-        begun = await self._in_thread(lambda: self._write_and_launch(run))
+        try:
+            begun = await self._in_thread(lambda: self._write_and_launch(run))
+        except Exception as error:  # whatever it is, it is for those who wait for the start
+            self._drop(run)
+            run.begun.set_exception(error)
+            run.begun.exception()  # though it may be that nobody waits any more
+            return
         if begun is None:  # ran in a former life, and was forgotten
             self._drop(run)
         elif isinstance(begun, int):
@@ -195,6 +196,7 @@ class ProcessEngine:
         else:
             self._board.tell(run, self._launcher.starting(run.order))
             run.preparing = self._spawn(self._prepare_and_launch(run))
+        run.begun.set_result(None)
 
     def _write_and_launch(self, run: Run) -> int | Seen | None:
         """The shim's pid.
@@ -228,7 +230,7 @@ class ProcessEngine:
 
         try:
             python = await self._environments.ensure(run.order.environment, told)
-            # Shielded: cancelled halfway, a shim could be started that nobody watches.
+            # A task of its own, as above.
             await asyncio.shield(self._spawn(self._launch(run, python)))
         except EngineFailure as error:
             await self._fail(run, error.message)
@@ -241,7 +243,7 @@ class ProcessEngine:
         """It was accepted, but cannot be started: it ends with our reason."""
 
         def write() -> None:
-            run.folder.write_exit(1, why)
+            run.folder.write_exit(Exit(1, why, time.time()))
             run.folder.claim_never()
 
         await self._in_thread(write)
@@ -251,8 +253,7 @@ class ProcessEngine:
         """Its shim was started by us just now."""
         run.pid = pid
         self._watch_shim(run, os.pidfd_open(pid))
-        sighting = self._launcher.running(run.order, run.port, 0.0)
-        self._board.tell(run, self._launcher.running(run.order, run.port, sighting.at))
+        self._board.tell(run, self._launcher.running(run.order, run.port))
 
     # --- how an end is noticed ----------------------------------------------------------------------------
 
@@ -275,14 +276,20 @@ class ProcessEngine:
 
     async def _settle(self, run: Run) -> None:
         """Look what became of it: watch a living shim (perhaps of a former life), or take note of its end."""
-        found = await self._in_thread(lambda: self._launcher.find(run.order, run.folder, run.over_memory))
+        while True:
+            try:
+                found = await self._in_thread(partial(self._launcher.find, run.order, run.folder, run.over_memory))
+                break
+            except OSError as error:  # a full or failing disk: what became of it does not change meanwhile
+                _log.error("cannot look what became of %s, will look again: %s", run.id, error)
+                await asyncio.sleep(_LOOK_AGAIN_S)
         if isinstance(found, Alive):
             run.pid = found.pid
             self._watch_shim(run, found.pidfd)
             self._board.tell(run, self._launcher.running(run.order, run.port, found.started_at))
         elif isinstance(found, Unclaimed):
             run.preparing = self._spawn(self._prepare_and_launch(run))
-        else:
+        elif run.sighting.seen is not Seen.ENDED:
             self._ports.give_back(run.port)
             self._board.tell(run, found)
 
@@ -372,23 +379,6 @@ class ProcessEngine:
         """Where each stands."""
         return self._environments.statuses()
 
-    # --- housekeeping -------------------------------------------------------------------------------------
-
-    async def _keep_house(self) -> None:
-        """Keep logs within bounds, and memory where the kernel does not."""
-        while True:
-            await asyncio.sleep(_HOUSEKEEPING_S)
-            for run in self._board:
-                if run.is_running:
-                    await self._in_thread(partial(self._hold, run))
-
-    def _hold(self, run: Run) -> None:
-        limit_log(run.folder.log, self._settings.log_keep_mib)
-        use = None if self._groups.limits_memory else self._groups.use(run.id)
-        if use is not None and use.memory_mib > run.order.lease.memory_mib:
-            run.over_memory = True
-            self._groups.kill(run.id)
-
     # --- helpers ------------------------------------------------------------------------------------------
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
@@ -397,5 +387,10 @@ class ProcessEngine:
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a task of the process engine failed", exc_info=task.exception())

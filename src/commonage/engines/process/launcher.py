@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.engines.process.environments import PythonPlace
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
-from commonage.engines.process.runs import Claim, RunFolder
+from commonage.engines.process.runs import Claim, Exit, RunFolder
 from commonage.engines.process.translate import Place, program_of, url_of
 from commonage.engines.process.workspaces import make_workspace, unpack_bundle
 
@@ -51,6 +52,12 @@ class Launcher:
 
     def launch(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
         """Start a shim; its pid. Raises EngineFailure; then nothing was started."""
+        try:
+            return self._launch(order, folder, port, python)
+        except OSError as error:
+            raise EngineFailure(f"it cannot be started: {error}", retryable=True) from error
+
+    def _launch(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
         workspace = cwd = make_workspace(self._workspaces, order.owner)
         if order.bundle_path is not None:
             cwd = workspace / "jobs" / order.workload_id
@@ -96,40 +103,48 @@ class Launcher:
 
     def _never_ran(self, order: Order, folder: RunFolder, claim: Claim) -> Sighting:
         folder.tidy()
-        written = folder.exit()
-        code, detail = (written.code, written.detail) if written else (_TERMINATED, STOPPED_EARLY)
-        return Sighting(order.attempt_id, Seen.ENDED, claim.at, self._node, detail, exit_code=code)
+        # A shim that came too late may have been given groups.
+        self._groups.remove(order.attempt_id)
+        end = folder.exit() or Exit(_TERMINATED, STOPPED_EARLY, claim.at)
+        return Sighting(order.attempt_id, Seen.ENDED, claim.at, self._node, end.detail, exit_code=end.code)
 
     def _ended(self, order: Order, folder: RunFolder, claim: Claim, over_memory: bool) -> Sighting:
-        """Its shim is gone: end what it left, read what it wrote."""
-        attempt_id = order.attempt_id
-        was_oom = over_memory or self._groups.was_oom(attempt_id)
-        is_clean = self._groups.remove(attempt_id)
-        if not is_clean:
-            is_clean = self._groups.kill(attempt_id)
-            self._groups.remove(attempt_id)
+        """Its shim is gone: end what it left, and have written down how it ended."""
+        was_oom = over_memory or self._groups.was_oom(order.attempt_id)
+        written = folder.exit()
+        end = written or self._guess(folder, claim, was_oom)
+        if was_oom and end.code != 0:
+            end = replace(end, oom=True)
+        if not self._groups.remove(order.attempt_id):
+            if not self._groups.kill(order.attempt_id):
+                words = f"{end.detail or f'exit code {end.code}'}; some of its processes cannot be ended"
+                end = replace(end, detail=words)
+            self._groups.remove(order.attempt_id)
+        if end != written:
+            folder.write_exit(end)  # the kernel's account of it goes with its groups
         folder.tidy()
-        written, detail = folder.exit(), ""
-        if written is not None:
-            code, at, detail = written.code, written.at, written.detail
-        elif claim.boot_id != boot_id():
-            code, at, detail = None, time.time(), f"{self._node} was restarted while it ran"
-        elif was_oom:
-            code, at = _KILLED, time.time()
-        else:
-            code, at, detail = None, time.time(), "its shim was ended from outside, so nobody knows its exit code"
-        if not is_clean:
-            detail = f"{detail or f'exit code {code}'}; some of its processes cannot be ended"
         return Sighting(
-            attempt_id, Seen.ENDED, at, self._node, detail,
-            exit_code=code, oom=was_oom and code != 0, started_at=claim.at,
+            order.attempt_id, Seen.ENDED, end.at, self._node, end.detail,
+            exit_code=end.code, oom=end.oom, started_at=claim.at,
         )  # fmt: skip
 
-    def running(self, order: Order, port: int | None, started_at: float) -> Sighting:
-        """The sighting of one that runs."""
-        return Sighting(
-            order.attempt_id, Seen.RUNNING, time.time(), self._node, url=url_of(port), started_at=started_at
-        )
+    def _guess(self, folder: RunFolder, claim: Claim, was_oom: bool) -> Exit:
+        """How it ended, where its shim did not write it."""
+        now = time.time()
+        if claim.pid < 0:
+            return Exit(None, "nobody knows whether it began: its claim is half written; a full disk?", claim.at)
+        if folder.has_empty_exit():
+            return Exit(None, "its exit code could not be written; a full disk?", now)
+        if claim.boot_id != boot_id():
+            return Exit(None, f"{self._node} was restarted while it ran", now)
+        if was_oom:
+            return Exit(_KILLED, "", now)
+        return Exit(None, "its shim was ended from outside, so nobody knows its exit code", now)
+
+    def running(self, order: Order, port: int | None, started_at: float | None = None) -> Sighting:
+        """The sighting of one that runs, since just now unless told otherwise."""
+        now = time.time()
+        return Sighting(order.attempt_id, Seen.RUNNING, now, self._node, url=url_of(port), started_at=started_at or now)
 
     def starting(self, order: Order, detail: str = "starting", progress: float | None = None) -> Sighting:
         """The sighting of one that does not run yet."""

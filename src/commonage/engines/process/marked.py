@@ -11,9 +11,10 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from commonage.engines.process.groups import Use
-from commonage.engines.process.processes import send, start_time
+from commonage.engines.process.processes import Stat, send, stat_of
 
 _MARK = b"COMMONAGE_ATTEMPT_ID="
 _SHIM_MARK = b"shim.sh"
@@ -22,6 +23,14 @@ _KILL_ROUNDS = 20
 _KILL_PAUSE_S = 0.02
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class _Known(NamedTuple):
+    """A process as it was when looked into: its attempt ("": none of ours), and whether it is the shim of it."""
+
+    stat: Stat
+    attempt: str
+    is_shim: bool
 
 
 class MarkedProcesses:
@@ -37,7 +46,7 @@ class MarkedProcesses:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._looked_at = 0.0
-        self._known: dict[int, tuple[int, str]] = {}  # pid: start time, attempt ("": none of ours)
+        self._known: dict[int, _Known] = {}
 
     def make(self, attempt_id: str, cpus_milli: int, memory_mib: int) -> list[str]:
         """Nothing to prepare."""
@@ -48,7 +57,7 @@ class MarkedProcesses:
         with self._lock:
             if time.monotonic() - self._looked_at > _FRESH_S:
                 self._look()
-            return [pid for pid, (_, attempt) in self._known.items() if attempt == attempt_id]
+            return [pid for pid, found in self._known.items() if found.attempt == attempt_id and not found.is_shim]
 
     def kill(self, attempt_id: str) -> bool:
         """SIGKILL to all, again and again until none is left."""
@@ -82,36 +91,38 @@ class MarkedProcesses:
 
     def _look(self) -> None:
         """Look at every process of the machine; only new ones are looked into."""
-        known: dict[int, tuple[int, str]] = {}
+        known: dict[int, _Known] = {}
+        sessions: dict[int, str] = {}
         for entry in os.scandir("/proc"):
-            if not entry.name.isdigit():
-                continue
-            pid = int(entry.name)
-            began = start_time(pid)
-            if began is None:
+            pid = int(entry.name) if entry.name.isdigit() else 0
+            stat = stat_of(pid) if pid else None
+            if stat is None:
                 continue
             before = self._known.get(pid)
-            # A process between fork and exec still carries its parent's environment: only a mark found is
-            # final.
-            if before is not None and before[0] == began and before[1]:
-                known[pid] = before
-            else:
-                known[pid] = (began, _attempt_of(pid))
+            # A process between fork and exec still carries its parent's environment: only a mark found is final.
+            found = before if before and before.stat == stat and before.attempt else _look_into(pid, stat)
+            known[pid] = found
+            if found.is_shim:
+                sessions[stat.session] = found.attempt
+        # One that cleared its environment, but stayed in the session that its shim leads.
+        for pid, found in known.items():
+            if not found.attempt and found.stat.session in sessions:
+                known[pid] = found._replace(attempt=sessions[found.stat.session])
         self._known = known
         self._looked_at = time.monotonic()
 
 
-def _attempt_of(pid: int) -> str:
+def _look_into(pid: int, stat: Stat) -> _Known:
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
         start = 0 if environment.startswith(_MARK) else environment.find(b"\0" + _MARK) + 1
         if start == 0 and not environment.startswith(_MARK):
-            return ""
-        if _SHIM_MARK in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return ""
+            return _Known(stat, "", False)
+        is_shim = stat.session == pid and _SHIM_MARK in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:  # gone, or somebody else's
-        return ""
-    return environment[start + len(_MARK) :].partition(b"\0")[0].decode("ascii", "replace")
+        return _Known(stat, "", False)
+    attempt = environment[start + len(_MARK) :].partition(b"\0")[0].decode("ascii", "replace")
+    return _Known(stat, attempt, is_shim)
 
 
 def _figures(pid: int) -> tuple[float, int] | None:

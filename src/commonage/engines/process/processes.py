@@ -6,6 +6,7 @@ Called by the engine; knows nothing of attempts but the shim's arguments.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +14,12 @@ from contextlib import suppress
 from errno import E2BIG
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from commonage.domain.errors import EngineFailure
 
 _SHIM = str(Path(__file__).with_name("shim.sh"))
+_FILES = 16_384
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -26,8 +29,15 @@ def boot_id() -> str:
     return _BOOT_ID.read_text(encoding="ascii").strip()
 
 
-def start_time(pid: int) -> int | None:
-    """When the process began, in clock ticks since boot; None if there is none or only its remains."""
+class Stat(NamedTuple):
+    """Of a process: when it began, in clock ticks since boot, and its session."""
+
+    began: int
+    session: int
+
+
+def stat_of(pid: int) -> Stat | None:
+    """What the kernel says of a process; None if there is none or only its remains."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -35,7 +45,7 @@ def start_time(pid: int) -> int | None:
     # The name, in parentheses, may contain anything; state is the first field behind it, the start time the
     # 20th.
     fields = stat[stat.rindex(b")") + 2 :].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return None if fields[0] in (b"Z", b"X") else Stat(int(fields[19]), int(fields[3]))
 
 
 def open_process(pid: int, began: int) -> int | None:
@@ -45,7 +55,8 @@ def open_process(pid: int, began: int) -> int | None:
     except ProcessLookupError:
         return None
     # Looked at after opening: from now on the number cannot pass to another process unnoticed.
-    if start_time(pid) == began:
+    stat = stat_of(pid)
+    if stat is not None and stat.began == began:
         return descriptor
     os.close(descriptor)
     return None
@@ -58,6 +69,14 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             continue
+
+
+def raise_file_limit() -> None:
+    """Each running attempt is watched by a file descriptor of ours: have room for some thousands."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def reap(pid: int) -> None:

@@ -27,6 +27,8 @@ from commonage.domain.sightings import Order
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
 _NEVER = "never"
+_LOST = "lost"
+_OOM = "oom"
 _ORDERS = TypeAdapter(Order)
 _OLD = ".old"
 
@@ -51,11 +53,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How it ended, as written down: `code`, `detail` (empty if the program's own doing), `at`."""
+    """How it ended, as written down: `code` (None: nobody knows), `detail` (empty if the program's own doing)."""
 
-    code: int
+    code: int | None
     detail: str
     at: float
+    oom: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +104,24 @@ class RunFolder:
         """How it ended; None while that is not written."""
         try:
             with open(self.path / "exit", encoding="utf-8", errors="replace") as file:
-                code, _, detail = file.read().partition("\n")
-                return Exit(int(code), detail.strip(), os.fstat(file.fileno()).st_mtime)
+                first, _, detail = file.read().partition("\n")
+                code, _, oom = first.partition(" ")
+                at = os.fstat(file.fileno()).st_mtime
+                return Exit(None if code == _LOST else int(code), detail.strip(), at, oom == _OOM)
         except (FileNotFoundError, ValueError):
             return None
 
-    def write_exit(self, code: int, detail: str) -> None:
-        """Write down how it ended, for a reason of ours."""
+    def has_empty_exit(self) -> bool:
+        """True if it ended, but there was no room to write how."""
+        path = self.path / "exit"
+        return path.exists() and path.stat().st_size == 0
+
+    def write_exit(self, end: Exit) -> None:
+        """Write down how it ended, where the shim cannot know it."""
         temporary = self.path / "exit.new"
-        temporary.write_text(f"{code}\n{detail}\n", encoding="utf-8")
+        first = f"{_LOST if end.code is None else end.code}{' ' + _OOM if end.oom else ''}"
+        temporary.write_text(f"{first}\n{end.detail}\n", encoding="utf-8")
+        os.utime(temporary, (end.at, end.at))
         temporary.rename(self.path / "exit")
 
     def order(self) -> tuple[Order, int | None] | None:
