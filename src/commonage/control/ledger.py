@@ -142,11 +142,10 @@ class Ledger:
             return
 
     async def _commit(self, batch: Batch, changes: int) -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = self._clock.now()
         await self._store.commit(batch)
         self.commits += 1
-        self.commit_s += loop.time() - began
+        self.commit_s += max(0.0, self._clock.now() - began)
         self.changes += changes
 
     async def _write_apart(self, changes: list[Change], error: CommonageError) -> None:
