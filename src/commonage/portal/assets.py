@@ -1,6 +1,7 @@
 """The portal's static files: own ones (in git) and those of others that the build puts into static/vendor.
 
-Each address carries a digest of the content, so that a browser may keep a file for ever and still never shows an old one.
+Each address carries a digest of the content, so that a browser may keep a file for ever and never shows an
+old one.
 """
 
 from __future__ import annotations

@@ -135,9 +135,7 @@ class PortalAuth:
     def _set(self, request: Request, response: Response, cookie: tuple[str, str], age_s: int) -> None:
         secure = request.url.scheme == "https"
         name, value = cookie
-        response.set_cookie(
-            name, value, max_age=age_s, path=HOME, secure=secure, httponly=True, samesite="lax"
-        )
+        response.set_cookie(name, value, max_age=age_s, path=HOME, secure=secure, httponly=True, samesite="lax")
 
 
 def _own_path(path: str) -> str:

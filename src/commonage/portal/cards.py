@@ -1,4 +1,4 @@
-"""How machines and cards are drawn: shares as segments of a bar, in proportion to their VRAM. Used by overview and nodes.
+"""How machines and cards are drawn: shares as segments of a bar, in proportion to their VRAM. For overview and nodes.
 
 Only arithmetic and words; the templates draw.
 """
@@ -77,7 +77,7 @@ class Total:
 
 
 def machines(views: Sequence[NodeView], who: Principal) -> list[Machine]:
-    """Nodes as `who` may see them: everybody sees how full a card is and whose it is, not what others call their work."""
+    """Nodes as `who` may see them: everybody sees how full a card is and whose, not what others call their work."""
     found = [Machine(view, tuple(_card(device, who) for device in view.devices)) for view in views]
     return sorted(found, key=lambda machine: not machine.cards)  # those with cards first, else as they came
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from typing import Any
 
@@ -62,9 +63,7 @@ class _Launch:
         parts["verdict"] = draw("verdict", values)
         return HTMLResponse(live.partials(parts))
 
-    async def _considered(
-        self, who: Principal, form: LaunchForm
-    ) -> tuple[LaunchForm, Explanation | None, str | None]:
+    async def _considered(self, who: Principal, form: LaunchForm) -> tuple[LaunchForm, Explanation | None, str | None]:
         """The form with its errors, what would become of it, and why it never could start."""
         submission, form = form.submission(considered=True)
         if submission is None:
@@ -82,16 +81,12 @@ class _Launch:
         query = request.query_params
         form = LaunchForm.read(query)
         if again := query.get("again"):
-            try:
+            with contextlib.suppress(NotFound):  # gone, or not theirs: an empty form will do
                 form = LaunchForm.again(await self._control.look.workload(who, again))
-            except NotFound:  # gone, or not theirs: an empty form will do
-                pass
             form = form.changed(**{name: query[name] for name in FIELDS if name in query})
         return form.changed(key=f"portal-{secrets.token_hex(12)}")
 
-    async def _show(
-        self, request: Request, visitor: Visitor, form: LaunchForm, status: int = 200
-    ) -> Response:
+    async def _show(self, request: Request, visitor: Visitor, form: LaunchForm, status: int = 200) -> Response:
         options = self._control.fleet.launch_options(visitor.who)
         considered, explanation, never = await self._considered(visitor.who, form)
         values: dict[str, Any] = {

@@ -77,18 +77,18 @@ class LaunchForm:
         """The submission, or None and the form with its errors. `considered`: an empty command is no error yet."""
         errors: dict[str, str] = {}
 
-        def parsed(name: str, parse: Callable[[str], T], default: T) -> T:
+        def parsed(name: str, parse: Callable[[str], T]) -> T | None:
             text = self.values[name]
             if not text:
-                return default
+                return None
             try:
                 return parse(text)
             except InvalidInput as error:
                 errors[name] = error.message
-                return default
+                return None
 
         is_job = self.kind is Kind.JOB
-        command = parsed("command", command_words, ()) if is_job else ()
+        command = (parsed("command", command_words) or ()) if is_job else ()
         if is_job and not command and considered:
             command = ("true",)
         submission = Submission(
@@ -96,11 +96,11 @@ class LaunchForm:
             command=command,
             name=self.values["name"] or None,
             environment=self.values["environment"] or None,
-            cpus_milli=parsed("cpus", parse_cpus, None),
-            memory_mib=parsed("memory", parse_memory, None),
-            gpu=parsed("gpus", parse_gpus, None),
-            time_limit_s=parsed("time", parse_duration, None),
-            retry=RetryPolicy(retries=parsed("retries", _retries, 0) if is_job else 0),
+            cpus_milli=parsed("cpus", parse_cpus),
+            memory_mib=parsed("memory", parse_memory),
+            gpu=parsed("gpus", parse_gpus),
+            time_limit_s=parsed("time", parse_duration),
+            retry=RetryPolicy(retries=(parsed("retries", _retries) or 0) if is_job else 0),
             key=self.values["key"] or None,
         )
         if is_job and not command and "command" not in errors:

@@ -1,7 +1,7 @@
 """Live pages: one stream of server-sent events for each open page, at most one update a second, only what changed.
 
-A page's view gives a function that draws its changing parts; what it draws is sent as htmx partials, each swapped into the
-element of its id. Charts and logs travel on the same stream as named events, for the page's own script.
+A page's view gives a function that draws its changing parts; what it draws is sent as htmx partials, each swapped into
+the element of its id. Charts and logs travel on the same stream as named events, for the page's own script.
 """
 
 from __future__ import annotations

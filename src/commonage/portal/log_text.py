@@ -34,7 +34,7 @@ def shown(text: str) -> str:
 
 
 async def batches(lines: AsyncIterator[LogLine], clock: Clock) -> AsyncIterator[list[LogLine]]:
-    """Lines in lists, a few lists a second: a program that prints fast costs a page no more than one that prints slowly.
+    """Lines in lists, a few lists a second: a program that prints fast costs a page no more than a slow one.
 
     Raises what `lines` raises, after what came before it.
     """

@@ -46,7 +46,6 @@ def _own(site: Site) -> list[Route]:
     async def nowhere(request: Request, visitor: Visitor) -> Response:
         raise NotFound(f"there is no page {request.url.path}", code="page-not-found")
 
-
     return [
         Route(CALLBACK_PATH.removeprefix(HOME.rstrip("/")), site.open(callback), methods=["GET"]),
         Route("/sign-out", site.page(sign_out), methods=["POST"]),

@@ -20,7 +20,6 @@ from commonage.portal.assets import Assets
 from commonage.portal.auth import HOME, PortalAuth, SignInNeeded, Visitor
 from commonage.portal.templating import make_templates
 
-
 log = logging.getLogger(__name__)
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -60,7 +59,10 @@ _TITLES = {
     502: "The machine would not",
     503: "A part is not answering",
 }
-_BROKEN = "This page could not be made. It is our fault and has been noted in the server's log; try again, or go on elsewhere."
+_BROKEN = (
+    "This page could not be made. It is our fault and has been noted in the server's log; "
+    "try again, or go on elsewhere."
+)
 
 
 class Site:

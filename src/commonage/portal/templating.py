@@ -61,7 +61,10 @@ def make_templates(assets: Assets) -> Environment:
 
 
 def instant(at: float, form: str) -> Markup:
-    """`at` (unix seconds) as a time element. `form`: `ago`, `for` (how long since), `left`, `moment` (day and time) or `clock` (time)."""
+    """`at` (unix seconds) as a time element.
+
+    `form`: `ago`, `for` (how long since), `left`, `moment` (day and time) or `clock` (time).
+    """
     when = datetime.fromtimestamp(at, UTC)
     shown = when.strftime("%H:%M:%S UTC" if form == "clock" else "%Y-%m-%d %H:%M UTC")
     return Markup('<time datetime="{}" data-form="{}">{}</time>').format(

@@ -1,4 +1,4 @@
-"""How states and other words of the domain are shown: label, tone and sign. A state is never told by its colour alone."""
+"""How states and other words of the domain are shown: label, tone and sign. Colour alone never tells a state."""
 
 from __future__ import annotations
 

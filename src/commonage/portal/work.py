@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
+from zlib import crc32
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -82,6 +83,11 @@ class Wanted:
         given = {name: value for name, value in fields.items() if value}
         return f"?{urlencode(given)}" if given else ""
 
+    @property
+    def tag(self) -> str:
+        """Differs from list to list: each has its own element for its live stream, so that the old stream ends."""
+        return f"{crc32(self.query(cursor=self.cursor).encode()):08x}"
+
 
 class _Work:
     def __init__(self, site: Site) -> None:
@@ -98,7 +104,7 @@ class _Work:
 
         async def draw() -> live.Parts:
             values = await self._gather(visitor.who, wanted)
-            return {name: draw_part(name, values) for name in ("tabs", "rows")}
+            return {name: draw_part(name, values) for name in ("tabs", "found")}
 
         changes = control.look.follow(visitor.who)
         return live.stream(live.updates(control.clock, changes, live.only_changed(draw)))

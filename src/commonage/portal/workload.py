@@ -1,4 +1,4 @@
-"""One workload: its state and why, its log, what it uses, what happened; stop it or run it again. Live on one stream."""
+"""One workload: its state and why, log, measurements, events; stop it or run it again. All live, on one stream."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@
   // --- live -------------------------------------------------------------------------------------------------------
 
   function showLive(state, text) {
-    const element = document.getElementById("live");
+    const element = document.querySelector(".live");
     if (!element) return;
     element.classList.remove("is-on", "is-off", "is-done");
     element.classList.add(state);
