@@ -1,0 +1,217 @@
+"""The command line as people use it, against the whole API over control and the fake engine."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner
+from tests.integration.api_world import served
+
+from commonage.cli import main
+
+
+class Done(NamedTuple):
+    """What came of a call."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(tmp_path_factory.mktemp("api")) as address:
+        yield address
+
+
+@pytest.fixture
+def commonage(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Call the command line in a folder of its own; `token` says as whom."""
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    monkeypatch.chdir(work)
+    runner = CliRunner()
+
+    def run(*arguments: str, token: str | None = "ann", typed: str | None = None) -> Done:
+        environment = {"XDG_CONFIG_HOME": str(home), "COMMONAGE_URL": url, "COMMONAGE_TOKEN": token, "NO_COLOR": "1"}
+        result = runner.invoke(main, arguments, env=environment, input=typed, prog_name="commonage")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Done(result.exit_code, result.stdout, result.stderr)
+
+    return run
+
+
+def test_run_detached_prints_the_workload(commonage: Run) -> None:
+    done = commonage("run", "--detach", "--json", "--name", "one", "-e", "A=1", "--no-files", "--", "echo", "hello")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert (made["name"], made["command"], made["variables"], made["owner"]) == (
+        "one",
+        ["echo", "hello"],
+        {"A": "1"},
+        "ann",
+    )
+    assert made["ids"] == [made["id"]]
+    listed = json.loads(commonage("ps", "--all", "--json").stdout)
+    assert {"id", "state"} <= set(listed[0])
+    assert made["id"] in {one["id"] for one in listed}
+
+
+def test_run_follows_to_the_end(commonage: Run) -> None:
+    done = commonage("run", "--no-files", "--", "echo", "hello")
+    assert done.returncode == 0, done.stderr
+    assert "commonage: " in done.stderr
+
+
+def test_the_files_of_the_folder_go_along(commonage: Run, tmp_path: Path) -> None:
+    (tmp_path / "work" / "train.py").write_text("print(1)")
+    made = json.loads(commonage("run", "--detach", "--json", "--", "python", "train.py").stdout)
+    assert len(made["bundle"]) == 64
+    again = json.loads(commonage("run", "--detach", "--json", "--", "python", "train.py").stdout)
+    assert again["bundle"] == made["bundle"]
+    assert json.loads(commonage("run", "-d", "--json", "--no-files", "--", "true").stdout)["bundle"] is None
+
+
+def test_an_array(commonage: Run) -> None:
+    done = commonage("run", "--detach", "--array", "3", "--no-files", "--", "true")
+    ids = done.stdout.split()
+    assert len(ids) == 3
+    assert commonage("run", "--array", "3", "--no-files", "--", "true").returncode == 0
+
+
+def test_the_same_key_gives_the_same_job(commonage: Run) -> None:
+    one, other = (commonage("run", "-d", "--key", "k1", "--no-files", "--", "true").stdout for _ in range(2))
+    assert one == other
+
+
+def test_an_id_may_be_shortened(commonage: Run) -> None:
+    made = commonage(
+        "run", "-d", "--no-files", "--gpus", "24GiB", "--name", "waits-long", "--", "sleep", "1"
+    ).stdout.strip()
+    assert commonage("explain", made[-5:]).returncode == 0
+    assert "no workload of yours" in commonage("explain", "nothing-like-it").stderr
+    assert commonage("logs", made).returncode == 0
+
+
+def test_stop_says_what_became_of_each(commonage: Run) -> None:
+    done = commonage("stop", "0000000000000", "nothing-like-it")
+    assert done.returncode == 2
+    assert "0000000000000" in done.stderr
+    assert "nothing-like-it" in done.stderr
+    assert commonage("stop").returncode == 2
+
+
+def test_explain_a_request(commonage: Run) -> None:
+    assert "starts now" in commonage("explain", "--gpus", "6GiB").stdout
+    said = json.loads(commonage("explain", "--gpus", "6GiB", "--json").stdout)
+    assert said["startable_now"] is True
+    refused = commonage("explain", "--gpus", "600GiB")
+    assert refused.returncode == 2
+    assert "600 GiB" in refused.stderr
+    assert "24 GiB" in refused.stderr
+
+
+def test_submit_a_file(commonage: Run, tmp_path: Path) -> None:
+    (tmp_path / "work" / "two.commonage.yml").write_text(
+        "- name: prepare\n  command: echo 1\n- name: train\n  command: echo 2\n  depends_on: afterok:prepare\n"
+    )
+    made = json.loads(commonage("submit", "two.commonage.yml", "--json").stdout)
+    assert [one["name"] for one in made] == ["prepare", "train"]
+    assert made[1]["depends_on"] == [{"id": made[0]["id"], "condition": "afterok"}]
+    assert made[0]["bundle"] is not None
+    assert "starts now" in commonage("submit", "--dry-run", "two.commonage.yml").stdout
+
+
+def test_lists_for_people(commonage: Run) -> None:
+    assert "gpu-1" in commonage("node", "ls").stdout
+    assert "notebook" in commonage("env", "ls").stdout
+    assert "ann" in commonage("info").stdout
+    assert "gpu-1" in commonage("top", "--once").stdout
+    assert "WORKLOADS" in commonage("usage").stdout
+    assert "NAME" in commonage("ps", "--all", "--limit", "1").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (["ps"], list),
+        (["node", "ls"], list),
+        (["env", "ls"], list),
+        (["info"], dict),
+        (["usage", "--by", "workload", "--since", "1h"], dict),
+        (["top", "--once"], dict),
+    ],
+)
+def test_every_listing_has_json(commonage: Run, arguments: list[str], kind: type) -> None:
+    assert isinstance(json.loads(commonage(*arguments, "--json").stdout), kind)
+
+
+def test_machines_are_drained_by_admins_only(commonage: Run) -> None:
+    refused = commonage("node", "drain", "cpu-1")
+    assert refused.returncode == 2
+    assert "admin" in refused.stderr
+    assert "draining" in commonage("node", "drain", "cpu-1", token="admin:root").stdout
+    assert "ready" in commonage("node", "resume", "here/cpu-1", token="admin:root").stdout
+    assert "is no machine here" in commonage("node", "drain", "gone", token="admin:root").stderr
+
+
+def test_other_peoples_work_is_for_admins(commonage: Run) -> None:
+    commonage("run", "-d", "--no-files", "--", "true", token="bob")
+    assert "only admins see" in commonage("ps", "-A").stderr
+    everybody = json.loads(commonage("ps", "-A", "--all", "--json", token="admin:root").stdout)
+    assert {"ann", "bob"} <= {one["owner"] for one in everybody}
+    own = json.loads(commonage("ps", "--all", "--json", token="admin:root").stdout)
+    assert {one["owner"] for one in own} <= {"root"}
+
+
+def test_login_keeps_the_token_for_its_owner(commonage: Run, url: str, tmp_path: Path) -> None:
+    done = commonage("login", url, token=None, typed="ann\n")
+    assert done.returncode == 0, done.stderr
+    assert "You are ann" in done.stdout
+    kept = tmp_path / "home" / "commonage" / "credentials.json"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert commonage("ps", token=None).returncode == 0
+    refused = commonage("login", url, token=None, typed="nobody\n")
+    assert refused.returncode == 2
+    assert json.loads(kept.read_text())["tokens"] == {url: "ann"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["ps", "--url", "http://127.0.0.1:9"], 3, "http://127.0.0.1:9"),
+        (["ps", "--token", "nobody"], 2, "commonage login"),
+        (["run"], 2, "a command is needed"),
+        (["run", "--gpus", "6XiB", "--no-files", "--", "true"], 2, "gpus '6XiB'"),
+        (["run", "--gpus", "H100:1", "--no-files", "--", "true"], 2, "H100"),
+        (["run", "--time", "-5m", "--no-files", "--", "true"], 2, "-5m"),
+        (["run", "--env", "gone", "--no-files", "--", "true"], 2, "environment 'gone'"),
+        (["run", "--name", "n" * 300, "--no-files", "--", "true"], 2, "name"),
+        (["run", "--colour", "red", "--", "true"], 2, "--colour"),
+        (["run", "--priority", "7", "--no-files", "--", "true"], 2, "admins"),
+        (["run", "--files", "gone", "--", "true"], 2, "'gone'"),
+        (["run", "--dependency", "before:x", "--no-files", "--", "true"], 2, "before:x"),
+        (["submit", "gone.yml"], 2, "no job file"),
+        (["logs", "0000000000000"], 2, "0000000000000"),
+        (["usage", "--since", "yesterday"], 2, "yesterday"),
+        (["explain", "x", "--gpus", "1"], 2, "not both"),
+    ],
+)
+def test_what_is_wrong_has_a_sentence_and_a_code(commonage: Run, arguments: list[str], code: int, said: str) -> None:
+    done = commonage(*arguments)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_token_says_how_to_get_one(commonage: Run, url: str) -> None:
+    done = commonage("ps", token=None)
+    assert done.returncode == 2
+    assert f"commonage login {url}" in done.stderr
