@@ -148,5 +148,5 @@ def _order(ask: Ask) -> tuple[int, float, str]:
 def _held(workload: Workload) -> Held:
     attempt, spec = workload.attempt, workload.spec
     assert attempt is not None  # in_state() gave only those with one
-    name = spec.name or spec.kind
+    name = spec.name or spec.kind.value
     return Held(attempt.lease, workload.id, name, spec.owner, spec.kind, workload.deadline)
