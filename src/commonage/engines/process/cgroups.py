@@ -251,13 +251,24 @@ def _find_unified(root: Path, key: str) -> Hierarchy | None:
             server = home / "commonage-server"
             if _make_folders(server):
                 _try_write(server / "cgroup.procs", str(os.getpid()))
-        for above in (home, home / "commonage", folder):
-            for name in ("memory", "cpu", "pids"):
-                _try_write(above / "cgroup.subtree_control", f"+{name}")
-        enabled = (folder / "cgroup.subtree_control").read_text(encoding="ascii").split()
+        enabled = [_enable(above) for above in (home, home / "commonage", folder)][-1]
         if "memory" in enabled or "cpu" in enabled:
-            return Hierarchy(folder, 2, frozenset(enabled) & frozenset(_WANTED))
+            return Hierarchy(folder, 2, enabled)
+        for made in (folder, home / "commonage"):
+            with suppress(OSError):
+                made.rmdir()
     return None
+
+
+def _enable(folder: Path) -> frozenset[str]:
+    """Hand the controllers that we want to the groups below; gives those that are."""
+    control = folder / "cgroup.subtree_control"
+    try:
+        for name in set(_WANTED) - set(control.read_text(encoding="ascii").split()):
+            _try_write(control, f"+{name}")
+        return frozenset(control.read_text(encoding="ascii").split()) & frozenset(_WANTED)
+    except OSError:
+        return frozenset()
 
 
 def _own_path() -> str:

@@ -132,6 +132,7 @@ class ProcessEngine:
             if port is not None:
                 self._ports.hold(port)
         await asyncio.gather(*(self._settle(run) for run in self._board))
+        await self._in_thread(self._warm_up)
         self._spawn(keep_house(self._board, self._groups, self._settings.log_keep_mib, self._in_thread))
 
     def _load(self) -> list[tuple[Order, int | None]]:
@@ -144,6 +145,10 @@ class ProcessEngine:
                 self._files.remove(attempt_id)
         return found
 
+    def _warm_up(self) -> None:
+        for programs in self._environments.standing():
+            self._launcher.warm.prepare(programs)
+
     async def close(self) -> None:
         """Let go; what runs goes on, and is found again."""
         await asyncio.gather(*(run.begun for run in self._board), return_exceptions=True)
@@ -154,6 +159,7 @@ class ProcessEngine:
         for run in self._board:
             self._unwatch(run)
         self._groups.close()
+        await self._in_thread(self._launcher.warm.close)
         self._threads.shutdown()
 
     # --- the port: starting -------------------------------------------------------------------------------

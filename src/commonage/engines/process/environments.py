@@ -85,6 +85,10 @@ class Environments:
         """Where each environment stands that was ever asked for."""
         return list(self._statuses.values())
 
+    def standing(self) -> list[Path]:
+        """The folders of programs of the environments that stand, as they were made."""
+        return [marker.parent / "bin" for marker in sorted(self._root.glob(f"*/{_READY}"))]
+
     def ready(self, environment: Environment) -> PythonPlace | None:
         """The environment if it stands.
 

@@ -17,6 +17,7 @@ from commonage.engines.process.groups import Groups
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
 from commonage.engines.process.runs import Claim, Exit, RunFolder
 from commonage.engines.process.translate import Place, program_of, url_of
+from commonage.engines.process.warm import WarmSessions
 from commonage.engines.process.workspaces import make_workspace, unpack_bundle
 
 STOPPED_EARLY = "stopped before it started"
@@ -49,6 +50,7 @@ class Launcher:
         self._shared = shared
         self._node = node
         self._bundle_max_mib = bundle_max_mib
+        self.warm = WarmSessions()
 
     def launch(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
         """Start a shim; its pid. Raises EngineFailure; then nothing was started."""
@@ -66,7 +68,8 @@ class Launcher:
         program = program_of(order, place, self._shared)
         groups = self._groups.make(order.attempt_id, order.lease.cpus_milli, order.lease.memory_mib)
         try:
-            return spawn_shim(folder.path, groups, program.command, program.variables, cwd)
+            pid = self.warm.spawn(python.programs, folder.path, groups, program, cwd)
+            return pid or spawn_shim(folder.path, groups, program.command, program.variables, cwd)
         except BaseException:
             self._groups.remove(order.attempt_id)
             raise

@@ -98,7 +98,7 @@ def _serve(listener: socket.socket, program: str) -> None:
 
 
 def _read_line(connection: socket.socket) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     while not parts or not parts[-1].endswith(b"\n"):
         part = connection.recv(65536)
         if not part:
@@ -166,9 +166,8 @@ def _become(ask: dict[str, Any], program: str) -> NoReturn:
         os.environ.update(ask["variables"])
         tempfile.tempdir = None
         time.tzset()
-        for name in ("stdout", "stderr"):
-            descriptor = 1 if name == "stdout" else 2
-            setattr(sys, name, open(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False))
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # both are files: /dev/null until now
         script = os.path.join(os.path.dirname(sys.executable), program)
         sys.argv = [script, *ask["arguments"]]
         runpy.run_path(script, run_name="__main__")
