@@ -1,0 +1,132 @@
+"""Cutting output into lines; reading, tailing and bounding a file of them."""
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commonage.domain.sightings import LogLine
+from commonage.engines.process.logs import LINE_MAX, Lines, limit_log, read_log
+
+MIB = 1024 * 1024
+
+
+def cut(*chunks: bytes, at: int = 0) -> list[LogLine]:
+    lines = Lines(at)
+    return [line for chunk in chunks for line in lines.feed(chunk)] + list(lines.last())
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5))
+def test_how_the_bytes_arrive_does_not_matter(data: bytes, places: list[int]) -> None:
+    edges = [0, *sorted(min(place, len(data)) for place in places), len(data)]
+    chunks = [data[start:end] for start, end in pairwise(edges)]
+    assert cut(*chunks) == cut(data)
+
+
+@given(st.binary(max_size=300))
+def test_every_line_can_be_resumed_from(data: bytes) -> None:
+    whole = cut(data)
+    for index, line in enumerate(whole):
+        assert cut(data[line.offset :], at=line.offset) == whole[index + 1 :]
+    if whole:
+        assert whole[-1].offset == len(data)
+
+
+def test_a_line_that_is_too_long_is_cut_with_a_mark() -> None:
+    [line, after] = cut(b"x" * LINE_MAX, b"y" * 1000, b"\nafter\n")
+    assert line.text == "x" * LINE_MAX + " … (1000 more bytes in this line)"
+    assert line.offset == LINE_MAX + 1001
+    assert after.text == "after"
+
+
+def test_invalid_utf8_is_replaced_and_counted_in_bytes() -> None:
+    assert cut(b"a\xff\xfeb\n") == [LogLine("a��b", 5)]
+
+
+def test_carriage_returns_show_what_a_terminal_would() -> None:
+    assert [line.text for line in cut(b"10%\r50%\r100%\r\ndone\r\n")] == ["100%", "done"]
+
+
+def test_a_progress_bar_shows_its_newest_state_while_it_grows() -> None:
+    lines = Lines(0)
+    assert list(lines.feed(b"10%\r20%\r3")) == []
+    assert list(lines.overwritten()) == [LogLine("20%", 8)]
+    assert list(lines.overwritten()) == []
+    assert list(lines.feed(b"0%\n")) == [LogLine("30%", 12)]
+
+
+def read(path: Path, **how: int | None) -> list[LogLine]:
+    async def collect() -> list[LogLine]:
+        reading = read_log(path, how.get("offset") or 0, how.get("tail"), False, lambda: True)
+        return [line async for line in reading]
+
+    return asyncio.run(collect())
+
+
+@given(lines=st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"])), max_size=8))
+def test_a_tail_is_the_end_of_the_whole(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    path = tmp_path_factory.mktemp("log") / "log"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="")
+    whole = read(path)
+    assert [line.text for line in whole] == lines
+    for tail in range(len(lines) + 2):
+        assert read(path, tail=tail) == (whole[-tail:] if tail else [])
+
+
+def test_a_tail_of_a_long_file_is_read_from_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("".join(f"line {number} {'x' * 100}\n" for number in range(5000)))
+    assert [line.text.split()[1] for line in read(path, tail=3)] == ["4997", "4998", "4999"]
+
+
+def test_a_last_line_without_an_end_counts(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("one\ntwo")
+    assert [line.text for line in read(path, tail=1)] == ["two"]
+    assert [line.text for line in read(path)] == ["one", "two"]
+
+
+def test_a_log_that_grew_too_long_gives_back_its_oldest_part(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    line = b"x" * 1023 + b"\n"
+    path.write_bytes(line * 5 * 1024)
+    limit_log(path, 4)
+    assert path.stat().st_blocks * 512 >= 5 * MIB, "not yet twice what is kept"
+    limit_log(path, 1)
+    if path.stat().st_blocks * 512 >= 5 * MIB:  # this file system knows no holes
+        return
+    assert path.stat().st_size == 5 * MIB
+    lines = read(path)
+    assert len(lines) == 1024
+    assert lines[0].offset == 4 * MIB + 1024
+    assert lines[-1].offset == 5 * MIB
+    assert read(path, tail=2) == lines[-2:]
+    assert read(path, offset=lines[9].offset) == lines[10:]
+
+
+@pytest.mark.anyio
+async def test_following_gives_lines_as_they_come_and_all_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one\nha")
+    ended = False
+    got: asyncio.Queue[str] = asyncio.Queue()
+
+    async def follow() -> None:
+        async for line in read_log(path, 0, None, True, lambda: ended):
+            got.put_nowait(line.text)
+
+    def append(data: bytes) -> None:
+        with path.open("ab") as file:
+            file.write(data)
+
+    following = asyncio.create_task(follow())
+    assert await got.get() == "one"
+    append(b"lf\n")
+    assert await got.get() == "half"
+    append(b"last")
+    ended = True
+    await following
+    assert got.get_nowait() == "last"

@@ -1,0 +1,133 @@
+"""What is read back from run folders."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from commonage.domain.environments import Environment
+from commonage.domain.errors import EngineFailure
+from commonage.domain.fleet import Isolation, Lease, Share
+from commonage.domain.sightings import Order
+from commonage.domain.workloads import Kind
+from commonage.engines.process.ports import PortRange
+from commonage.engines.process.runs import Exit, Runs
+
+SHARE = Share("GPU-1", 0, "A100", 6144, 250, False, 24576, True, Isolation.COOPERATIVE)
+ORDER = Order(
+    attempt_id="a-1",
+    workload_id="a",
+    kind=Kind.SESSION,
+    name="übung",
+    owner="ada",
+    tenant="lab",
+    environment=Environment("base", "Base", requirements=("numpy",), kinds=(Kind.JOB,), variables=(("A", "b"),)),
+    command=("python", "a\n'\"b"),
+    lease=Lease("a-1", "here", 1500, 1024, (SHARE,), 12.5),
+    variables=(("X", "y"),),
+    secrets=(("KEY", "sesame"),),
+    wants_port=True,
+)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    made = Runs(tmp_path / "runs")
+    made.open()
+    return made
+
+
+def test_an_order_is_read_back_as_it_was(runs: Runs) -> None:
+    folder = runs.create(ORDER, 20_001)
+    assert folder.order() == (ORDER, 20_001)
+    assert runs.all() == ["a-1"]
+    assert b"sesame" not in (folder.path / "order.json").read_bytes()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"port": 1}', b'{"port": 1, "order": {"attempt_id": 1}}'])
+def test_an_order_that_is_not_whole_is_none(runs: Runs, content: bytes) -> None:
+    folder = runs.create(ORDER, None)
+    (folder.path / "order.json").write_bytes(content)
+    assert folder.order() is None
+
+
+def test_after_the_end_the_secrets_are_gone_but_the_order_is_there(runs: Runs) -> None:
+    folder = runs.create(ORDER, None)
+    (folder.tmp / "left").mkdir()
+    folder.tidy()
+    folder.tidy()
+    read = folder.order()
+    assert read is not None
+    assert read[0].secrets == ()
+    assert not folder.tmp.exists()
+
+
+def test_only_one_claim_holds(runs: Runs) -> None:
+    folder = runs.create(ORDER, None)
+    assert folder.claim() is None
+    assert folder.claim_never()
+    assert not folder.claim_never()
+    claim = folder.claim()
+    assert claim is not None
+    assert claim.is_never
+
+
+def test_a_claim_tells_one_process_from_another(runs: Runs) -> None:
+    folder = runs.create(ORDER, None)
+    (folder.path / "pid").write_text("12 3456 boot\n")
+    claim = folder.claim()
+    assert claim is not None
+    assert (claim.pid, claim.began, claim.boot_id, claim.is_never) == (12, 3456, "boot", False)
+    (folder.path / "pid").write_text("12")
+    assert folder.claim() is None
+
+
+def test_exits_are_read_as_the_shim_and_as_we_write_them(runs: Runs) -> None:
+    folder = runs.create(ORDER, None)
+    assert folder.exit() is None
+    (folder.path / "exit").write_text("")
+    assert folder.exit() is None
+    assert folder.has_empty_exit()
+    (folder.path / "exit").write_text("137\n")
+    read = folder.exit()
+    assert read is not None
+    assert (read.code, read.detail, read.oom) == (137, "", False)
+    for end in (Exit(137, "", 100.0, oom=True), Exit(None, "its machine went away", 100.5), Exit(1, "so", 7.25)):
+        folder.write_exit(end)
+        assert folder.exit() == end
+
+
+def test_of_forgotten_ones_the_log_stays(runs: Runs) -> None:
+    folder = runs.create(ORDER, None)
+    folder.log.write_text("hello")
+    runs.forget("a-1")
+    runs.forget("a-1")
+    path = runs.log_path("a-1")
+    assert path is not None
+    assert path.read_text() == "hello"
+    assert [entry.name for entry in path.parent.iterdir()] == ["log"]
+    assert runs.is_forgotten("a-1")
+    assert runs.all() == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/b", ".old", "a b", "x" * 101, "a\0"])
+def test_what_cannot_be_an_id_reaches_no_folder(runs: Runs, name: str) -> None:
+    assert runs.log_path(name) is None
+    with pytest.raises(EngineFailure):
+        runs.folder(name)
+
+
+def test_ports_are_given_in_turn_and_not_twice() -> None:
+    first = 20_900 + int(time.time()) % 50
+    ports = PortRange(first, first + 2)
+    taken = [ports.take() for _ in range(3)]
+    assert len(set(taken)) == 3
+    with pytest.raises(EngineFailure, match="no port"):
+        ports.take()
+    ports.give_back(taken[1])
+    ports.give_back(None)
+    assert ports.take() == taken[1]
+    ports.give_back(taken[0])
+    ports.hold(taken[0])
+    with pytest.raises(EngineFailure):
+        ports.take()

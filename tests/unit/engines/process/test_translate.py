@@ -1,0 +1,95 @@
+"""From an order to a program."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from commonage.domain.environments import Environment
+from commonage.domain.errors import EngineFailure
+from commonage.domain.fleet import Lease
+from commonage.domain.sightings import Order
+from commonage.domain.workloads import Kind
+from commonage.engines.process.translate import Place, program_of, shared_variables, url_of
+
+PLACE = Place(Path("/w/ada"), Path("/w/ada"), Path("/r/a-1/tmp"), Path("/e/base/bin"), Path("/e/base"), None)
+ORDER = Order(
+    attempt_id="a-1",
+    workload_id="a",
+    kind=Kind.JOB,
+    name="train",
+    owner="ada",
+    tenant="lab",
+    environment=Environment("base", "Base", variables=(("WHO", "environment"), ("KEPT", "yes"))),
+    command=("python", "train.py"),
+    lease=Lease("a-1", "here", 1500, 1024, (), 0.0),
+)
+
+
+def test_a_workload_finds_itself_in_its_variables() -> None:
+    variables = program_of(ORDER, PLACE, {"LANG": "de_DE.UTF-8"}).variables
+    assert variables["COMMONAGE_ATTEMPT_ID"] == "a-1"
+    assert variables["COMMONAGE_WORKLOAD_ID"] == "a"
+    assert variables["COMMONAGE_USER"] == variables["USER"] == "ada"
+    assert variables["HOME"] == "/w/ada"
+    assert variables["TMPDIR"] == "/r/a-1/tmp"
+    assert variables["VIRTUAL_ENV"] == "/e/base"
+    assert variables["PATH"].split(":")[0] == "/e/base/bin"
+    assert variables["LANG"] == "de_DE.UTF-8"
+
+
+def test_threads_are_as_many_as_cores_were_asked_for() -> None:
+    assert program_of(ORDER, PLACE, {}).variables["OMP_NUM_THREADS"] == "2"
+    tiny = replace(ORDER, lease=replace(ORDER.lease, cpus_milli=100))
+    assert program_of(tiny, PLACE, {}).variables["OMP_NUM_THREADS"] == "1"
+
+
+def test_later_variables_win_but_ids_are_ours() -> None:
+    order = replace(
+        ORDER,
+        variables=(("WHO", "owner"), ("OMP_NUM_THREADS", "8"), ("COMMONAGE_ATTEMPT_ID", "forged")),
+        secrets=(("COMMONAGE_USER", "root"),),
+    )
+    variables = program_of(order, PLACE, {"WHO": "shared"}).variables
+    assert (variables["WHO"], variables["KEPT"]) == ("owner", "yes")
+    assert variables["OMP_NUM_THREADS"] == "8"
+    assert (variables["COMMONAGE_ATTEMPT_ID"], variables["COMMONAGE_USER"]) == ("a-1", "ada")
+
+
+def test_the_port_is_filled_in_everywhere() -> None:
+    order = replace(
+        ORDER, command=("serve", "--port={port}"), variables=(("URL", "http://x:{port}/"),), secrets=(("S", "{port}"),)
+    )
+    program = program_of(order, replace(PLACE, port=20_001), {})
+    assert program.command == ("serve", "--port=20001")
+    assert (program.variables["URL"], program.variables["S"]) == ("http://x:20001/", "20001")
+    assert program.variables["COMMONAGE_PORT"] == "20001"
+    assert url_of(20_001) == "http://127.0.0.1:20001"
+
+
+def test_without_a_port_braces_are_left_alone() -> None:
+    program = program_of(replace(ORDER, command=("echo", "{port}")), PLACE, {})
+    assert program.command == ("echo", "{port}")
+    assert url_of(None) is None
+
+
+def test_a_session_without_a_command_is_a_jupyter_server() -> None:
+    program = program_of(replace(ORDER, kind=Kind.SESSION, command=()), PLACE, {})
+    assert program.command[0] == "jupyterhub-singleuser"
+
+
+def test_a_job_without_a_command_is_refused() -> None:
+    with pytest.raises(EngineFailure, match="nothing to run"):
+        program_of(replace(ORDER, command=()), PLACE, {})
+
+
+def test_a_program_outside_a_virtual_environment_is_not_told_of_one() -> None:
+    assert "VIRTUAL_ENV" not in program_of(ORDER, replace(PLACE, python_root=None), {}).variables
+
+
+def test_only_language_time_certificates_and_proxies_are_shared() -> None:
+    environ = {
+        "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "SSL_CERT_FILE": "x", "https_proxy": "p", "NO_PROXY": "n",
+        "PATH": "/secret", "COMMONAGE_DATABASE_URL": "s", "AWS_SECRET_ACCESS_KEY": "s", "PYTHONPATH": "s",
+    }  # fmt: skip
+    assert set(shared_variables(environ)) == {"LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "https_proxy", "NO_PROXY"}
