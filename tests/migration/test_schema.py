@@ -162,3 +162,13 @@ async def test_upgrade_makes_the_folder_and_a_private_file(tmp_path: Path) -> No
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
+
+
+async def test_looking_makes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "commonage.db"
+    assert await check(sqlite_url(path)) == [
+        "it is at schema none, this program needs 0001: run `commonage db upgrade`"
+    ]
+    with pytest.raises(Conflict):
+        await SqlStore(sqlite_url(path)).open()
+    assert not path.exists()

@@ -22,8 +22,10 @@ class Batch:
     """Changes that belong together.
 
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
-    still have the former. A workload's `attempt` is written with it: inserted or replaced by its id. `events` have
-    their `seq` given. `nodes` are inserted or replaced by (site, name).
+    still have the former; several of one workload follow each other. A workload's `attempt` is written with it:
+    inserted or replaced by its id. `events` have their `seq` given. `nodes` are inserted or replaced by (site, name).
+    Members of an array, if they share a client key, come in one batch; the first has it. A spec's secrets are dropped
+    when its workload has ended.
     """
 
     inserts: list[Workload] = field(default_factory=list)
@@ -73,7 +75,8 @@ class Store(Protocol):
         """Write all of it or nothing; durable when this returns.
 
         Raises StaleVersion when an update's version does not follow the row's, Conflict(code="key-taken") when an
-        insert's (owner, key) is there already.
+        insert's (owner, key) is there already, Conflict when its id or an event's seq is. After Unavailable nobody
+        knows: a connection that broke at the very end may have written it.
         """
         ...
 

@@ -55,30 +55,34 @@ async def check(url: str) -> list[str]:
     Raises as `upgrade` does, and changes nothing.
     """
     address = database_url(url)
-    prepare_file(address)
 
     def compare(connection: Connection) -> list[str]:
         revision = _known_revision(connection, address)
-        head = _head()
-        if revision != head:
-            return [f"it is at schema {revision or 'none'}, this program needs {head}: run `commonage db upgrade`"]
+        if revision != _head():
+            return [_behind(revision)]
         options = {"compare_type": True, "version_table": _VERSION_TABLE, "include_object": _is_ours}
         context = MigrationContext.configure(connection, opts=options)
         return [_in_words(difference) for difference in compare_metadata(context, metadata)]
 
-    return await _in_transaction(address, compare)
+    return [_behind(None)] if _is_absent(address) else await _in_transaction(address, compare)
 
 
 async def require_current(address: URL) -> None:
     """Raise Conflict unless the database has the schema of this program."""
-    prepare_file(address)
-    revision = await _in_transaction(address, lambda connection: _known_revision(connection, address))
+    revision = None
+    if not _is_absent(address):
+        revision = await _in_transaction(address, lambda connection: _known_revision(connection, address))
     if revision != _head():
-        raise Conflict(
-            f"the database {shown(address)} is at schema {revision or 'none'}, this program needs {_head()}; "
-            "run `commonage db upgrade`",
-            code="database-outdated",
-        )
+        raise Conflict(f"the database {shown(address)} is not ready: {_behind(revision)}", code="database-outdated")
+
+
+def _is_absent(address: URL) -> bool:
+    """True for a file that is not there; looking into it would make it."""
+    return address.drivername.startswith("sqlite") and not Path(str(address.database)).exists()
+
+
+def _behind(revision: str | None) -> str:
+    return f"it is at schema {revision or 'none'}, this program needs {_head()}: run `commonage db upgrade`"
 
 
 async def _in_transaction(address: URL, work: Callable[[Connection], T]) -> T:
