@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from pathlib import Path
 
 import click
 
@@ -11,10 +13,12 @@ from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.principals import Scope
 from commonage.domain.quantities import parse_duration
 from commonage.server.commands.common import Failure, NotRunning, as_json, reads_settings
-from commonage.server.data_dir import DataDirError, running_server
+from commonage.server.data_dir import DataDirError, Running, running_server
 from commonage.server.identity import HubIdentity
 from commonage.server.secrets import SecretsError, load_secrets
 from commonage.server.settings_sources import Resolved
+
+_STARTS_WITHIN_S = 60.0
 
 
 @click.command
@@ -35,10 +39,7 @@ def token(resolved: Resolved, user: str, admin: bool, expires: str | None, note:
     data_dir = resolved.settings.data_dir
     try:
         expires_s = None if expires is None else parse_duration(expires, field="expires")
-        running = running_server(data_dir)
-        if running is None or not running.hub_url:
-            state = "is just starting" if running is not None else "does not run"
-            raise NotRunning(f"the server on {data_dir} {state}; start it with: commonage up --data-dir {data_dir}")
+        running = _ready_server(data_dir)
         secret = load_secrets(data_dir).hub_service_token
         made = asyncio.run(_mint(HubIdentity(running.hub_url, secret), user, admin, note, expires_s))
     except InvalidInput as error:
@@ -53,6 +54,18 @@ def token(resolved: Resolved, user: str, admin: bool, expires: str | None, note:
         )
     else:
         click.echo(made)
+
+
+def _ready_server(data_dir: Path) -> Running:
+    """The server on this folder; one that is just starting is waited for. Raises NotRunning, DataDirError."""
+    give_up = time.monotonic() + _STARTS_WITHIN_S
+    while (running := running_server(data_dir)) is not None:
+        if running.hub_url:
+            return running
+        if time.monotonic() > give_up:
+            raise NotRunning(f"the server on {data_dir} is still starting; see {data_dir / 'logs' / 'server.log'}")
+        time.sleep(0.1)
+    raise NotRunning(f"no server runs on {data_dir}; start it with: commonage up --data-dir {data_dir}")
 
 
 async def _mint(identity: HubIdentity, user: str, admin: bool, note: str, expires_s: int | None) -> str:
