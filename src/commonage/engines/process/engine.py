@@ -123,7 +123,7 @@ class ProcessEngine:
         try:
             await self._in_thread(self._files.open)
             await self._in_thread(self._environments.open)
-            found = await self._in_thread(self._load)
+            found = await self._in_thread(self._files.load)
         except OSError as error:
             raise EngineFailure(f"the folder {self._data} cannot be used: {error}") from error
         for order, port in found:
@@ -134,16 +134,6 @@ class ProcessEngine:
         await asyncio.gather(*(self._settle(run) for run in self._board))
         await self._in_thread(self._warm_up)
         self._spawn(keep_house(self._board, self._groups, self._settings.log_keep_mib, self._in_thread))
-
-    def _load(self) -> list[tuple[Order, int | None]]:
-        found = []
-        for attempt_id in self._files.all():
-            whole = self._files.folder(attempt_id).order()
-            if whole is not None:
-                found.append(whole)
-            elif self._files.folder(attempt_id).claim() is None:
-                self._files.remove(attempt_id)
-        return found
 
     def _warm_up(self) -> None:
         for programs in self._environments.standing():

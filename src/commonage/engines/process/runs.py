@@ -218,6 +218,18 @@ class Runs:
         """Take back `create`: it was certainly not started."""
         shutil.rmtree(self.folder(attempt_id).path, ignore_errors=True)
 
+    def load(self) -> list[tuple[Order, int | None]]:
+        """All whole orders that are not forgotten, with their ports. What a crash left half-written is removed."""
+        found = []
+        for attempt_id in self.all():
+            folder = self.folder(attempt_id)
+            whole = folder.order()
+            if whole is not None:
+                found.append(whole)
+            elif folder.claim() is None:
+                self.remove(attempt_id)
+        return found
+
     def all(self) -> list[str]:
         """The ids of all that is not forgotten."""
         return sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir() and _ID.fullmatch(entry.name))
