@@ -14,6 +14,7 @@ from random import Random
 
 import pytest
 
+from commonage.catalogue import builtin_environments
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order, Seen
@@ -360,3 +361,19 @@ async def test_two_hundred_jobs_survive_ten_kills_of_their_owner(tmp_path: Path)
         for order in busy_orders(rig, tmp_path):
             assert codes[order.attempt_id] == 2
             assert (tmp_path / order.attempt_id).read_text() == "ran\n"
+
+
+@pytest.mark.anyio
+async def test_uv_really_makes_an_environment_and_says_why_it_cannot(tmp_path: Path) -> None:
+    async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
+        engine = await rig.engine()
+        base = builtin_environments()[0]
+        command = ("python", "-c", "import sys; print(sys.prefix)")
+        orders = [rig.orders(Behaviour(), environment=base, command=command) for _ in range(3)]
+        await asyncio.gather(*(engine.start(order) for order in orders))
+        for order in orders:
+            assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 0
+            [prefix] = await rig.lines(order.attempt_id)
+            assert Path(prefix).parent == tmp_path / "environments"
+        with pytest.raises(EngineFailure, match=r"environment broken cannot be prepared: .*missing\.whl"):
+            await engine.prepare(Environment("broken", "Broken", requirements=(str(tmp_path / "missing.whl"),)))
