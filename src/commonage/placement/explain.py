@@ -5,61 +5,70 @@ Called for one workload at a time, on the snapshot that the last plan was made f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from heapq import nlargest, nsmallest
+from itertools import islice, takewhile
 
 from commonage.domain.explanations import Explanation, Holder
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.quantities import format_cpus, format_duration, format_memory
 from commonage.domain.requests import GpuRequest, Request
-from commonage.placement.plan import Plan, expected_start, place, plan
+from commonage.placement.expectation import expect
+from commonage.placement.plan import Plan, place, plan
+from commonage.placement.promise import Promise
 from commonage.placement.rooms import Room
 from commonage.placement.snapshot import Ask, Snapshot
 
 MOST_HOLDERS = 5
+MOST_LACKS = 3
+MOST_TRIES = 5
+LEAST_CPUS_MILLI, LEAST_MEMORY_MIB = 100, 64  # with less than this nothing is worth starting
 
 
 def explain(snapshot: Snapshot, ask: Ask) -> Explanation:
     """The whole explanation for `ask`, whether it stands in the queue already or is only being considered."""
-    ahead = [other for other in snapshot.queue if other.order < ask.order]
-    behind = [other for other in snapshot.queue if other.order > ask.order]
-    position, length = len(ahead) + 1, len(ahead) + 1 + len(behind)
-    whole = plan(replace(snapshot, queue=[*ahead, ask, *behind]))
-    for workload_id, lease in whole.starts:
-        if workload_id == ask.workload_id:
-            where = _place_in_words(lease.node, ask.request)
-            return Explanation(
-                ask.workload_id,
-                f"starts now {where}",
-                True,
-                position,
-                length,
-                expected_start_at=snapshot.now,
-                basis="it fits",
-            )
-    lacks = _lacks(whole, ask, snapshot.now)
-    holders = _holders(snapshot, whole, ask)
-    fits_now, fits_gpus = _smaller(whole, ask, snapshot)
-    start_at = expected_start(snapshot, ask)
-    basis = "the time limits of what runs and waits ahead of it" if start_at is not None else _no_basis(holders, ahead)
-    summary = _summary(ask, position, lacks, holders, start_at, snapshot.now)
+    ahead = list(takewhile(lambda other: other.order < ask.order, snapshot.queue))
+    behind = [other for other in islice(snapshot.queue, len(ahead), None) if other.workload_id != ask.workload_id]
+    queue = [*ahead, ask, *behind]
+    position, length = len(ahead) + 1, len(queue)
+    outcome = plan(replace(snapshot, queue=queue))
+    lease = next((lease for workload_id, lease in outcome.starts if workload_id == ask.workload_id), None)
+    if lease is not None:
+        return Explanation(
+            workload_id=ask.workload_id,
+            summary=f"starts now {_place_in_words(lease.node, ask.request)}",
+            startable_now=True,
+            position=position,
+            queue_length=length,
+            expected_start_at=snapshot.now,
+            basis="it fits",
+        )
+    lacks = _lacks(outcome, ask, snapshot.now)
+    holders = _holders(snapshot, outcome, ask)
+    expected = expect(snapshot, ask, queue)
+    without = plan(replace(snapshot, queue=[*ahead, *behind]))
+    fits_now, fits_gpus = _smaller(without, ask, snapshot.now)
     return Explanation(
         workload_id=ask.workload_id,
-        summary=summary,
+        summary=_summary(position, lacks, holders, expected.at, snapshot.now),
         position=position,
         queue_length=length,
         lacks=lacks,
         holders=holders,
         fits_now=fits_now,
         fits_now_gpus=fits_gpus,
-        expected_start_at=start_at,
-        basis=basis,
+        expected_start_at=expected.at,
+        basis=expected.basis if expected.at is not None else _no_basis(holders, expected.basis),
     )
 
 
 def why_waiting(outcome: Plan, ask: Ask, position: int, now: float) -> str:
-    """One sentence for a list: place in the queue and what is missing. Cheap: no look ahead."""
-    lacks = _lacks(outcome, ask, now)
+    """One sentence for a list: place in the queue and what is missing. Cheap: no look ahead, and remembered."""
+    sort = (ask.shape, ask.time_limit_s)
+    lacks = outcome.words.get(sort)
+    if lacks is None:
+        lacks = outcome.words[sort] = _lacks(outcome, ask, now)
     return f"{ordinal(position)} in the queue; {lacks[0]}" if lacks else f"{ordinal(position)} in the queue"
 
 
@@ -89,9 +98,10 @@ def _never(rooms: Sequence[Room], request: Request, refusals: Sequence[str]) -> 
     if gpu is not None:
         cards = [card for room in rooms for card in room.matching(gpu)]
         if not cards:
-            models = sorted({card.device.model for room in rooms for card in room.cards})
-            there = f"there are: {', '.join(models)}" if models else "no machine here has a GPU"
-            return f"no machine here has {'a ' + gpu.model if gpu.model else 'a GPU'}; {there}"
+            models = sorted({card.device.model for room in rooms for card in room.cards if not card.device.faults})
+            if not models:
+                return "no machine here has a GPU that takes work; ask for none"
+            return f"no GPU here is a {gpu.model!r}; there are: {', '.join(models)}"
         if gpu.whole:
             most = max(len(room.matching(gpu)) for room in rooms)
             if gpu.whole > most:
@@ -107,22 +117,33 @@ def _place_in_words(node: str, request: Request) -> str:
 
 
 def _lacks(outcome: Plan, ask: Ask, now: float) -> tuple[str, ...]:
-    """What is missing, the machine that comes nearest first."""
-    near: list[tuple[int, str]] = []
-    for room in outcome.rooms.values():
-        refusal = room.refusal(ask.request)
-        if refusal is None:
-            promise = outcome.promise
-            refusal = f"what is free on {room.node.name} is kept for the first in the queue"
-            if promise is not None:
-                refusal += f", which starts within {format_duration(promise.at - now)}"
-        free = max((card.free_mib for card in room.cards), default=0) if ask.request.gpu else room.free_memory_mib
-        near.append((-free, refusal))
-    if not near:
+    """What is missing, the machine that comes nearest first; nothing for one that came after the plan and fits."""
+    if not outcome.rooms:
         return ("no machine has reported yet",)
-    asked = str(ask.request.gpu) if ask.request.gpu else str(ask.request)
-    near.sort()
-    return tuple(f"it asks for {asked}, and {refusal}" for _, refusal in near[:3])
+    if place(ask, outcome.rooms, outcome.promise, now) is not None:
+        return ()
+    nearest = nsmallest(MOST_LACKS, outcome.rooms.values(), key=lambda room: _distance(room, ask.request))
+    asked = ask.request.gpu or ask.request
+    found = ((room.refusal(ask.request), room) for room in nearest)
+    return tuple(f"it asks for {asked}, and {why or _kept(room, ask, outcome.promise, now)}" for why, room in found)
+
+
+def _distance(room: Room, request: Request) -> tuple[bool, int, str]:
+    """Sorts machines: those that take work first, of them those with the most to give."""
+    gpu = request.gpu
+    free = room.free_memory_mib if gpu is None else max((card.free_mib for card in room.matching(gpu)), default=-1)
+    return (room.node.state is not NodeState.READY, -free, room.node.name)
+
+
+def _kept(room: Room, ask: Ask, promise: Promise | None, now: float) -> str:
+    """What to say where it would fit but for the one that waits longer."""
+    gpu = ask.request.gpu
+    if gpu is None:
+        free = f"{format_cpus(room.free_cpus_milli)} CPUs and {format_memory(room.free_memory_mib)} of memory"
+    else:
+        free = f"{format_memory(max(card.free_mib for card in room.matching(gpu)))} of a card"
+    when = f", which starts within {format_duration(promise.at - now)}" if promise else ""
+    return f"{free} free on {room.node.name} are kept for one that waits longer{when}"
 
 
 def _holders(snapshot: Snapshot, outcome: Plan, ask: Ask) -> tuple[Holder, ...]:
@@ -147,48 +168,55 @@ def _holders(snapshot: Snapshot, outcome: Plan, ask: Ask) -> tuple[Holder, ...]:
     return tuple(holder for _, holder in found[:MOST_HOLDERS])
 
 
-def _smaller(outcome: Plan, ask: Ask, snapshot: Snapshot) -> tuple[str | None, str | None]:
-    """A smaller request that would start now: (in words, as `--gpus` text). It is tried, not guessed."""
-    gpu = ask.request.gpu
-    tries: list[Request] = []
-    if gpu is not None:
-        cards = [card for room in outcome.rooms.values() for card in room.matching(gpu)]
-        amounts = {min(card.free_mib, card.free_milli * card.device.memory_mib // 1000) for card in cards}
-        tries += [
-            replace(ask.request, gpu=GpuRequest(vram_mib=amount, model=gpu.model))
-            for amount in sorted(amounts, reverse=True)
-            if amount > 0 and (gpu.whole or amount < max(gpu.memory_on(card.device.memory_mib) for card in cards))
-        ]
-    for room in sorted(outcome.rooms.values(), key=lambda room: -room.free_cpus_milli):
-        cpus = min(ask.request.cpus_milli, room.free_cpus_milli)
-        memory = min(ask.request.memory_mib, room.free_memory_mib)
-        if cpus >= 100 and memory >= 64 and (cpus, memory) != (ask.request.cpus_milli, ask.request.memory_mib):
-            tries += [replace(one, cpus_milli=cpus, memory_mib=memory) for one in (ask.request, *tries[:1])]
-    for request in tries:
-        smaller = replace(ask, request=request, shape=-1)
-        if place(smaller, outcome.rooms, outcome.promise, snapshot.now) is not None:
-            return str(
-                request if request.gpu is None or request.cpus_milli != ask.request.cpus_milli else request.gpu
-            ), (request.gpu.text if request.gpu else None)
+def _smaller(without: Plan, ask: Ask, now: float) -> tuple[str | None, str | None]:
+    """A smaller request that would start now: (in words, as `--gpus` text). It is tried, not guessed.
+
+    `without` is the plan without `ask`: what could be had by who withdraws it and asks for less.
+    """
+    for request in (*_with_less_gpu(without, ask.request), *_with_less_else(without, ask.request)):
+        if place(replace(ask, request=request), without.rooms, without.promise, now) is not None:
+            same = replace(request, gpu=ask.request.gpu) == ask.request
+            return str(request.gpu if same else request), request.gpu.text if same and request.gpu else None
     return None, None
 
 
-def _no_basis(holders: Sequence[Holder], ahead: Sequence[Ask]) -> str:
-    unlimited = [holder for holder in holders if holder.ends_at is None]
-    if unlimited:
-        one = unlimited[0]
-        return f"nobody can say when: {one.kind} {one.name!r} of {one.owner} has no time limit"
-    return "nobody can say when: what it waits for has no time limit" if ahead or holders else "nothing tells"
+def _with_less_gpu(without: Plan, request: Request) -> Iterator[Request]:
+    """The same with fewer cards, or less of one: the most first."""
+    gpu = request.gpu
+    if gpu is None:
+        return
+    rooms = [room for room in without.rooms.values() if room.node.state is NodeState.READY]
+    counts = {sum(card.untouched for card in room.matching(gpu)) for room in rooms}
+    for count in nlargest(MOST_TRIES, (count for count in counts if 0 < count < gpu.whole)):
+        yield replace(request, gpu=GpuRequest(whole=count, model=gpu.model))
+    cards = [card for room in rooms for card in room.matching(gpu)]
+    most = max((gpu.memory_on(card.device.memory_mib) for card in cards), default=0)
+    amounts = {min(card.free_mib, card.free_milli * card.device.memory_mib // 1000) for card in cards}
+    for amount in nlargest(MOST_TRIES, (amount for amount in amounts if 0 < amount < most)):
+        yield replace(request, gpu=GpuRequest(vram_mib=amount, model=gpu.model))
 
 
-def _summary(
-    ask: Ask,
-    position: int,
-    lacks: Sequence[str],
-    holders: Sequence[Holder],
-    start_at: float | None,
-    now: float,
-) -> str:
+def _with_less_else(without: Plan, request: Request) -> Iterator[Request]:
+    """The same with fewer cores or less memory, and if need be less of a card too."""
+    less_gpu = next(_with_less_gpu(without, request), None)
+    for room in nlargest(MOST_TRIES, without.rooms.values(), key=lambda room: room.free_cpus_milli):
+        cpus = min(request.cpus_milli, room.free_cpus_milli)
+        memory = min(request.memory_mib, room.free_memory_mib)
+        if cpus < LEAST_CPUS_MILLI or memory < LEAST_MEMORY_MIB:
+            continue
+        for one in (request, less_gpu):
+            if one is not None:
+                yield replace(one, cpus_milli=cpus, memory_mib=memory)
+
+
+def _no_basis(holders: Sequence[Holder], basis: str) -> str:
+    for one in holders:
+        if one.ends_at is None:
+            return f"nobody can say when: {one.kind} {one.name!r} of {one.owner} has no time limit"
+    return basis
+
+
+def _summary(position: int, lacks: Sequence[str], holders: Sequence[Holder], start_at: float | None, now: float) -> str:
     parts = [f"{ordinal(position)} in the queue"]
     if lacks:
         parts.append(lacks[0])

@@ -6,90 +6,82 @@ start, nothing that would still run then is put in its way (see promise.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from commonage.domain.fleet import Lease
 from commonage.placement.promise import Promise, promise_for
-from commonage.placement.rooms import Room, rooms_of
+from commonage.placement.rooms import Ceiling, Room, rooms_of
 from commonage.placement.snapshot import Ask, Held, Snapshot
+
+MOST_PROMISE_TRIES = 8  # where the first that wait have no time limits ahead of them, later ones soon have none either
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What starts: (workload id, lease) in order. `rooms` is what is left then, `promise` what is kept for the first
-    that waits, `held` all that is held afterwards."""
+    that waits, `held` all that is held afterwards. `words` remembers what explain.py says to each shape."""
 
     starts: tuple[tuple[str, Lease], ...]
     rooms: dict[str, Room]
     held: tuple[Held, ...]
     promise: Promise | None = None
+    words: dict[tuple[int, int | None], tuple[str, ...]] = field(default_factory=dict, compare=False)
 
 
 def plan(snapshot: Snapshot) -> Plan:
     """Go through the queue once and start what fits. The same snapshot gives the same plan."""
     rooms = rooms_of(snapshot.nodes, (held.lease for held in snapshot.held))
-    starts: list[tuple[str, Lease]] = []
     held = list(snapshot.held)
+    started, promise = fill(snapshot.queue, rooms, held, snapshot.now)
+    return Plan(tuple((ask.workload_id, lease) for ask, lease in started), rooms, tuple(held), promise)
+
+
+def fill(
+    queue: Iterable[Ask], rooms: dict[str, Room], held: list[Held], now: float
+) -> tuple[list[tuple[Ask, Lease]], Promise | None]:
+    """One pass: takes what starts out of `rooms` and adds it to `held`; what started, and the promise made."""
+    started: list[tuple[Ask, Lease]] = []
     promise: Promise | None = None
-    refused: set[tuple[int, int | None]] = set()
-    for ask in snapshot.queue:
-        # Equal requests meet equal answers within a pass, as room only shrinks; under a promise the time counts too.
-        sort = (ask.shape, ask.time_limit_s if promise else None)
-        if sort in refused or (ask.shape, None) in refused:
+    tries = 0
+    ceiling = Ceiling.over(rooms.values())
+    # Equal requests meet equal answers within a pass, as room only shrinks; beside a promise the time limit counts too.
+    nowhere: set[int] = set()
+    in_the_way: set[tuple[int, int | None]] = set()
+    for ask in queue:
+        if ask.shape in nowhere or (in_the_way and (ask.shape, ask.time_limit_s) in in_the_way):
             continue
-        lease = place(ask, rooms, promise, snapshot.now)
-        if lease is None:
-            refused.add(sort)
-            promise = promise or promise_for(ask, rooms, held, snapshot.now)
+        covered = ceiling.covers(ask.request)
+        lease = place(ask, rooms, promise, now) if covered else None
+        if lease is not None:
+            rooms[lease.node].take(lease)
+            held.append(held_by(ask, lease, now))
+            started.append((ask, lease))
+            if promise is not None:
+                promise.note(ask, lease, now)
             continue
-        rooms[lease.node].take(lease)
-        if promise is not None:
-            promise.note(ask, lease, snapshot.now)
-        starts.append((ask.workload_id, lease))
-        held.append(held_by(ask, lease, snapshot.now))
-    return Plan(tuple(starts), rooms, tuple(held), promise)
+        if covered and promise is not None and any(room.fits(ask.request) for room in rooms.values()):
+            in_the_way.add((ask.shape, ask.time_limit_s))
+            continue
+        nowhere.add(ask.shape)
+        ceiling = Ceiling.over(rooms.values()) if started else ceiling
+        if promise is None and tries < MOST_PROMISE_TRIES:
+            tries += 1
+            promise = promise_for(ask, rooms, held, now)
+    return started, promise
 
 
 def place(ask: Ask, rooms: dict[str, Room], promise: Promise | None, now: float) -> Lease | None:
     """The lease that leaves the least room unused, of those that keep the promise; None if there is none."""
-    fitting = [room for room in rooms.values() if room.refusal(ask.request) is None]
-    fitting.sort(key=lambda room: (room.left_after(ask.request), room.node.name))
-    for room in fitting:
-        lease = lease_in(room, ask, now)
-        if promise is None or promise.allows(ask, lease, now):
-            return lease
-    return None
-
-
-def lease_in(room: Room, ask: Ask, now: float) -> Lease:
-    """What `ask` would hold in a room that does not refuse it."""
-    request = ask.request
-    shares = room.shares_for(request.gpu)
-    return Lease(ask.attempt_id, room.node.name, request.cpus_milli, request.memory_mib, shares, now)
+    usable = (room if promise is None else promise.beside(room, ask, now) for room in rooms.values())
+    fitting = [room for room in usable if room.fits(ask.request)]
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda room: (room.left_after(ask.request), room.node.name))
+    return best.lease_for(ask.attempt_id, ask.request, now)
 
 
 def held_by(ask: Ask, lease: Lease, now: float) -> Held:
     """The lease of an ask that starts now, as the next snapshot would show it."""
     ends_at = None if ask.time_limit_s is None else now + ask.time_limit_s
     return Held(lease, ask.workload_id, "", "", "", ends_at)
-
-
-def expected_start(snapshot: Snapshot, target: Ask, *, most_steps: int = 200) -> float | None:
-    """When `target` starts if everything that has a time limit uses it up, and nothing new comes before it.
-
-    Unix seconds; None where no time limit tells, or it lies more than `most_steps` ends ahead.
-    """
-    queue = [ask for ask in snapshot.queue if ask.order < target.order] + [target]
-    now, held = snapshot.now, snapshot.held
-    for _ in range(most_steps):
-        outcome = plan(replace(snapshot, now=now, held=held, queue=queue))
-        started = {workload_id for workload_id, _ in outcome.starts}
-        if target.workload_id in started:
-            return now
-        ends = [max(now, one.ends_at) for one in outcome.held if one.ends_at is not None]
-        if not ends:
-            return None
-        now = min(ends)
-        held = tuple(one for one in outcome.held if one.ends_at is None or one.ends_at > now)
-        queue = [ask for ask in queue if ask.workload_id not in started]
-    return None

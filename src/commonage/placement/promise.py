@@ -22,12 +22,19 @@ class Promise:
     at: float
     spare: Room
 
-    def allows(self, ask: Ask, lease: Lease, now: float) -> bool:
-        """True if the lease ends in time, lies elsewhere, or fits beside what is promised."""
-        return lease.node != self.node or self._ends_in_time(ask, now) or _fits(self.spare, lease)
+    def beside(self, room: Room, ask: Ask, now: float) -> Room:
+        """The part of a room that `ask` may have: all of it, or what it can keep when the promise falls due."""
+        if room.node.name != self.node or self._ends_in_time(ask, now):
+            return room
+        cards = [
+            Card(here.device, min(here.free_mib, then.free_mib), min(here.free_milli, then.free_milli))
+            for here, then in zip(room.cards, self.spare.cards, strict=True)
+        ]
+        cpus = min(room.free_cpus_milli, self.spare.free_cpus_milli)
+        return Room(room.node, cpus, min(room.free_memory_mib, self.spare.free_memory_mib), cards)
 
     def note(self, ask: Ask, lease: Lease, now: float) -> None:
-        """Count a lease that was allowed."""
+        """Count a lease that was given beside it."""
         if lease.node == self.node and not self._ends_in_time(ask, now):
             self.spare.take(lease)
 
@@ -37,33 +44,19 @@ class Promise:
 
 def promise_for(ask: Ask, rooms: dict[str, Room], held: Sequence[Held], now: float) -> Promise | None:
     """The earliest place and time at which time limits make room for `ask`; None if none ever do."""
-    later = {name: _copy(room) for name, room in rooms.items()}
-    ending = sorted((one for one in held if one.ends_at is not None), key=lambda one: (one.ends_at, one.workload_id))
-    for one in ending:
-        room = later.get(one.lease.node)
-        if room is None or one.ends_at is None:
-            continue
-        room.take(one.lease, -1)
-        if room.refusal(ask.request) is None:
-            shares = room.shares_for(ask.request.gpu)
-            request = ask.request
-            room.take(Lease(ask.attempt_id, room.node.name, request.cpus_milli, request.memory_mib, shares, now))
-            return Promise(ask.workload_id, room.node.name, max(now, one.ends_at), room)
-    return None
-
-
-def _copy(room: Room) -> Room:
-    cards = [Card(card.device, card.free_mib, card.free_milli) for card in room.cards]
-    return Room(room.node, room.free_cpus_milli, room.free_memory_mib, cards)
-
-
-def _fits(room: Room, lease: Lease) -> bool:
-    if lease.cpus_milli > room.free_cpus_milli or lease.memory_mib > room.free_memory_mib:
-        return False
-    free = {card.device.uuid: card for card in room.cards}
-    return all(
-        share.device_uuid in free
-        and share.memory_mib <= free[share.device_uuid].free_mib
-        and share.compute_milli <= free[share.device_uuid].free_milli
-        for share in lease.shares
+    later: dict[str, Room] = {}
+    ending = sorted(
+        ((one.ends_at, one.lease) for one in held if one.ends_at is not None),
+        key=lambda pair: (pair[0], pair[1].attempt_id),
     )
+    for ends_at, lease in ending:
+        if lease.node not in rooms:
+            continue
+        if lease.node not in later:
+            later[lease.node] = rooms[lease.node].copy()
+        room = later[lease.node]
+        room.take(lease, -1)
+        if room.fits(ask.request):
+            room.take(room.lease_for(ask.attempt_id, ask.request, now))
+            return Promise(ask.workload_id, room.node.name, max(now, ends_at), room)
+    return None
