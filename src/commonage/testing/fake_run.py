@@ -79,8 +79,7 @@ class FakeRun:
             return Sighting(self.order.attempt_id, seen, self.began_at, node, behaviour.start_detail)
         ended_at = self.ends_at
         if seen is Seen.RUNNING or ended_at is None:
-            return Sighting(self.order.attempt_id, seen, self.runs_at, node, url=self.url,
-            started_at=self.runs_at)
+            return Sighting(self.order.attempt_id, seen, self.runs_at, node, url=self.url, started_at=self.runs_at)
         was_cut = self.cut_at is not None and self.cut_at == ended_at
         started_at = self.runs_at if self.runs_at <= ended_at else None
         return Sighting(
