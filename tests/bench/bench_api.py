@@ -21,7 +21,7 @@ import httpx2
 import uvicorn
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.integration.api_world import FakeIdentity, make_control
+from tests.integration.api_world import FakeIdentity, make_control, until
 
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
@@ -84,8 +84,7 @@ async def main() -> None:
         config = uvicorn.Config(app, port=PORT, access_log=False, log_level="warning", loop="uvloop", http="httptools")
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.05)
+        await until(lambda: server.started)
         for connections in (1, 10):
             await submits(connections, options.seconds)
         async with httpx2.AsyncClient(base_url=BASE, headers=HEADERS) as http:

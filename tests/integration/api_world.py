@@ -1,7 +1,7 @@
 """For the API's tests: the whole of control behind the API, on a store in memory (or any other) and the fake engine.
 
-Tokens are `NAME` for one of PEOPLE, `admin:NAME` for an admin, `read:NAME` for one that may only look, `none:NAME` for one
-without scopes, `SPAWNER` for the hub's.
+Tokens are `NAME` for one of PEOPLE, `admin:NAME` for an admin, `read:NAME` for one that may only look, `none:NAME` for
+one without scopes, and SPAWNER for the hub's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +45,13 @@ PEOPLE = frozenset({"ann", "bob", "root", "hub"})
 _USER = frozenset({Scope.READ, Scope.SUBMIT})
 
 
+async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    """Wait for something that has no event of its own."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 (there is nothing to wait for but time)
+            await asyncio.sleep(0.01)
+
+
 class WallClock:
     """The clock port on real time."""
 
@@ -66,7 +73,7 @@ class FakeIdentity:
     async def whois(self, token: str) -> Principal | None:
         if self.trouble:
             raise Unavailable("the hub does not answer now")
-        role, colon, name = token.rpartition(":")
+        role, _, name = token.rpartition(":")
         if name not in PEOPLE:
             return None
         scopes = {"": _USER, "admin": frozenset(Scope), "read": frozenset({Scope.READ}), "none": frozenset[Scope]()}
@@ -172,8 +179,7 @@ async def serving(folder: Path, store: Store | None = None, *, run: bool = True)
         await control.fleet.tick()
     app = create_app(control, Auth(identity, SPAWNER))
     try:
-        while not control.fleet.nodes():
-            await asyncio.sleep(0.01)
+        await until(control.fleet.nodes)
         yield Api(control, engine, identity, app)
     finally:
         loops.cancel()
@@ -194,8 +200,7 @@ def served(folder: Path, *, run: bool = True) -> Iterator[str]:
             config = uvicorn.Config(api.app, port=0, access_log=False, log_level="warning", lifespan="off")
             server = uvicorn.Server(config)
             serving_task = asyncio.create_task(server.serve())
-            while not server.started:
-                await asyncio.sleep(0.01)
+            await until(lambda: server.started)
             port = server.servers[0].sockets[0].getsockname()[1]
             started.set_result(f"http://127.0.0.1:{port}")
             await over.wait()

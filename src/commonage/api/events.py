@@ -63,5 +63,9 @@ async def answer_events(
 
 
 async def _stream(at: Door, who: Principal, after: int | None, workload_id: str | None) -> AsyncGenerator[bytes]:
+    if after is None:
+        # Tell where it begins, so that a client whose connection breaks before the first event misses nothing either.
+        after = await at.control.store.last_event_seq()
+        yield f"id: {after}\n\n".encode()
     async for event in at.control.look.follow(who, after=after, workload_id=workload_id):
         yield sse(encode.event(event).model_dump_json(), event=event.kind.value, id_=event.seq)

@@ -39,7 +39,9 @@ _CODE_OF_FIELD = {
     "bundle": "invalid-bundle",
     "cursor": "invalid-cursor",
 }
+_QUANTITIES = {"invalid-memory", "invalid-cpus", "invalid-gpus", "invalid-time"}
 _NOT_JSON = "json_invalid"
+_PLAIN = {"missing": "is missing", "list_type": "must be a list", "dict_type": "must be an object with names"}
 _RETRY_AFTER_S = "1"
 
 
@@ -75,7 +77,12 @@ async def _bad_input(_request: Request, error: Exception) -> Response:
 
 def of_validation(found: Sequence[Mapping[str, Any]]) -> Problem:
     """The problem document of what pydantic found: the first culprit's code, and all of them in `errors`."""
-    culprits = [_culprit(one) for one in found]
+    culprits: list[dict[str, Any]] = []
+    for one in found:
+        culprit = _culprit(one)
+        # A field that may be of several types has a complaint from each; one is enough.
+        if all((culprit["field"], culprit["code"]) != (known["field"], known["code"]) for known in culprits):
+            culprits.append(culprit)
     first = culprits[0]
     return problem(PROBLEMS[first["code"]], first["detail"], field=first["field"], errors=culprits[:20])
 
@@ -96,11 +103,18 @@ def _culprit(found: Mapping[str, Any]) -> dict[str, Any]:
         what = "parameter" if in_url else "field"
         return {"field": field, "code": "unknown-field", "detail": f"there is no {what} {_short(head)!r}"}
     code = _CODE_OF_FIELD.get(head) or ("invalid-parameter" if in_url else "invalid-input")
+    if code in _QUANTITIES:
+        return {
+            "field": field,
+            "code": code,
+            "detail": f"{field}: {_short(found['input'])!r}. {PROBLEMS[code].meaning}",
+        }
     return {"field": field, "code": code, "detail": f"{field or 'the body'}: {_sentence(kind, found)}"}
 
 
 def _names_a_type(part: object) -> bool:
-    return isinstance(part, str) and part in {"str", "int", "float", "constrained-str"} | {"function-plain"}
+    """True for what pydantic adds to a location that is no part of the input."""
+    return part in ("str", "int", "float", "constrained-str", "[key]")
 
 
 def _sentence(kind: str, found: Mapping[str, Any]) -> str:
@@ -113,8 +127,8 @@ def _sentence(kind: str, found: Mapping[str, Any]) -> str:
         return f"{context.get('actual_length', 'too many')} entries; at most {context['max_length']} are allowed"
     if kind == "string_pattern_mismatch":
         return f"{_short(value)!r} has characters that are not allowed, or not the right form"
-    if kind == "missing":
-        return "is missing"
+    if kind in _PLAIN:
+        return _PLAIN[kind]
     shown = "" if isinstance(value, dict | list) or value is None else f", not {_short(value)!r}"
     message = str(found["msg"])
     return f"{message[:1].lower()}{message[1:]}{shown}"

@@ -68,6 +68,7 @@ class Streams:
         reader = asyncio.create_task(_read(source, items, tell=heartbeat_s is not None))
         self._readers.add(reader)
         reader.add_done_callback(self._readers.discard)
+        reader.add_done_callback(lambda _: _mark_end(items))
         if self._closed:
             reader.cancel()
         try:
@@ -80,7 +81,7 @@ class Streams:
 
 
 async def _read(source: AsyncGenerator[bytes], items: asyncio.Queue[bytes | None], *, tell: bool) -> None:
-    """Move everything from the source to the queue, then None, however it ended."""
+    """Move everything from the source to the queue."""
     try:
         async with aclosing(source):
             async for item in source:
@@ -91,10 +92,12 @@ async def _read(source: AsyncGenerator[bytes], items: asyncio.Queue[bytes | None
             await items.put(sse(problem_of(error).model_dump_json(exclude_none=True), event="error"))
     except Exception:  # the answer has begun: all that is left is to end it and to say why in the log
         log.exception("a stream broke")
-    finally:
-        # When the queue is full nobody waits for it; its reader then sees that this task is done.
-        with suppress(asyncio.QueueFull):
-            items.put_nowait(None)
+
+
+def _mark_end(items: asyncio.Queue[bytes | None]) -> None:
+    """Wake whoever waits for more. When the queue is full nobody does, and the end is seen by the task being done."""
+    with suppress(asyncio.QueueFull):
+        items.put_nowait(None)
 
 
 async def _next(

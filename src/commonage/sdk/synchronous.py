@@ -259,9 +259,12 @@ class Client:
                     if not response.is_success:
                         raise ApiError.of(response.status_code, response.read())
                     for event in transport.events_of(response):
+                        if event.event == "error":
+                            raise transport.told(event)
                         patience.reset()
                         last_id = event.id or last_id
-                        yield event
+                        if event.data:
+                            yield event
                         if event.event == "end":
                             return
                 problem = transport.broke_off()

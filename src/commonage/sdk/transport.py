@@ -71,6 +71,13 @@ def broke_off() -> ApiError:
     return Unreachable("the control plane ended the stream")
 
 
+def told(event: httpx2.ServerSentEvent) -> ApiError:
+    """The error that a stream ends with."""
+    problem = event.json()
+    status = problem.get("status", 0) if isinstance(problem, dict) else 0
+    return ApiError.of(status, event.data.encode())
+
+
 def log_line(event: httpx2.ServerSentEvent) -> LogLineOut | None:
     """The line an event of a log's stream carries, if it does."""
     return LogLineOut.model_validate_json(event.data) if event.event == "line" else None

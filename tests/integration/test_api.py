@@ -1,0 +1,249 @@
+"""The API over control, with a store in memory and the fake engine: what a client can do, and what it may see."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.integration.api_world import SPAWNER, Api, serving
+
+from commonage.domain.principals import Scope
+from commonage.testing.behaviour import Behaviour
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    async with serving(tmp_path) as api:
+        yield api
+
+
+@pytest.fixture
+async def ann(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
+    async with api.client("ann") as client:
+        yield client
+
+
+async def submitted(client: httpx2.AsyncClient, **ask: object) -> dict:
+    response = await client.post("/workloads", json={"command": ["true"], **ask})
+    assert response.status_code == 201, response.text
+    return response.json()["workload"]
+
+
+async def reaches(client: httpx2.AsyncClient, workload_id: str, *states: str) -> dict:
+    async with asyncio.timeout(5):
+        while True:
+            found = (await client.get(f"/workloads/{workload_id}")).json()
+            if found["state"] in states:
+                return found
+            await asyncio.sleep(0.02)
+
+
+async def test_a_job_is_submitted_runs_and_tells_what_it_cost(api: Api, ann: httpx2.AsyncClient) -> None:
+    api.engine.default = Behaviour(lasts_s=0.2, prints=("hello", "wörld"))
+    made = await submitted(
+        ann, name="greet", gpus="6GiB", memory="2GiB", cpus="1500m", time="10m", variables={"A": "b"}
+    )
+    assert made["request"] == {
+        "cpus_milli": 1500,
+        "memory_mib": 2048,
+        "gpus": "6144MiB",
+        "text": "1.5 CPUs, 2 GiB of memory, 6 GiB of VRAM",
+    }
+    found = await reaches(ann, made["id"], "succeeded")
+    assert (found["owner"], found["exit_code"], found["node"], found["time_limit_s"]) == ("ann", 0, "gpu-1", 600)
+    assert found["shares"][0]["memory_mib"] == 6144
+    assert found["shares"][0]["simulated"] is True
+    assert found["variables"] == {"A": "b"}
+    assert (await ann.get(f"/workloads/{made['id']}/logs")).text == "hello\nwörld\n"
+    tries = (await ann.get(f"/workloads/{made['id']}/attempts")).json()["items"]
+    assert [(one["number"], one["state"]) for one in tries] == [(1, "succeeded")]
+    used = (await ann.get(f"/workloads/{made['id']}/usage")).json()
+    assert used["currency"] == "EUR"
+    assert used["items"][0]["gpu_gib_h"] > 0
+    assert used["items"][0]["cost"] > 0
+    mine = (await ann.get("/usage")).json()["items"]
+    assert [row["subject"] for row in mine] == ["ann"]
+
+
+async def test_secrets_are_shown_to_nobody(api: Api, ann: httpx2.AsyncClient) -> None:
+    made = await submitted(ann, secrets={"TOKEN": "hush-hush"})
+    async with api.client("admin:root") as root:
+        for client in (ann, root):
+            for part in ("", "/events", "/attempts", "/explanation"):
+                assert "hush-hush" not in (await client.get(f"/workloads/{made['id']}{part}")).text
+
+
+async def test_the_same_key_gives_the_same_workload(ann: httpx2.AsyncClient) -> None:
+    ask = {"command": ["true"], "key": "k1"}
+    first, second = await ann.post("/workloads", json=ask), await ann.post("/workloads", json=ask)
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert (first.json()["created"], second.json()["created"]) == (True, False)
+    assert first.json()["ids"] == second.json()["ids"]
+    other = await ann.post("/workloads", json={"command": ["false"], "key": "k1"})
+    assert (other.status_code, other.json()["code"]) == (409, "key-reused")
+
+
+async def test_an_array_names_all_its_members_also_the_second_time(ann: httpx2.AsyncClient) -> None:
+    ask = {"command": ["true"], "array": 7, "key": "many"}
+    first = (await ann.post("/workloads", json=ask)).json()
+    assert (first["count"], len(set(first["ids"]))) == (7, 7)
+    again = (await ann.post("/workloads", json=ask)).json()
+    assert (again["created"], again["ids"]) == (False, first["ids"])
+    listed = (await ann.get("/workloads", params={"array": first["workload"]["array_id"]})).json()["items"]
+    assert sorted(one["array_index"] for one in listed) == list(range(7))
+
+
+async def test_a_dry_run_makes_nothing_and_says_the_same(api: Api, ann: httpx2.AsyncClient) -> None:
+    async with api.client("admin:root") as root:
+        await root.post("/nodes/here/gpu-1/drain")
+    found = (await ann.post("/workloads/dry-run", json={"command": ["x"], "gpus": "6GiB"})).json()
+    assert (found["workload_id"], found["state"], found["startable_now"]) == (None, None, False)
+    assert found["summary"]
+    assert (await ann.get("/workloads")).json()["items"] == []
+
+
+async def test_one_that_waits_says_why_and_hides_what_is_not_ones_own(api: Api, ann: httpx2.AsyncClient) -> None:
+    api.engine.default = Behaviour(lasts_s=None)
+    first = await submitted(ann, name="secret-project", gpus="16GiB")
+    await reaches(ann, first["id"], "running")
+    async with api.client("bob") as bob, api.client("admin:root") as root:
+        waiting = await submitted(bob, gpus="12GiB")
+        found = (await bob.get(f"/workloads/{waiting['id']}/explanation")).json()
+        assert (found["state"], found["position"], found["startable_now"]) == ("queued", 1, False)
+        assert any("12 GiB" in lack and "8 GiB" in lack for lack in found["lacks"])
+        assert found["fits_now_gpus"]
+        (holder,) = found["holders"]
+        assert (holder["owner"], holder["holds"]) == ("ann", "16 GiB of VRAM")
+        assert (holder["workload_id"], holder["name"]) == (None, "")
+        (seen,) = (await root.get(f"/workloads/{waiting['id']}/explanation")).json()["holders"]
+        assert (seen["workload_id"], seen["name"]) == (first["id"], "secret-project")
+        stopped = await ann.post(f"/workloads/{first['id']}/stop", json={"reason": "enough"})
+        assert (stopped.status_code, stopped.json()["stopping"]) == (200, True)
+        await reaches(bob, waiting["id"], "running")
+        assert "enough" in (await reaches(ann, first["id"], "stopped"))["reason"]
+
+
+async def test_lists_are_filtered_counted_and_paged(ann: httpx2.AsyncClient) -> None:
+    ids = [(await submitted(ann, name=f"run-{number}"))["id"] for number in range(5)]
+    await reaches(ann, ids[-1], "succeeded")
+    for one in ids:
+        await reaches(ann, one, "succeeded")
+    page = (await ann.get("/workloads", params={"limit": 2, "counts": "true"})).json()
+    assert [one["id"] for one in page["items"]] == [ids[4], ids[3]]
+    assert page["counts"] == {"succeeded": 5}
+    rest: list[str] = []
+    while page["next_cursor"]:
+        page = (await ann.get("/workloads", params={"limit": 2, "cursor": page["next_cursor"]})).json()
+        rest += [one["id"] for one in page["items"]]
+    assert rest == [ids[2], ids[1], ids[0]]
+
+    async def names(**query: object) -> list[str]:
+        return [one["name"] for one in (await ann.get("/workloads", params=query)).json()["items"]]
+
+    assert await names(text="run-3") == ["run-3"]
+    assert await names(state=["failed", "lost"]) == []
+    assert len(await names(state=["succeeded", "lost"])) == 5
+    assert await names(kind="session") == []
+    assert await names(environment="notebook") == []
+    assert len(await names(node="cpu-1")) + len(await names(node="gpu-1")) == 5
+
+
+async def test_what_is_anothers_does_not_exist(api: Api, ann: httpx2.AsyncClient) -> None:
+    made = await submitted(ann)
+    async with api.client("bob") as bob:
+        for part in ("", "/logs", "/events", "/metrics", "/explanation", "/attempts", "/usage"):
+            response = await bob.get(f"/workloads/{made['id']}{part}")
+            assert (response.status_code, response.json()["code"]) == (404, "workload-not-found"), part
+        response = await bob.post(f"/workloads/{made['id']}/stop")
+        assert (response.status_code, response.json()["code"]) == (404, "workload-not-found")
+        assert (await bob.get("/workloads", params={"owner": "ann"})).json()["items"] == []
+        assert (await bob.get("/events")).json()["items"] == []
+    async with api.client("admin:root") as root:
+        assert (await root.get(f"/workloads/{made['id']}")).status_code == 200
+        assert len((await root.get("/workloads", params={"owner": "ann"})).json()["items"]) == 1
+
+
+async def test_a_session_goes_through_the_hub_and_only_the_hub_learns_where_it_is(
+    api: Api, ann: httpx2.AsyncClient
+) -> None:
+    api.engine.default = Behaviour(lasts_s=None)
+    made = await submitted(ann, kind="session", command=[], name="lab", key="s1")
+    assert (made["kind"], made["owner"], made["key"]) == ("session", "ann", "s1")
+    found = await reaches(ann, made["id"], "running")
+    assert (found["url"], found["internal_url"]) == ("/user/ann/lab/", None)
+    async with api.client(SPAWNER) as hub, api.client("admin:root") as root:
+        assert (await hub.get(f"/workloads/{made['id']}")).json()["internal_url"].startswith("http://127.0.0.1:")
+        assert (await root.get(f"/workloads/{made['id']}")).json()["internal_url"] is None
+
+
+async def test_only_the_hub_and_admins_act_for_others(api: Api, ann: httpx2.AsyncClient) -> None:
+    response = await ann.post("/workloads", json={"command": ["true"], "owner": "bob"})
+    assert (response.status_code, response.json()["code"]) == (403, "not-admin")
+    for token in ("admin:root", SPAWNER):
+        async with api.client(token) as client:
+            assert (await submitted(client, owner="bob"))["owner"] == "bob"
+    options = await ann.get("/launch-options", params={"user": "bob"})
+    assert (options.status_code, options.json()["code"]) == (403, "not-admin")
+
+
+async def test_files_are_sent_ahead(ann: httpx2.AsyncClient) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("train.py"))
+    headers = {"Content-Type": "application/gzip"}
+    sent = await ann.post("/bundles", content=packed.getvalue(), headers=headers)
+    assert (sent.status_code, sent.json()["size"]) == (201, len(packed.getvalue()))
+    assert (await submitted(ann, bundle=sent.json()["digest"]))["bundle"] == sent.json()["digest"]
+    missing = await ann.post("/workloads", json={"command": ["x"], "bundle": "0" * 64})
+    assert (missing.status_code, missing.json()["code"]) == (404, "bundle-not-found")
+    junk = await ann.post("/bundles", content=b"no archive", headers=headers)
+    assert (junk.status_code, junk.json()["code"]) == (422, "invalid-bundle")
+
+
+async def test_a_token_never_makes_one_that_can_do_more(api: Api, ann: httpx2.AsyncClient) -> None:
+    made = await ann.post("/tokens", json={"note": "nightly", "expires_s": 60})
+    assert made.status_code == 201
+    assert api.identity.minted == [("ann", (Scope.READ, Scope.SUBMIT), "nightly", 60)]
+    for token, ask in (
+        ("ann", {"scopes": [Scope.ADMIN.value]}),
+        ("read:ann", {"scopes": [Scope.SUBMIT.value]}),
+        ("none:ann", {}),
+        ("ann", {"user": "bob"}),
+    ):
+        async with api.client(token) as client:
+            assert (await client.post("/tokens", json=ask)).status_code == 403, (token, ask)
+    async with api.client(SPAWNER) as hub:
+        assert (await hub.post("/tokens", json={"user": "bob"})).status_code == 201
+        assert (await hub.post("/tokens")).status_code == 422
+
+
+async def test_machines_are_shown_measured_and_drained(api: Api, ann: httpx2.AsyncClient) -> None:
+    (cpu, gpu) = (await ann.get("/nodes")).json()["items"]
+    assert (cpu["name"], gpu["name"], gpu["devices"][0]["memory_mib"]) == ("cpu-1", "gpu-1", 24 * 1024)
+    series = (await ann.get("/nodes/here/gpu-1/metrics")).json()["series"]
+    assert {"leased_cpu_cores", "leased_memory_mib"} <= {one["metric"] for one in series}
+    assert (await ann.post("/nodes/here/gpu-1/drain")).json()["code"] == "scope-missing"
+    async with api.client("admin:root") as root:
+        assert (await root.post("/nodes/here/gpu-1/drain")).json()["state"] == "draining"
+        assert (await root.post("/nodes/here/gpu-1/resume")).json()["state"] == "ready"
+        gone = await root.post("/nodes/there/gpu-1/drain")
+        assert (gone.status_code, gone.json()["code"]) == (404, "node-not-found")
+
+
+async def test_what_the_installation_is_and_has(api: Api, ann: httpx2.AsyncClient) -> None:
+    info = (await ann.get("/info")).json()
+    assert (info["user"], info["admin"], info["simulated_gpus"], info["engines"]) == ("ann", False, True, ["fake"])
+    assert [one["name"] for one in (await ann.get("/environments")).json()["items"]] == ["base", "notebook"]
+    options = (await ann.get("/launch-options")).json()
+    assert options["max_vram_mib"] == 24 * 1024
+    assert all(choice["free_now"] for choice in options["gpu_choices"])
+    async with api.client(None) as nobody:
+        health = await nobody.get("/health")
+        assert (health.status_code, health.json()["status"]) == (200, "ok")

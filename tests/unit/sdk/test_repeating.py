@@ -1,0 +1,193 @@
+"""When a call is sent again, when a stream is taken up again, and when not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import httpx2
+import pytest
+
+from commonage.sdk import ApiError, AsyncClient, Client, SubmitIn, Unreachable
+from commonage.sdk.calls import Patience
+
+INFO = {
+    "name": "Commonage", "version": "1", "user": "ann", "admin": False, "scopes": [], "simulated_gpus": False,
+    "engines": [], "counts": {}, "queue_length": 0, "notes": [],
+}  # fmt: skip
+Answer = Callable[[httpx2.Request], httpx2.Response]
+
+
+def refused(_: httpx2.Request) -> httpx2.Response:
+    raise httpx2.ConnectError("refused")
+
+
+def broken(_: httpx2.Request) -> httpx2.Response:
+    raise httpx2.ReadError("reset")
+
+
+def gateway(_: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(502, text="<html>bad gateway</html>")
+
+
+def busy(_: httpx2.Request) -> httpx2.Response:
+    problem = {"code": "unavailable", "detail": "the hub does not answer", "status": 503, "retryable": True}
+    return httpx2.Response(503, json=problem)
+
+
+def info(_: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(200, json=INFO)
+
+
+class Script:
+    """Gives one answer after the other, and keeps what was asked."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers: Iterator[Answer] = iter(answers)
+        self.asked: list[httpx2.Request] = []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.asked.append(request)
+        return next(self.answers)(request)
+
+
+def client(script: Script, patience_s: float = 1.0) -> Client:
+    return Client("http://c", "t", http=httpx2.MockTransport(script), patience_s=patience_s)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Nobody waits; what would have been waited is kept."""
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    return waited
+
+
+def test_what_only_reads_is_asked_again_until_it_is_answered(quick: list[float]) -> None:
+    script = Script(refused, gateway, busy, broken, info)
+    assert client(script, patience_s=10).info().user == "ann"
+    assert len(script.asked) == 5
+    assert quick == [0.1, 0.2, 0.4, 0.8]
+
+
+def test_patience_ends_with_the_last_error() -> None:
+    with pytest.raises(Unreachable) as caught:
+        client(Script(*[refused] * 100)).info()
+    assert caught.value.code == "unreachable"
+    assert "http://c cannot be reached" in caught.value.detail
+    with pytest.raises(ApiError) as caught_busy:
+        client(Script(*[busy] * 100)).info()
+    assert (caught_busy.value.code, caught_busy.value.status) == ("unavailable", 503)
+
+
+@pytest.mark.parametrize("answer", [broken, gateway, busy])
+def test_a_submit_without_a_key_is_not_sent_twice(answer: Answer) -> None:
+    script = Script(answer)
+    with pytest.raises(ApiError):
+        client(script).submit(SubmitIn(command=["x"]))
+    assert len(script.asked) == 1
+
+
+def test_a_submit_that_cannot_have_arrived_is_sent_again() -> None:
+    script = Script(refused, busy)
+    with pytest.raises(ApiError) as caught:
+        client(script).submit(SubmitIn(command=["x"]))
+    assert caught.value.code == "unavailable"
+    assert len(script.asked) == 2
+
+
+def test_a_submit_with_a_key_is_sent_again() -> None:
+    script = Script(broken, gateway, lambda _: httpx2.Response(422, json={"code": "unplaceable", "detail": "no"}))
+    with pytest.raises(ApiError) as caught:
+        client(script).submit(SubmitIn(command=["x"], key="k"))
+    assert caught.value.code == "unplaceable"
+    assert json.loads(script.asked[0].content) == {"command": ["x"], "key": "k"}
+    assert script.asked[0].content == script.asked[2].content
+
+
+def test_a_refusal_is_final() -> None:
+    script = Script(lambda _: httpx2.Response(403, json={"code": "scope-missing", "detail": "no"}))
+    with pytest.raises(ApiError):
+        client(script).info()
+    assert len(script.asked) == 1
+
+
+def test_an_answer_of_something_else_says_so() -> None:
+    with pytest.raises(ApiError, match="is the address right") as caught:
+        client(Script(lambda _: httpx2.Response(200, text="<html>"))).info()
+    assert caught.value.code == "not-commonage"
+    with pytest.raises(ApiError, match="is the address right"):
+        client(Script(lambda _: httpx2.Response(404, text="nothing here"))).info()
+
+
+def stream(*chunks: str) -> Answer:
+    """A stream that breaks off after these."""
+    body = "".join(chunks).encode()
+    return lambda _: httpx2.Response(200, content=body, headers={"Content-Type": "text/event-stream"})
+
+
+def line(text: str, offset: int) -> str:
+    return f"id: {offset}\nevent: line\ndata: {json.dumps({'text': text, 'offset': offset})}\n\n"
+
+
+END = 'event: end\ndata: {"state": "succeeded", "exit_code": 0, "reason": ""}\n\n'
+
+
+def test_a_log_is_taken_up_behind_its_last_whole_line() -> None:
+    half = line("two", 8)[:-5]
+    script = Script(stream(line("one", 4), ": still here\n\n", half), refused, stream(line("two", 8), END))
+    assert [one.text for one in client(script).logs("w", follow=True)] == ["one", "two"]
+    assert [request.headers.get("last-event-id") for request in script.asked] == [None, "4", "4"]
+    assert script.asked[0].url.params["follow"] == "true"
+
+
+def test_a_stream_that_is_refused_is_not_asked_again() -> None:
+    missing = {"code": "workload-not-found", "detail": "there is none"}
+    script = Script(lambda _: httpx2.Response(404, json=missing))
+    with pytest.raises(ApiError) as caught:
+        list(client(script).logs("w"))
+    assert caught.value.code == "workload-not-found"
+    assert len(script.asked) == 1
+
+
+def test_an_error_within_a_stream_is_raised() -> None:
+    problem = json.dumps({"code": "log-not-found", "detail": "it is gone", "status": 404})
+    script = Script(stream(line("one", 4), f"event: error\ndata: {problem}\n\n"))
+    got: list[str] = []
+    with pytest.raises(ApiError) as caught:
+        got.extend(one.text for one in client(script).logs("w"))
+    assert caught.value.code == "log-not-found"
+
+
+@pytest.mark.anyio
+async def test_events_go_on_behind_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once(_: float) -> None:
+        pass
+
+    monkeypatch.setattr("asyncio.sleep", at_once)
+
+    def event(seq: int) -> str:
+        data = {
+            "seq": seq, "kind": "queued", "at": 1.0, "message": "", "workload_id": None, "attempt_id": None,
+            "owner": None, "state": None,
+        }  # fmt: skip
+        return f"id: {seq}\nevent: queued\ndata: {json.dumps(data)}\n\n"
+
+    script = Script(stream(event(8)), gateway, stream(), stream(event(9)), refused)
+    seen = []
+    async with AsyncClient("http://c", "t", http=httpx2.MockTransport(script), patience_s=1) as commonage:
+        events = commonage.events(after=7)
+        seen = [(await anext(events)).seq, (await anext(events)).seq]
+        await events.aclose()
+    assert seen == [8, 9]
+    assert [request.headers["last-event-id"] for request in script.asked] == ["7", "8", "8", "8"]
+    assert script.asked[0].headers["authorization"] == "Bearer t"
+
+
+def test_patience_doubles_up_to_two_seconds_and_begins_anew() -> None:
+    patience, error = Patience(6.0), Unreachable("x")
+    assert [patience.pause_after(error) for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    with pytest.raises(Unreachable):
+        patience.pause_after(error)
+    patience.reset()
+    assert patience.pause_after(error) == 0.1
