@@ -54,7 +54,7 @@ class Exposition:
 
     async def render(self, accept: str = "") -> tuple[bytes, str]:
         """The text and its content type, for a scraper that accepts `accept`."""
-        families = [*collect(self._control, await self._count_ended())]
+        families = [*await collect(self._control, await self._count_ended())]
         if self._meter is not None:
             families += self._meter.collect()
         encode, content_type = choose_encoder(accept)
