@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -33,7 +34,7 @@ c.JupyterHub.authenticator_class = "dummy"
 c.Authenticator.allow_all = True
 c.JupyterHub.spawner_class = "simple"
 c.SimpleLocalProcessSpawner.home_dir_template = "{folder}/homes/{{username}}"
-c.Spawner.cmd = ["{python}", "-m", "jupyterhub.singleuser"]
+c.Spawner.cmd = ["{python}", "-m", "jupyterhub.singleuser", "--allow-root"]
 c.Spawner.http_timeout = 300
 c.Spawner.start_timeout = 300
 c.JupyterHub.concurrent_spawn_limit = 100
@@ -79,7 +80,7 @@ def _figures(size: int, ours: Sequence[float], theirs: Sequence[float] | None) -
 
 def _environment(url: str, token: str, folder: Path) -> Path:
     """Have the notebook environment made by a job that runs in it; its interpreter."""
-    argv = [sys.executable, "-m", "commonage", "--url", url, "--token", token, "run", "--no-files"]
+    argv = [sys.executable, "-m", "commonage", "run", "--url", url, "--token", token, "--no-files"]
     argv += ["--env", "notebook", "--", "python", "-c", "import sys; print('python=' + sys.executable)"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
     found = [line.partition("=")[2] for line in done.stdout.splitlines() if line.startswith("python=")]
@@ -98,7 +99,10 @@ def _peer(folder: Path, python: Path) -> Iterator[Hub]:
     config.write_text(PEER_CONFIG.format(**names, token=PEER_TOKEN))
     with (folder / "peer.log").open("wb") as log:
         argv = [sys.executable, "-m", "jupyterhub", "-f", str(config)]
-        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True)
+        programs = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # traefik is there
+        process = subprocess.Popen(
+            argv, stdout=log, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True, env=programs
+        )
         try:
             _await_running(folder / "peer.log", process)
             yield Hub(f"http://127.0.0.1:{port}/hub/api", PEER_TOKEN, {})
