@@ -18,6 +18,7 @@ from threading import Thread
 from typing import Any
 
 import httpx2
+import pytest
 import uvicorn
 
 from commonage.api.app import create_app, end_streams
@@ -34,6 +35,8 @@ from commonage.gpus.none import NoDevices
 from commonage.ports.metrics import Point, Sample
 from commonage.ports.store import Store
 from commonage.store.bundle_files import BundleFiles
+from commonage.store.sql_store import SqlStore
+from commonage.store.upgrade import upgrade
 from commonage.testing import factories
 from commonage.testing.fake_engine import FakeEngine
 from commonage.testing.memory_store import MemoryStore
@@ -164,6 +167,18 @@ def make_control(
     )
     settings = ControlSettings(prices=Prices(gpu_gib_h=0.5, cpu_h=0.1, currency="EUR"), session_appears_within_s=0.2)
     return Control(world, settings), engine
+
+
+async def make_store(kind: str, folder: Path, request: pytest.FixtureRequest) -> Store:
+    """A fresh store: `memory`, `sqlite` or `postgresql` (which needs the machinery of that name)."""
+    if kind == "memory":
+        return MemoryStore()
+    url = request.getfixturevalue("postgres_url") if kind == "postgresql" else f"sqlite+aiosqlite:///{folder}/api.db"
+    await upgrade(url)
+    return SqlStore(url)
+
+
+STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql")))
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The API over control, with a store in memory and the fake engine: what a client can do, and what it may see."""
+"""The API over control, on every store, with the fake engine: what a client can do, and what it may see."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.integration.api_world import SPAWNER, Api, serving
+from tests.integration.api_world import SPAWNER, STORES, Api, make_store, serving
 
 from commonage.domain.principals import Scope
 from commonage.testing.behaviour import Behaviour
@@ -18,9 +18,9 @@ from commonage.testing.behaviour import Behaviour
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(tmp_path) as api:
+@pytest.fixture(params=STORES)
+async def api(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
+    async with serving(tmp_path, await make_store(request.param, tmp_path, request)) as api:
         yield api
 
 
@@ -170,9 +170,7 @@ async def test_what_is_anothers_does_not_exist(api: Api, ann: httpx2.AsyncClient
         assert len((await root.get("/workloads", params={"owner": "ann"})).json()["items"]) == 1
 
 
-async def test_a_session_goes_through_the_hub_and_only_the_hub_learns_where_it_is(
-    api: Api, ann: httpx2.AsyncClient
-) -> None:
+async def test_a_session_goes_through_the_hub_which_alone_learns_where_it_is(api: Api, ann: httpx2.AsyncClient) -> None:
     api.engine.default = Behaviour(lasts_s=None)
     made = await submitted(ann, kind="session", command=[], name="lab", key="s1")
     assert (made["kind"], made["owner"], made["key"]) == ("session", "ann", "s1")
