@@ -94,7 +94,7 @@ class Control:
         async with asyncio.TaskGroup() as loops:
             loops.create_task(self.ledger.run(), name="ledger")
             # Machines first: planning without them would call every request unplaceable for a moment.
-            await self.fleet.tick()
+            await self.fleet.look()
             for engine in self._engines.values():
                 loops.create_task(self.reconcile.watch(engine), name=f"watch {engine.site}")
             loops.create_task(self.reconcile.run(), name="reconcile")

@@ -111,13 +111,17 @@ class Fleet:
     # --- loop -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take in reports until cancelled."""
+        """Take in reports until cancelled. The first look is the caller's."""
         while True:
-            try:
-                await self.tick()
-            except CommonageError as error:
-                log.warning("what the machines reported is not written, the next report will be: %s", error)
             await self._clock.sleep(self._settings.sample_every_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """One tick; what cannot be written now is written with the next report."""
+        try:
+            await self.tick()
+        except CommonageError as error:
+            log.warning("what the machines reported is not written yet: %s", error)
 
     async def tick(self) -> None:
         """Ask every engine once; write what changed."""

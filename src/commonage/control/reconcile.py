@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from commonage.control.board import Board
@@ -49,11 +50,11 @@ class Reconcile:
     def effect(self, workload_id: str, effect: Effect) -> None:
         """Carry out an effect of the ledger; returns at once."""
         if isinstance(effect, StartRun):
-            self._do(effect.attempt_id, self._start(workload_id, effect.attempt_id))
+            self._do(effect.attempt_id, lambda: self._start(workload_id, effect.attempt_id))
         elif isinstance(effect, StopRun):
-            self._do(effect.attempt_id, self._stop(workload_id, effect.attempt_id, effect.grace_s))
+            self._do(effect.attempt_id, lambda: self._stop(workload_id, effect.attempt_id, effect.grace_s))
 
-    def _do(self, attempt_id: str, work: Coroutine[Any, Any, None]) -> None:
+    def _do(self, attempt_id: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do one thing about an attempt after what is being done about it already."""
         before = self._busy.get(attempt_id)
         task = asyncio.create_task(_after(before, work), name=f"attempt {attempt_id}")
@@ -121,7 +122,7 @@ class Reconcile:
     def _forget(self, engine: Engine, attempt_id: str, done: asyncio.Future[Workload | None]) -> None:
         """Once an end is written the engine need not remember it."""
         if not done.cancelled() and done.exception() is None:
-            self._do(attempt_id, engine.forget(attempt_id))
+            self._do(attempt_id, lambda: engine.forget(attempt_id))
 
     # --- sweep ----------------------------------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class Reconcile:
             if attempt_id not in seen:
                 self._unseen(attempt_id, workload)
             elif workload.stop is not None and seen[attempt_id].seen is not Seen.ENDED:
-                self._do(attempt_id, self._stop(workload.id, attempt_id, workload.spec.grace_s))
+                self._do(attempt_id, partial(self._stop, workload.id, attempt_id, workload.spec.grace_s))
 
     def _leased(self, engine: Engine) -> dict[str, Workload]:
         return {
@@ -169,10 +170,10 @@ class Reconcile:
         if sighting.attempt_id in self._busy or _wishes(workload, sighting.attempt_id):
             return  # it was leased after the leases were read
         if sighting.seen is Seen.ENDED:
-            self._do(sighting.attempt_id, engine.forget(sighting.attempt_id))
+            self._do(sighting.attempt_id, lambda: engine.forget(sighting.attempt_id))
         else:
             log.warning("attempt %s runs on %s without a lease: ending it", sighting.attempt_id, engine.site)
-            self._do(sighting.attempt_id, engine.stop(sighting.attempt_id, 0))
+            self._do(sighting.attempt_id, lambda: engine.stop(sighting.attempt_id, 0))
 
     def _unseen(self, attempt_id: str, workload: Workload) -> None:
         """A lease whose run nobody sees: start it if it may never have begun, give it up if it stays unseen."""
@@ -180,7 +181,7 @@ class Reconcile:
         begins = workload.state is State.STARTING
         if workload.stop is None and missed < (START_TRIES if begins else RUN_MISSES):
             if begins:
-                self._do(attempt_id, self._start(workload.id, attempt_id))
+                self._do(attempt_id, lambda: self._start(workload.id, attempt_id))
             return
         words = "it was started again and again and never seen" if begins else "it is gone, and nobody saw how it ended"
         self._ledger.note(workload.id, Vanished(attempt_id, words))
@@ -209,7 +210,7 @@ def _wishes(workload: Workload | None, attempt_id: str) -> bool:
     )
 
 
-async def _after(before: asyncio.Task[None] | None, work: Coroutine[Any, Any, None]) -> None:
+async def _after(before: asyncio.Task[None] | None, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     if before is not None:
         await asyncio.wait([before])
-    await work
+    await work()
