@@ -92,7 +92,7 @@ def workload(found: Workload, standing: Standing, *, internal: bool = False) -> 
         url=_address(found),
         bundle=spec.bundle,
         key=spec.key,
-        internal_url=attempt.url if internal and attempt else None,
+        internal_url=attempt.url if attempt and (internal or spec.kind is Kind.SERVICE) else None,
     )
 
 

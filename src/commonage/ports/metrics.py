@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One figure: `metric` of `subject` at `at`. Subjects: `attempt:ID`, `node:SITE/NAME`, `device:UUID`, `platform`.
+    """One figure: `metric` of `subject` at `at`. Subjects: `attempt:ID`, `node:NAME`, `device:UUID`, `platform`.
 
     Metrics carry their unit: `cpu_cores`, `memory_mib`, `gpu_memory_mib`, `gpu_utilisation` (0..1), `power_w`,
     `queue_length`, `running`.

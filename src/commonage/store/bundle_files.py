@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import IO
 
 from commonage.domain.errors import InvalidInput, NotFound, TooLarge, Unavailable
 
@@ -34,12 +36,10 @@ class BundleFiles:
                         )
                     head = head or chunk[:2]
                     digest.update(chunk)
-                    coming.write(chunk)
+                    await asyncio.to_thread(coming.write, chunk)
                 if head != _GZIP:
                     raise InvalidInput("what was sent is no tar.gz archive", field="bundle", code="invalid-bundle")
-                coming.flush()
-                os.fsync(coming.fileno())
-                os.replace(coming.name, self._folder / f"{digest.hexdigest()}.tar.gz")
+                await asyncio.to_thread(self._keep, coming, digest.hexdigest())
             except OSError as error:
                 Path(coming.name).unlink(missing_ok=True)
                 raise Unavailable(
@@ -49,6 +49,11 @@ class BundleFiles:
                 Path(coming.name).unlink(missing_ok=True)
                 raise
         return digest.hexdigest(), size
+
+    def _keep(self, coming: IO[bytes], digest: str) -> None:
+        coming.flush()
+        os.fsync(coming.fileno())
+        os.replace(coming.name, self._folder / f"{digest}.tar.gz")
 
     def path(self, digest: str) -> Path:
         """Where the archive lies; see the port."""

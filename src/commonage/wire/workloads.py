@@ -154,7 +154,7 @@ class WorkloadOut(BaseModel):
     url: str | None
     bundle: str | None
     key: str | None
-    internal_url: str | None = Field(None, description="Where it answers on the site's network; for the hub only.")
+    internal_url: str | None = Field(None, description="Where a service answers on its site's network.")
 
 
 class SubmitOut(BaseModel):
