@@ -1,0 +1,278 @@
+"""The one writer: few commits for many, the right answer to each, and a store that fails in every way it may."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from commonage.control.board import Board
+from commonage.control.feed import Feed
+from commonage.control.ledger import Ledger
+from commonage.domain.errors import CommonageError, Conflict, StaleVersion, Unavailable
+from commonage.domain.events import Event
+from commonage.domain.lifecycle import Leased, StartRun, StopAsked
+from commonage.domain.workloads import State, StopWish
+from commonage.ports.store import Batch
+from commonage.testing import factories
+from commonage.testing.fake_clock import FakeClock, settle
+from commonage.testing.memory_store import MemoryStore
+
+pytestmark = pytest.mark.anyio
+
+
+class Slow(MemoryStore):
+    """Commits wait while `held`; `after` is raised once something was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+        self.go.set()
+        self.after: CommonageError | None = None
+
+    async def commit(self, batch: Batch) -> None:
+        await self.go.wait()
+        await super().commit(batch)
+        if self.after is not None:
+            raise self.after
+
+
+class Desk:
+    """A ledger with everything around it."""
+
+    def __init__(self) -> None:
+        self.store, self.clock, self.board, self.feed = Slow(), FakeClock(), Board(), Feed()
+        self.ledger = Ledger(self.store, self.board, self.feed, self.clock)
+        self.effects: list[object] = []
+        self.ledger.on_effect = lambda _workload, effect: self.effects.append(effect)
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[Desk]:
+    desk = Desk()
+    await desk.store.open()
+    await desk.ledger.open()
+    running = asyncio.create_task(desk.ledger.run())
+    yield desk
+    running.cancel()
+    await asyncio.wait([running])
+
+
+def wish() -> StopAsked:
+    return StopAsked(StopWish("ann", factories.NOW, reason="enough"))
+
+
+async def test_many_that_come_at_once_share_few_commits() -> None:
+    async with opened() as desk:
+        many = [factories.workload() for _ in range(500)]
+        await asyncio.gather(*(desk.ledger.insert([one]) for one in many))
+        assert desk.store.commits <= 2
+        assert [one.id for one in desk.board] == [one.id for one in many]
+        await asyncio.gather(*(desk.ledger.happen(one.id, wish()) for one in many))
+        assert desk.store.commits <= 4
+        assert len(desk.board) == 0
+        assert [event.seq for event in desk.store.shelf.events] == list(range(1, 1001))
+
+
+async def test_several_happenings_to_one_workload_are_one_write() -> None:
+    async with opened() as desk:
+        one = factories.workload()
+        await desk.ledger.insert([one])
+        lease = factories.lease(f"{one.id}-1")
+        leased = desk.ledger.note(one.id, Leased(lease))
+        stopped = await desk.ledger.happen(one.id, wish())
+        assert stopped is not None
+        assert (stopped.version, stopped.state, await leased) == (2, State.STARTING, stopped)
+        assert isinstance(desk.effects[0], StartRun)
+        assert desk.store.shelf.workloads[one.id] == stopped == desk.board.get(one.id)
+
+
+async def test_what_is_inserted_and_changed_in_one_batch_is_one_row() -> None:
+    async with opened() as desk:
+        one = factories.workload()
+        inserted = asyncio.ensure_future(desk.ledger.insert([one]))
+        await asyncio.sleep(0)
+        stopped = await desk.ledger.happen(one.id, wish())
+        await inserted
+        assert stopped is not None
+        assert (stopped.state, stopped.version) == (State.STOPPED, 1)
+        assert desk.board.get(one.id) is None
+
+
+async def test_what_means_nothing_writes_nothing() -> None:
+    async with opened() as desk:
+        one = factories.workload()
+        await desk.ledger.insert([one])
+        commits = desk.store.commits
+        assert await desk.ledger.happen(one.id, Leased(factories.lease("other-1"))) == one
+        assert await desk.ledger.happen("nobody", wish()) is None
+        assert desk.store.commits == commits
+
+
+async def test_nothing_is_seen_before_it_is_durable() -> None:
+    async with opened() as desk:
+        desk.store.go.clear()
+        one = factories.workload()
+        with desk.feed.listen() as events:
+            inserting = asyncio.ensure_future(desk.ledger.insert([one]))
+            await settle()
+            assert desk.board.get(one.id) is None
+            assert not inserting.done()
+            desk.store.go.set()
+            await inserting
+            assert (await anext(events)).workload_id == one.id
+
+
+async def test_one_key_taken_among_many_harms_only_its_own() -> None:
+    async with opened() as desk:
+        await desk.ledger.insert([factories.workload(key="mine")])
+        commits = desk.store.commits
+        asks = [factories.workload(key="mine" if number == 25 else None) for number in range(50)]
+        answers = await asyncio.gather(*(desk.ledger.insert([one]) for one in asks), return_exceptions=True)
+        assert [type(one) for one in answers if one is not None] == [Conflict]
+        assert isinstance(answers[25], Conflict)
+        assert len(desk.board) == 50
+        assert desk.store.commits <= commits + 3
+
+
+async def test_one_key_twice_at_once_is_inserted_once() -> None:
+    async with opened() as desk:
+        asks = [factories.workload(key="mine"), factories.workload(), factories.workload(key="mine")]
+        answers = await asyncio.gather(*(desk.ledger.insert([one]) for one in asks), return_exceptions=True)
+        assert [type(one) for one in answers] == [type(None), type(None), Conflict]
+
+
+async def test_while_the_store_is_away_askers_are_told_and_happenings_kept() -> None:
+    async with opened() as desk:
+        one = factories.workload()
+        await desk.ledger.insert([one])
+        desk.store.trouble = Unavailable("the database is away")
+        stopping = desk.ledger.note(one.id, wish())
+        await desk.clock.advance(0.5)
+        assert desk.ledger.stuck
+        asking = asyncio.ensure_future(desk.ledger.insert([factories.workload()]))
+        await desk.clock.advance(5)
+        with pytest.raises(Unavailable, match="the database is away"):
+            await asking
+        assert not stopping.done()
+        desk.store.trouble = None
+        await desk.clock.advance(2)
+        assert not desk.ledger.stuck
+        assert (await stopping).state is State.STOPPED  # type: ignore[union-attr]
+        assert len(desk.store.shelf.workloads) == 1
+        await desk.ledger.insert([factories.workload()])
+
+
+async def test_an_outage_of_hours_does_not_end_it() -> None:
+    async with opened() as desk:
+        one = factories.workload()
+        await desk.ledger.insert([one])
+        desk.store.trouble = Unavailable("the database is away")
+        stopping = desk.ledger.note(one.id, wish())
+        for _ in range(1500):
+            await desk.clock.advance(1)
+        desk.store.trouble = None
+        await desk.clock.advance(2)
+        assert stopping.done()
+
+
+async def test_what_was_written_though_the_answer_was_lost_counts() -> None:
+    async with opened() as desk:
+        desk.store.after = Unavailable("the connection broke")
+        one = factories.workload()
+        inserting = asyncio.ensure_future(desk.ledger.insert([one]))
+        await settle()
+        desk.store.after = None
+        await desk.clock.advance(2)
+        with pytest.raises(Unavailable):
+            await inserting  # nobody could know then
+        assert desk.board.get(one.id) == one, "but it is there, and so it runs"
+        desk.store.after = Unavailable("the connection broke")
+        leased = desk.ledger.note(one.id, Leased(factories.lease(f"{one.id}-1")))
+        await settle()
+        desk.store.after = None
+        await desk.clock.advance(2)
+        assert (await leased).version == 2  # type: ignore[union-attr]
+        assert desk.effects == [StartRun(f"{one.id}-1")]
+        assert len(desk.store.shelf.events) == 2
+
+
+async def test_a_second_server_on_the_database_ends_this_one_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    await desk.store.open()
+    one = factories.workload()
+    await desk.store.commit(Batch(inserts=[one]))
+    await desk.ledger.open()
+    await desk.store.commit(Batch(updates=[factories.changed(one, reason="somebody else wrote")]))
+    running = asyncio.create_task(desk.ledger.run())
+    with pytest.raises(Unavailable):
+        await desk.ledger.happen(one.id, wish())
+    with pytest.raises(StaleVersion):
+        await running
+    assert "another server wrote to this database" in caplog.text
+    with pytest.raises(Unavailable, match="is stopping"):
+        await desk.ledger.insert([factories.workload()])
+
+
+async def test_a_commit_that_was_begun_is_seen_through_and_the_rest_is_told() -> None:
+    desk = Desk()
+    await desk.store.open()
+    await desk.ledger.open()
+    running = asyncio.create_task(desk.ledger.run())
+    desk.store.go.clear()
+    first, second = factories.workload(), factories.workload()
+    begun = asyncio.ensure_future(desk.ledger.insert([first]))
+    await settle()
+    waits = asyncio.ensure_future(desk.ledger.insert([second]))
+    await settle()
+    running.cancel()
+    await settle()
+    assert not running.done()
+    desk.store.go.set()
+    await asyncio.wait([running])
+    await begun
+    with pytest.raises(Unavailable, match="the server is stopping; ask again in a moment"):
+        await waits
+    assert list(desk.store.shelf.workloads) == [first.id]
+
+
+async def test_it_ends_also_while_the_store_is_away() -> None:
+    desk = Desk()
+    await desk.store.open()
+    await desk.ledger.open()
+    running = asyncio.create_task(desk.ledger.run())
+    one = factories.workload()
+    await desk.ledger.insert([one])
+    desk.store.trouble = Unavailable("the database is away")
+    stopping = asyncio.ensure_future(desk.ledger.happen(one.id, wish()))
+    await settle()
+    running.cancel()
+    await asyncio.wait([running], timeout=5)
+    assert running.cancelled()
+    with pytest.raises(Unavailable):
+        await stopping
+
+
+async def test_bare_events_and_nodes_are_written() -> None:
+    async with opened() as desk:
+        node = factories.node()
+        await desk.ledger.write(events=[factories.event()], nodes=[node])
+        assert desk.store.shelf.nodes == {(node.site, node.name): node}
+        assert [event.seq for event in desk.store.shelf.events] == [1]
+
+
+async def test_a_reader_that_falls_behind_is_cut_off() -> None:
+    feed = Feed()
+    with feed.listen() as events:
+        feed.publish([factories.event(seq) for seq in range(1, 6001)])
+        feed.publish([factories.event(7000)])
+        seen = [event.seq async for event in events]
+    assert seen == list(range(1, 5001))
+
+
+async def test_readers_end_when_the_feed_closes() -> None:
+    feed = Feed()
+    with feed.listen() as events:
+        feed.close()
+        got: list[Event] = [event async for event in events]
+    assert got == []

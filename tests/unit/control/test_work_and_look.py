@@ -1,0 +1,441 @@
+"""What users may ask and see: admission, keys, arrays, the dry run, sessions through the hub, events, permissions."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.unit.control.world import ANN, BOB, ROOT, SPAWNER, USER, Site, job
+
+from commonage.control.control import Control
+from commonage.control.submission import Submission
+from commonage.domain.errors import (
+    CommonageError,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+    Unplaceable,
+)
+from commonage.domain.events import EventKind
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.requests import parse_gpus
+from commonage.domain.workloads import Condition, Dependency, Kind, State, Workload
+from commonage.ports.store import Filter
+from commonage.testing import factories
+from commonage.testing.behaviour import Behaviour
+
+pytestmark = pytest.mark.anyio
+
+
+async def submit(control: Control, ask: Submission | None = None, who: Principal = ANN) -> Workload:
+    return (await control.work.submit(who, ask or job())).workloads[0]
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "code", "words"),
+    [
+        (job(environment="nowhere"), InvalidInput, "unknown-environment",
+         "there is no environment 'nowhere'; for a job there are: base"),
+        (job(environment="notebook"), InvalidInput, "unknown-environment",
+         "jobs cannot run in 'notebook'; for a job there are: base"),
+        (job(environment="x" * 300), InvalidInput, "unknown-environment", "..."),
+        (job(gpu=parse_gpus("H100:1")), Unplaceable, "unplaceable", "no GPU here is a 'H100'; there are: A30"),
+        (job(gpu=parse_gpus("30GiB")), Unplaceable, "unplaceable", "the largest card has 24 GiB"),
+        (job(gpu=parse_gpus("2")), Unplaceable, "unplaceable", "no machine has more than 1; ask for 1 or fewer"),
+        (job(cpus_milli=9000), Unplaceable, "unplaceable", "8 of 8 CPUs are free on"),
+        (job(name="n" * 300), InvalidInput, "invalid-name", "the name has 300 characters; 128 are allowed"),
+        (Submission(Kind.JOB), InvalidInput, "invalid-command", "a job needs a command to run"),
+        (job(" "), InvalidInput, "invalid-command", "the command starts with nothing"),
+        (job("x" * 200_000), InvalidInput, "too-large", "longer than 128 KiB"),
+        (job(priority=1), Forbidden, "not-admin", "only admins may raise a priority above 0"),
+        (job(owner="bob"), Forbidden, "not-admin", "only admins may submit for somebody else"),
+        (job(tenant="physics"), Forbidden, "not-a-member", "ann is no member of 'physics'"),
+        (job(array_size=10_001), InvalidInput, "invalid-array", "an array of 10001 was asked for; 1 to 10000"),
+        (job(array_size=-1), InvalidInput, "invalid-array", "an array of -1"),
+        (Submission(Kind.SERVICE, ("x",), array_size=2), InvalidInput, "invalid-array", "only jobs come as arrays"),
+        (job(bundle="gone"), NotFound, "bundle-not-found", "there is no bundle gone"),
+        (job(depends_on=(Dependency("nobody"),)), InvalidInput, "unknown-dependency",
+         "it should wait for 'nobody', which does not exist"),
+    ],
+)  # fmt: skip
+async def test_what_is_not_admitted_and_the_dry_run_says_the_same(
+    ask: Submission, error: type[CommonageError], code: str, words: str
+) -> None:
+    site = Site()
+    async with site.open() as control:
+        for asking in (control.work.submit(ANN, ask), control.work.dry_run(ANN, ask)):
+            with pytest.raises(error) as raised:
+                await asking
+            assert raised.value.problem_code == code
+            assert words in str(raised.value)
+    assert site.all() == []
+
+
+async def test_what_admins_and_members_may_ask() -> None:
+    site = Site()
+    member = Principal("ann", USER, groups=("physics",))
+    async with site.open() as control:
+        assert (await submit(control, job(tenant="physics"), member)).spec.tenant == "physics"
+        for_bob = await submit(control, job(owner="bob", priority=5, tenant="physics"), ROOT)
+        assert (for_bob.spec.owner, for_bob.spec.priority) == ("bob", 5)
+        assert (await submit(control, job(priority=-5))).spec.priority == -5
+
+
+async def test_defaults_and_names() -> None:
+    site = Site(default_cpus_milli=500, default_memory_mib=256)
+    async with site.open() as control:
+        one = await submit(control, job("python", "-c", "print(1)\nprint(2)"))
+        assert (one.spec.request.cpus_milli, one.spec.request.memory_mib) == (500, 256)
+        assert one.spec.name == "python -c 'print(1) print(2)'"
+        assert (one.spec.environment, one.spec.tenant) == ("base", "commons")
+        assert (await submit(control, job("python", "x" * 200))).spec.name == "python " + "x" * 53
+
+
+async def test_too_many_that_live() -> None:
+    site = Site(max_live=10)
+    async with site.open() as control:
+        await control.work.submit(ANN, job(array_size=9))
+        with pytest.raises(Unavailable, match="9 workloads have not ended"):
+            await control.work.submit(ANN, job(array_size=2))
+        await control.work.submit(ANN, job())
+
+
+async def test_a_key_gives_the_same_workload_again() -> None:
+    site = Site()
+    site.default = Behaviour()
+    site.engine.default = Behaviour()
+    async with site.open() as control:
+        first = await control.work.submit(ANN, job(key="k"))
+        again = await control.work.submit(ANN, job(key="k"))
+        await site.clock.advance(5)
+        ended = await control.work.submit(ANN, job(key="k"))
+        assert (first.created, again.created, ended.created) == (True, False, False)
+        assert {one.workloads[0].id for one in (first, again, ended)} == {first.workloads[0].id}
+        assert ended.workloads[0].state is State.SUCCEEDED
+        assert (await control.work.submit(BOB, job(key="k"))).created, "everybody has keys of their own"
+        with pytest.raises(Conflict) as error:
+            await control.work.submit(ANN, job("other", key="k"))
+        assert error.value.problem_code == "key-reused"
+
+
+async def test_a_key_answers_even_when_it_could_not_be_placed_any_more() -> None:
+    site = Site()
+    async with site.open() as control:
+        first = await control.work.submit(ANN, job(key="k", gpu=parse_gpus("1")))
+        site.engine.lose_node("gpu-1")
+        await site.clock.advance(60)
+        again = await control.work.submit(ANN, job(key="k", gpu=parse_gpus("1")))
+        assert again.workloads[0].id == first.workloads[0].id
+
+
+async def test_one_key_many_times_at_once() -> None:
+    site = Site()
+    async with site.open() as control:
+        found = await asyncio.gather(*(control.work.submit(ANN, job(key="k")) for _ in range(20)))
+        assert sum(one.created for one in found) == 1
+        assert len({one.workloads[0].id for one in found}) == 1
+    assert len(site.all()) == 1
+
+
+async def test_an_array_comes_whole_and_again_by_its_key() -> None:
+    site = Site()
+    async with site.open() as control:
+        first = await control.work.submit(ANN, job(array_size=50, key="k"))
+        again = await control.work.submit(ANN, job(array_size=50, key="k"))
+        ids = [one.id for one in first.workloads]
+        assert [one.id for one in again.workloads] == ids == sorted(set(ids))
+        assert [one.array_index for one in first.workloads] == list(range(50))
+        assert {one.spec.array_id for one in first.workloads} == {ids[0]}
+        page = await control.look.workloads(ANN, Filter(array_id=ids[0]), limit=100)
+        assert len(page.items) == 50
+        submitted = [event for event in site.store.shelf.events if event.kind is EventKind.SUBMITTED]
+        assert [event.message for event in submitted] == ["submitted: 50 alike, 1 CPU, 1 GiB of memory"]
+
+
+async def test_ids_rise_over_a_restart_though_the_clock_went_back() -> None:
+    site = Site()
+    async with site.open() as control:
+        first = await submit(control)
+    site.clock._now -= 1000
+    async with site.open() as control:
+        assert (await submit(control)).id > first.id
+
+
+@pytest.mark.parametrize("gpus", [None, "6GiB", "0.5", "1", "12GiB", "20GiB"])
+@pytest.mark.parametrize("taken", [None, "16GiB", "8GiB"])
+async def test_the_dry_run_agrees_with_submit(gpus: str | None, taken: str | None) -> None:
+    site = Site()
+    async with site.open() as control:
+        if taken:
+            await submit(control, job(gpu=parse_gpus(taken)))
+            await site.clock.advance(1)
+        told = await control.work.dry_run(BOB, job(gpu=parse_gpus(gpus)))
+        one = await submit(control, job(gpu=parse_gpus(gpus)), BOB)
+        await site.clock.advance(1)
+        assert told.workload_id is None
+        assert told.startable_now == (site.there(one).state is State.RUNNING)
+        if not told.startable_now:
+            assert (await control.look.explain(BOB, one.id)).lacks == told.lacks
+            if told.fits_now_gpus:
+                smaller = await submit(control, job(gpu=parse_gpus(told.fits_now_gpus)), BOB)
+                await site.clock.advance(1)
+                assert site.there(smaller).state is State.RUNNING
+
+
+async def test_the_dry_run_of_one_that_waits_for_others() -> None:
+    site = Site()
+    async with site.open() as control:
+        first = await submit(control)
+        told = await control.work.dry_run(ANN, job(depends_on=(Dependency(first.id),)))
+        assert told.summary == f"held: waits for {first.id} (true), which is queued"
+        assert not told.startable_now
+
+
+async def test_nobody_learns_of_others_work_by_depending_on_it() -> None:
+    site = Site()
+    async with site.open() as control:
+        anns = await submit(control)
+        with pytest.raises(InvalidInput, match="which does not exist"):
+            await submit(control, job(depends_on=(Dependency(anns.id, Condition.AFTER_ANY),)), BOB)
+        assert (await submit(control, job(depends_on=(Dependency(anns.id),)), ROOT)).state is State.HELD
+
+
+async def test_others_work_is_not_there() -> None:
+    site = Site()
+    async with site.open() as control:
+        anns = await submit(control)
+        await site.clock.advance(1)
+        messages = set()
+        for missing in (anns.id, "0000000000000"):
+            asks = [
+                control.look.workload(BOB, missing),
+                control.look.explain(BOB, missing),
+                control.look.attempts(BOB, missing),
+                control.look.events(BOB, workload_id=missing),
+                control.look.workload_usage(BOB, missing),
+                control.look.metrics(BOB, f"attempt:{missing}-1", metrics=["cpu_cores"], since=0, until=1),
+                control.work.stop(BOB, missing),
+                anext(control.look.logs(BOB, missing)),
+                anext(control.look.follow(BOB, workload_id=missing)),
+            ]
+            for ask in asks:
+                with pytest.raises(NotFound) as error:
+                    await ask
+                assert error.value.problem_code == "workload-not-found"
+                messages.add(str(error.value).replace(missing, "ID"))
+        assert messages == {"there is no workload ID"}, "nor does the sentence tell"
+        assert (await control.look.workloads(BOB, Filter(owner="ann"), limit=10)).items == []
+        assert await control.look.counts(BOB, Filter()) == {}
+        assert await control.look.events(BOB) == []
+        assert (await control.look.workload(ROOT, anns.id)).id == anns.id
+        assert len((await control.look.workloads(ROOT, Filter(owner="ann"), limit=10)).items) == 1
+        assert [one.subject for one in await control.look.usage(ROOT, since=0, until=2e9, by="owner")] == ["ann"]
+        assert await control.look.usage(BOB, since=0, until=2e9, by="owner") == []
+
+
+async def test_scopes() -> None:
+    site = Site()
+    reader = Principal("ann", frozenset({Scope.READ}))
+    nobody = Principal("ann", frozenset())
+    async with site.open() as control:
+        one = await submit(control)
+        for ask in (
+            control.work.submit(reader, job()),
+            control.work.dry_run(reader, job()),
+            control.work.stop(reader, one.id),
+        ):
+            with pytest.raises(Forbidden, match="custom:commonage:submit"):
+                await ask
+        with pytest.raises(Forbidden, match="custom:commonage:read"):
+            await control.look.workload(nobody, one.id)
+        with pytest.raises(Forbidden, match="custom:commonage:admin"):
+            await control.fleet.drain(ANN, "gpu-1", True)
+        with pytest.raises(NotFound, match="there is no machine 'gpu-9'; there are: cpu-1, gpu-1"):
+            await control.fleet.drain(ROOT, "gpu-9", True)
+
+
+async def test_a_user_called_hub_is_not_the_hub() -> None:
+    site = Site(session_appears_within_s=0.2)
+    async with site.open() as control:
+        asking = asyncio.ensure_future(control.work.submit(Principal("hub", USER), Submission(Kind.SESSION)))
+        await site.clock.advance(1)
+        with pytest.raises(Unavailable):
+            await asking
+    assert [user for user, _, _ in site.hub.asked] == ["hub"]
+
+
+async def test_a_session_goes_through_the_hub_and_comes_back_from_its_spawner() -> None:
+    site = Site()
+    async with site.open() as control:
+
+        async def spawn(user: str, name: str, options: Mapping[str, Any]) -> None:
+            async def later() -> None:
+                await site.clock.sleep(0.5)
+                ask = Submission(
+                    Kind.SESSION, name=name, owner=user, key=options["key"], gpu=parse_gpus(options["gpus"])
+                )
+                await control.work.submit(SPAWNER, ask)
+
+            site.spawning = asyncio.create_task(later())  # type: ignore[attr-defined]
+
+        site.hub.spawn = spawn
+        ask = Submission(Kind.SESSION, gpu=parse_gpus("6GiB"), time_limit_s=3600, variables=(("A", "1"),))
+        asking = asyncio.ensure_future(control.work.submit(ANN, ask))
+        await site.clock.advance(2)
+        found = (await asking).workloads[0]
+        assert (found.spec.owner, found.spec.kind, found.spec.name) == ("ann", Kind.SESSION, "")
+        user, name, options = site.hub.asked[0]
+        assert (user, name) == ("ann", "")
+        assert options.items() >= {
+            "environment": "notebook", "cpus": "1", "memory": "1024MiB", "gpus": "6144MiB", "time": "3600s",
+            "variables": {"A": "1"}, "priority": 0, "tenant": "commons",
+        }.items()  # fmt: skip
+        assert site.there(found).state is State.RUNNING
+
+
+async def test_who_stopped_it() -> None:
+    site = Site()
+    async with site.open() as control:
+        for who, words in ((ANN, "stopped by ann"), (ROOT, "stopped by root"), (SPAWNER, "stopped by ann")):
+            one = await submit(control, job(depends_on=()))
+            await control.work.stop(who, one.id)
+            await site.clock.advance(1)
+            assert site.there(one).reason == words
+
+
+async def test_standing_and_explanation() -> None:
+    site = Site()
+    async with site.open() as control:
+        holds = await submit(control, job(gpu=parse_gpus("16GiB"), name="train"))
+        await site.clock.advance(1)
+        first, second = [await submit(control, job(gpu=parse_gpus("12GiB")), BOB) for _ in range(2)]
+        assert control.look.standing(first).position == 1
+        await site.clock.advance(1)
+        standing = control.look.standing(second)
+        assert standing.position == 2
+        assert standing.reason == (
+            "second in the queue; it asks for 12 GiB of VRAM, and 8 GiB of 24 GiB are free on card 0 of gpu-1"
+        )
+        told = await control.look.explain(BOB, second.id)
+        assert [one.workload_id for one in told.holders] == [holds.id]
+        assert told.fits_now_gpus == "8192MiB"
+        assert (await control.look.explain(ANN, holds.id)).summary == "running: running on gpu-1"
+        assert control.look.standing(site.there(holds)).reason == "running on gpu-1"
+        assert (control.look.queue_length(), control.look.live_counts()) == (2, {State.RUNNING: 1, State.QUEUED: 2})
+
+
+@pytest.mark.parametrize("behind", [0, 3, 700])
+async def test_following_has_no_gap_and_no_repetition(behind: int) -> None:
+    """Events that were, that come while they are read, and that come afterwards."""
+    site = Site()
+    async with site.open() as control:
+        before = [event.seq for event in site.store.shelf.events if event.owner == "ann"]
+        for _ in range(behind):
+            await submit(control)
+        seen: list[int] = []
+
+        async def follow() -> None:
+            async for event in control.look.follow(ANN, after=0):
+                seen.append(event.seq)
+
+        following = asyncio.create_task(follow())
+        for number in range(200):
+            await submit(control, who=BOB if number % 3 == 0 else ANN)
+        await site.clock.advance(3)
+        expected = [event.seq for event in site.store.shelf.events if event.owner == "ann"]
+        assert before == []
+        assert seen == expected
+        following.cancel()
+
+
+async def test_following_one_workload_from_now_on() -> None:
+    site = Site()
+    async with site.open() as control:
+        one = await submit(control)
+        other = await submit(control)
+        seen = []
+
+        async def follow() -> None:
+            async for event in control.look.follow(ANN, workload_id=one.id):
+                seen.append((event.workload_id, event.kind))
+
+        following = asyncio.create_task(follow())
+        await site.clock.advance(0.001)
+        await control.work.stop(ANN, one.id)
+        await control.work.stop(ANN, other.id)
+        await site.clock.advance(1)
+        assert seen[-1] == (one.id, EventKind.ENDED)
+        assert {workload for workload, _ in seen} == {one.id}
+        following.cancel()
+
+
+async def test_usage_and_metrics() -> None:
+    site = Site()
+    async with site.open() as control:
+        one = await submit(control, job(gpu=parse_gpus("12GiB")))
+        await site.clock.advance(3600)
+        used = await control.look.workload_usage(ANN, one.id)
+        assert used.gpu_gib_h == pytest.approx(12, rel=0.01)
+        waits = await submit(control, job(gpu=parse_gpus("1")))
+        assert (await control.look.workload_usage(ANN, waits.id)).cpu_h == 0
+        with pytest.raises(InvalidInput, match="usage by 'colour' is not known"):
+            await control.look.usage(ANN, since=0, until=1, by="colour")
+        found = await control.look.metrics(ANN, "platform", metrics=["queue_length", "nothing"], since=0, until=2e9)
+        assert list(found) == ["queue_length"]
+
+
+async def test_the_launch_form_and_the_machines() -> None:
+    site = Site()
+    async with site.open() as control:
+        await submit(control, job(gpu=parse_gpus("16GiB"), name="train"))
+        await site.clock.advance(1)
+        options = control.fleet.launch_options(ANN)
+        free = {choice.gpus: (choice.free_now, choice.why_not) for choice in options.gpu_choices}
+        assert free["8GiB"] == (True, "")
+        assert free["12GiB"] == (False, "8 GiB of 24 GiB are free on card 0 of gpu-1")
+        assert free["1"][0] is False
+        assert (options.models, options.max_vram_mib, options.simulated_gpus) == (("A30",), 24 * 1024, True)
+        cpu, gpu = control.fleet.nodes()
+        assert (cpu.node.name, gpu.node.name, gpu.workloads) == ("cpu-1", "gpu-1", 1)
+        card = gpu.devices[0]
+        assert (card.free_mib, card.free_compute_milli) == (8 * 1024, 334)
+        assert [(one.name, one.owner, one.holds, one.memory_mib) for one in card.holders] == [
+            ("train", "ann", "16 GiB of VRAM", 16 * 1024)
+        ]
+        assert {view.environment.name: str(view.status.state) for view in control.fleet.environments()} == {
+            "base": "absent", "notebook": "absent",
+        }  # fmt: skip
+        await site.clock.advance(6)
+        assert {str(view.status.state) for view in control.fleet.environments()} == {"ready", "absent"}
+        assert control.fleet.capabilities()[0].name == "fake"
+
+
+async def test_reads_of_what_has_ended_come_from_the_store() -> None:
+    site = Site()
+    site.engine.default = Behaviour()
+    async with site.open() as control:
+        one = await submit(control)
+        await site.clock.advance(1)
+        assert control.board.get(one.id) is None
+        assert (await control.look.workload(ANN, one.id)).state is State.SUCCEEDED
+        assert [attempt.number for attempt in await control.look.attempts(ANN, one.id)] == [1]
+        assert (await control.look.explain(ANN, one.id)).summary == "succeeded: ended well, exit code 0"
+        assert control.look.standing(await control.look.workload(ANN, one.id)).position is None
+        kinds = [event.kind for event in await control.look.events(ANN, workload_id=one.id)]
+        assert kinds[-1] is EventKind.ENDED
+
+
+def test_shapes_are_shared_by_equal_requests_only() -> None:
+    from commonage.control import board as room
+
+    board = room.Board()
+    first = board.shape_of(factories.request(1))
+    assert board.shape_of(factories.request(1)) == first
+    limit, room.MOST_SHAPES = room.MOST_SHAPES, 10
+    try:
+        shapes = [board.shape_of(factories.request(number)) for number in range(1, 40)]
+    finally:
+        room.MOST_SHAPES = limit
+    assert len(set(shapes)) == len(shapes)
