@@ -46,6 +46,14 @@ def test_from_the_first_start_to_the_second(here: Served) -> None:
 
     assert sign_in(here.url, "alice", USERS_PASSWORD) == "alice"
 
+    data = ("--data-dir", str(here.data), "--json")
+    findings = json.loads(here.cli("doctor", *data).stdout)
+    assert [finding for finding in findings if finding["verdict"] == "bad"] == []
+    assert {"control plane", "hub", "proxy", "database"} <= {finding["check"] for finding in findings}
+    assert json.loads(here.cli("db", "check", *data).stdout)["differences"] == []
+    assert json.loads(here.cli("config", *data).stdout)[0]["value"] == str(here.data)
+    assert json.loads(here.cli("ps", "--data-dir", str(here.data), "--json").stdout) == []
+
     token = here.token("bob", "--expires", "1d")
     (here.folder / "work").mkdir()
     (here.folder / "work" / "hello.py").write_text("print('hello', open(__file__).read()[:5])")

@@ -10,7 +10,9 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
+import random
 import socket
 import time
 from dataclasses import asdict, dataclass
@@ -18,8 +20,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+log = logging.getLogger(__name__)
+
 LAYOUT_VERSION = 1
 LEAST_FREE_MIB = 200
+_OUR_PORTS = range(15_000, 20_000)
 _FOLDERS = ("logs", "runs", "environments", "workspaces", "bundles")
 
 
@@ -157,9 +162,9 @@ def keep_ports(data: DataDir, wanted: Ports) -> Ports:
     file = data.path / "ports.json"
     kept = _kept_ports(file)
     ports = Ports(
-        wanted.control or kept.control or free_port(),
-        wanted.hub or kept.hub or free_port(),
-        wanted.proxy_api or kept.proxy_api or free_port(),
+        wanted.control or _still_free(kept.control),
+        wanted.hub or _still_free(kept.hub),
+        wanted.proxy_api or _still_free(kept.proxy_api),
     )
     if ports != kept:
         fresh = file.with_suffix(".new")
@@ -169,11 +174,34 @@ def keep_ports(data: DataDir, wanted: Ports) -> Ports:
 
 
 def free_port(bind: str = "127.0.0.1") -> int:
-    """A port that nobody listens on now."""
+    """A port that nobody listens on now, from a range that the kernel gives to nobody's outgoing connections."""
+    first = random.SystemRandom().randrange(len(_OUR_PORTS))
+    for number in range(len(_OUR_PORTS)):
+        port = _OUR_PORTS[(first + number) % len(_OUR_PORTS)]
+        if _is_free(bind, port):
+            return port
+    raise DataDirError(f"no port from {_OUR_PORTS[0]} to {_OUR_PORTS[-1]} is free on {bind}")
+
+
+def _is_free(bind: str, port: int) -> bool:
     family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((bind, 0))
-        return int(probe.getsockname()[1])
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((bind, port))
+            probe.listen()
+        except OSError:
+            return False
+    return True
+
+
+def _still_free(kept: int) -> int:
+    """The port of the last start; another one if somebody has taken it since."""
+    if kept and _is_free("127.0.0.1", kept):
+        return kept
+    if kept:
+        log.warning("port %d of the last start is taken; sessions that run since then may not find the hub", kept)
+    return free_port()
 
 
 def _kept_ports(file: Path) -> Ports:

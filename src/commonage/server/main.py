@@ -111,8 +111,7 @@ class _Server:
                 return INTERRUPTED
             code = await self._wait(opened)
             self._terminal.line("Stopping …")
-            if self._stop_workloads and code == DONE:
-                await self._end_workloads(opened.parts)
+            await self._see_to_workloads(opened.parts, end=self._stop_workloads and code == DONE)
         log.info("stopped")
         self._terminal.line("Stopped.")
         return code
@@ -159,7 +158,8 @@ class _Server:
         url = settings.public_url or plan.proxy_url
         self._terminal.ready(url, settings, self._secrets, first=self._first)
         self._terminal.notes(_notes(opened.parts))
-        self._terminal.line("Ctrl-C stops everything." if sys.stdout.isatty() else "")
+        if sys.stdout.isatty():
+            self._terminal.line("Ctrl-C stops everything.")
         log.info("ready", extra={"url": url, "seconds": f"{time.time() - self._started_at:.1f}"})
         return opened
 
@@ -205,11 +205,19 @@ class _Server:
                 return BROKEN
         return DONE
 
+    async def _see_to_workloads(self, parts: Parts, *, end: bool) -> None:
+        counts = parts.control.look.live_counts()
+        alive = counts.get(State.RUNNING, 0) + counts.get(State.STARTING, 0)
+        workloads = f"{alive} workload{'' if alive == 1 else 's'}"
+        if alive and end:
+            self._terminal.line(f"Waiting for {workloads} to end; another Ctrl-C ends by force.")
+        elif alive:
+            self._terminal.line(f"{workloads} left running; the next start finds them.")
+        if end:
+            await self._end_workloads(parts)
+
     async def _end_workloads(self, parts: Parts) -> None:
         """Have all that runs end: sessions for good, jobs go back to the queue. By force if it takes too long."""
-        counts = parts.control.look.live_counts()
-        if alive := counts.get(State.RUNNING, 0) + counts.get(State.STARTING, 0):
-            self._terminal.line(f"Waiting for {alive} workloads to end; another Ctrl-C ends them by force.")
         standing_down = asyncio.create_task(parts.control.stand_down(_STAND_DOWN_S))
         hurrying = asyncio.create_task(self._hurry.wait())
         await asyncio.wait({standing_down, hurrying}, return_when=asyncio.FIRST_COMPLETED)

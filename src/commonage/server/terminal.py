@@ -27,7 +27,7 @@ class Terminal:
         """Say that a part of the start is done, and how long it took."""
         began = time.monotonic()
         if sys.stdout.isatty():
-            print(f"  {name} …", end="\r", flush=True)
+            print(f"  {name} …", end="\r", flush=True)  # the next line overwrites it
         yield
         self.line(f"  {name:<26} ready after {time.monotonic() - began:.1f} s")
 
