@@ -1,0 +1,152 @@
+"""Loops one by one: what they do when a part they need is away, and what they measure."""
+
+import pytest
+from tests.unit.control.world import ANN, Site, job
+
+from commonage.control.board import Board
+from commonage.control.feed import Feed
+from commonage.control.ledger import Ledger
+from commonage.control.timers import Timers, judge
+from commonage.domain.errors import Unavailable
+from commonage.domain.fleet import NodeState
+from commonage.domain.requests import parse_gpus
+from commonage.domain.workloads import Condition, Dependency, State
+from commonage.ports.devices import DeviceSample, ProcessMemory
+from commonage.testing import factories
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.fake_clock import FakeClock
+from commonage.testing.memory_store import MemoryStore
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_dependent_is_looked_at_again_when_the_store_could_not_answer() -> None:
+    store, board, clock = MemoryStore(), Board(), FakeClock()
+    await store.open()
+    timers = Timers(store, board, Ledger(store, board, Feed(), clock), clock, 60)
+    held = factories.workload(State.HELD, depends_on=(Dependency("gone", Condition.AFTER_ANY),))
+    board.load([held], [])
+    timers.changed(held)
+    store.trouble = Unavailable("the database is away")
+    with pytest.raises(Unavailable):
+        await timers.tick()
+    store.trouble = None
+    await timers.tick()
+    assert timers._ledger.waiting == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "attempts", "after", "ok", "not_ok", "any_"),
+    [
+        (State.HELD, 0, None, None, None, None),
+        (State.QUEUED, 0, None, None, None, None),
+        (State.STARTING, 1, None, None, None, None),
+        (State.RUNNING, 1, True, None, None, None),
+        (State.SUCCEEDED, 1, True, True, False, True),
+        (State.FAILED, 1, True, False, True, True),
+        (State.STOPPED, 0, True, False, True, True),
+        (State.TIMED_OUT, 1, True, False, True, True),
+        (State.LOST, 1, True, False, True, True),
+    ],
+)
+def test_when_a_dependency_is_met(
+    state: State, attempts: int, after: bool | None, ok: bool | None, not_ok: bool | None, any_: bool | None
+) -> None:
+    other = factories.workload(state) if attempts else factories.workload(state, attempt=None)
+    verdicts = {condition: judge(condition, other)[0] for condition in Condition}
+    assert verdicts == {
+        Condition.AFTER_START: after,
+        Condition.AFTER_OK: ok,
+        Condition.AFTER_NOT_OK: not_ok,
+        Condition.AFTER_ANY: any_,
+    }
+
+
+async def test_the_store_away_for_minutes_while_work_runs_and_ends() -> None:
+    site = Site()
+    site.engine.behave(Behaviour(lasts_s=30), name="ends")
+    async with site.open() as control:
+        ends = (await control.work.submit(ANN, job(name="ends"))).workloads[0]
+        limited = (await control.work.submit(ANN, job(name="limited", time_limit_s=40))).workloads[0]
+        await site.clock.advance(1)
+        site.store.trouble = Unavailable("the database is away")
+        await site.clock.advance(20)
+        with pytest.raises(Unavailable):
+            await control.work.submit(ANN, job(key="asks the store first"))
+        await site.clock.advance(100)
+        assert control.ledger.waiting < 100, "loops do not pile up what they said already"
+        assert site.engine.world.runs[f"{ends.id}-1"].forgotten is False
+        site.store.trouble = None
+        await site.clock.advance(10)
+        assert site.there(ends).state is State.SUCCEEDED
+        assert site.there(limited).state is State.TIMED_OUT
+        assert (await control.work.submit(ANN, job())).created
+
+
+async def test_a_machine_that_reports_while_the_store_is_away_is_written_later() -> None:
+    site = Site()
+    async with site.open() as control:
+        site.store.trouble = Unavailable("the database is away")
+        site.engine.add_node(factories.node("new-1", 1).report)
+        await site.clock.advance(20)
+        site.store.trouble = None
+        await site.clock.advance(10)
+        assert control.board.nodes["new-1"].state is NodeState.READY
+        assert ("here", "new-1") in site.store.shelf.nodes
+
+
+async def test_samples_of_attempts_devices_and_machines() -> None:
+    site = Site()
+    site.engine.default = Behaviour(lasts_s=None, holds_mib=300)
+    async with site.open() as control:
+        one = (await control.work.submit(ANN, job(gpu=parse_gpus("6GiB")))).workloads[0]
+        await site.clock.advance(1)
+        attempt = f"{one.id}-1"
+        used = ProcessMemory(None, 5000, attempt_id=attempt)
+        site.devices.measured = [DeviceSample("GPU-gpu-1-0", 5100, 0.5, power_w=100.0, processes=(used,))]
+        site.metrics.samples.clear()
+        await control.sampling.tick()
+        await site.clock.advance(2)
+        await control.sampling.tick()
+        newest = {(sample.subject, sample.metric): sample.value for sample in site.metrics.samples}
+    assert (
+        newest.items()
+        >= {
+            (f"attempt:{attempt}", "memory_mib"): 300,
+            (f"attempt:{attempt}", "gpu_memory_mib"): 5000,
+            (f"attempt:{attempt}", "gpu_utilisation"): 0.5,
+            ("device:GPU-gpu-1-0", "gpu_memory_mib"): 5100,
+            ("device:GPU-gpu-1-0", "power_w"): 100.0,
+            ("node:gpu-1", "leased_cpu_cores"): 1.0,
+            ("node:gpu-1", "leased_memory_mib"): 1024,
+            ("platform", "running"): 1,
+            ("platform", "queue_length"): 0,
+        }.items()
+    )
+    assert newest[f"attempt:{attempt}", "cpu_cores"] == pytest.approx(1.0)
+    assert ("device:GPU-gpu-1-0", "temperature_c") not in newest, "what is not measured is not made up"
+    assert [lease.attempt_id for lease in site.devices.held] == [attempt]
+
+
+async def test_old_samples_are_tidied_every_minute() -> None:
+    site = Site()
+    async with site.open() as control:
+        for _ in range(13):
+            await site.clock.advance(10)
+            await control.sampling.tick()
+    assert len(site.metrics.tidied) == pytest.approx(3, abs=1)
+
+
+def test_positions_in_a_long_queue() -> None:
+    board = Board()
+    queued = [factories.workload(State.QUEUED, priority=number % 3) for number in range(3000)]
+    for one in reversed(queued):
+        board.put(one)
+    expected = sorted(queued, key=lambda one: (-one.spec.priority, one.submitted_at, one.id))
+    for place, one in enumerate(expected, 1):
+        assert board.position(one.id) == place
+    assert board.position("nobody") is None
+    board.put(factories.changed(expected[0], state=State.STOPPED))
+    assert board.position(expected[1].id) == 1
+    assert board.get(expected[0].id) is None
+    assert board.counts() == {State.QUEUED: 2999}
