@@ -39,7 +39,7 @@ def ls(server: Server, as_json: bool) -> None:
     if as_json:
         show.print_json(found)
         return
-    made = show.table("NAME", "TITLE", "FOR", "STATE", "HAS")
+    made = show.table("NAME", "TITLE", "FOR", "STATE", "WHAT")
     for one in found:
         progress = "" if one.progress is None else f" {one.progress:.0%}"
         made.add_row(
@@ -47,7 +47,7 @@ def ls(server: Server, as_json: bool) -> None:
             show.text(one.title),
             ", ".join(one.kinds),
             f"{show.state(one.state)}{progress}{f' [dim]{show.text(one.detail)}[/]' if one.detail else ''}",
-            show.text(_has(one.requirements)),
+            show.text(one.description or _has(one.requirements)),
         )
     show.console().print(made)
 
