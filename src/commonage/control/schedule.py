@@ -15,6 +15,7 @@ from commonage.ports.clock import Clock
 log = logging.getLogger(__name__)
 LONGEST_REST_S = 2.0
 SHORTEST_REST_S = 0.005
+REST_FOR_PLANNING = 2  # seconds of rest for one of planning, in which nothing else is answered
 
 
 class Schedule:
@@ -25,6 +26,7 @@ class Schedule:
         self.paused = False
         self.passed_at = 0.0
         self.pass_s = 0.0
+        self._plan_s = 0.0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -34,8 +36,8 @@ class Schedule:
             began = self._clock.now()
             await self.tick()
             self.pass_s = max(0.0, self._clock.now() - began)
-            # Short rests let arrivals gather, and leave time for answering when passes are long.
-            await self._clock.sleep(max(SHORTEST_REST_S, self.pass_s / 2))
+            # Short rests let arrivals gather, and leave time for answering when planning takes long.
+            await self._clock.sleep(max(SHORTEST_REST_S, REST_FOR_PLANNING * self._plan_s))
             await wait_at_most(LONGEST_REST_S, self._board.changed, self._clock)
 
     async def tick(self) -> int:
@@ -45,6 +47,7 @@ class Schedule:
             return 0
         outcome = plan(self._board.snapshot(now))
         self._board.outcome = outcome
+        self._plan_s = max(0.0, self._clock.now() - now)
         if outcome.starts:
             await asyncio.gather(
                 *(self._ledger.happen(workload_id, Leased(lease)) for workload_id, lease in outcome.starts)

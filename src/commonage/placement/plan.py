@@ -45,6 +45,7 @@ def fill(
     promise: Promise | None = None
     tries = 0
     ceiling = Ceiling.over(rooms.values())
+    lower = False  # something started since the ceiling was taken
     # Equal requests meet equal answers within a pass, as room only shrinks; beside a promise the time limit counts too.
     nowhere: set[int] = set()
     in_the_way: set[tuple[int, int | None]] = set()
@@ -57,6 +58,7 @@ def fill(
             rooms[lease.node].take(lease)
             held.append(held_by(ask, lease, now))
             started.append((ask, lease))
+            lower = True
             if promise is not None:
                 promise.note(ask, lease, now)
             continue
@@ -64,7 +66,8 @@ def fill(
             in_the_way.add((ask.shape, ask.time_limit_s))
             continue
         nowhere.add(ask.shape)
-        ceiling = Ceiling.over(rooms.values()) if started else ceiling
+        if lower:
+            ceiling, lower = Ceiling.over(rooms.values()), False
         if promise is None and tries < MOST_PROMISE_TRIES:
             tries += 1
             promise = promise_for(ask, rooms, held, now)
