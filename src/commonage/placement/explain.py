@@ -128,11 +128,11 @@ def _lacks(outcome: Plan, ask: Ask, now: float) -> tuple[str, ...]:
     return tuple(f"it asks for {asked}, and {why or _kept(room, ask, outcome.promise, now)}" for why, room in found)
 
 
-def _distance(room: Room, request: Request) -> tuple[bool, int, str]:
-    """Sorts machines: those that take work first, of them those with the most to give."""
+def _distance(room: Room, request: Request) -> tuple[bool, bool, int, str]:
+    """Sorts machines: those with such a card first, then those that take work, of them those with the most to give."""
     gpu = request.gpu
     free = room.free_memory_mib if gpu is None else max((card.free_mib for card in room.matching(gpu)), default=-1)
-    return (room.node.state is not NodeState.READY, -free, room.node.name)
+    return (free < 0, room.node.state is not NodeState.READY, -free, room.node.name)
 
 
 def _kept(room: Room, ask: Ask, promise: Promise | None, now: float) -> str:

@@ -185,6 +185,34 @@ async def test_dependencies(condition: Condition, behaviour: Behaviour, expected
     assert site.there(third).state is expected, "what can never be met breaks the whole chain"
 
 
+async def test_what_waits_for_others_or_for_a_pause_goes_on_after_a_restart() -> None:
+    site = Site()
+    site.default = Behaviour(exit_code=1)
+    site.engine = site.new_engine()
+    async with site.open() as control:
+        first = await submit(control, job(retry=RetryPolicy(1, 30.0)))
+        second = await submit(control, job(depends_on=(Dependency(first.id, Condition.AFTER_NOT_OK),)))
+        await site.clock.advance(1)
+        assert [site.there(one).state for one in (first, second)] == [State.HELD, State.HELD]
+    async with site.open():
+        await site.clock.advance(40)
+        assert site.there(first).attempts == 2
+    assert [site.there(one).state for one in (first, second)] == [State.FAILED, State.FAILED]
+
+
+async def test_a_dependency_that_ended_while_nobody_was_there() -> None:
+    site = Site()
+    async with site.open() as control:
+        first = await submit(control)
+        second = await submit(control, job(depends_on=(Dependency(first.id, Condition.AFTER_ANY),)))
+        await site.clock.advance(1)
+    ended = factories.changed(site.there(first), state=State.STOPPED)
+    site.store.shelf.workloads[first.id] = ended
+    async with site.open():
+        await site.clock.advance(1)
+        assert site.there(second).state is State.RUNNING
+
+
 async def test_a_dependency_that_is_met_or_broken_at_submit() -> None:
     site = Site()
     site.engine.default = Behaviour()

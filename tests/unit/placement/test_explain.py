@@ -166,7 +166,7 @@ def test_what_is_free_but_kept() -> None:
     )
 
 
-def test_machines_that_take_no_work_come_last() -> None:
+def test_the_nearest_machine_is_named_first() -> None:
     nodes = [
         factories.node("a", 2, state=NodeState.DRAINING, reason="drained by root"),
         factories.node("b", 1),
@@ -175,8 +175,8 @@ def test_machines_that_take_no_work_come_last() -> None:
     one = ask(1, "2")
     assert explain(Snapshot(NOW, nodes, [], [one]), one).lacks == (
         "it asks for 2 whole GPUs, and 1 of 1 cards on b are wholly free",
-        "it asks for 2 whole GPUs, and c has no GPU that takes work",
         "it asks for 2 whole GPUs, and a is draining (drained by root)",
+        "it asks for 2 whole GPUs, and c has no GPU that takes work",
     )
 
 
