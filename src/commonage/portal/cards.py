@@ -18,6 +18,8 @@ from commonage.portal.templating import percent
 _COLOURS = 6
 _NARROW = 14.0  # per cent of a card below which a segment has no room for words
 
+_FREE_NARROW = 26.0
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -45,6 +47,12 @@ class Card:
     def memory_mib(self) -> int:
         """All of its VRAM."""
         return self.view.device.memory_mib
+
+    @property
+    def free_from(self) -> str | None:
+        """Where the free part begins, in per cent; None if it has no room for words."""
+        free = 100 * self.view.free_mib / self.memory_mib if self.memory_mib else 0
+        return percent(self.memory_mib - self.view.free_mib, self.memory_mib) if free >= _FREE_NARROW else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,11 @@ async def updates(clock: Clock, changes: AsyncIterator[Event], draw: Draw) -> As
     changed = asyncio.Event()
 
     async def listen() -> None:
-        async for _ in changes:
-            changed.set()
+        try:
+            async for _ in changes:
+                changed.set()
+        finally:
+            changed.set()  # the server stops: do not wait for the next round
 
     listener = asyncio.create_task(listen())
     ends_at = clock.now() + STREAM_S

@@ -11,7 +11,8 @@
   const doubling = Array.from({ length: 24 }, (_, power) => 2 ** power); // steps that look round in MiB and GiB
   const hour = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
-  const instants = (_, ats, __, ___, step) => ats.map((at) => (step >= 86400 ? day : hour).format(at * 1000));
+  const second = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+  const instants = (_, ats, __, ___, step) => ats.map((at) => (step >= 86400 ? day : step < 60 ? second : hour).format(at * 1000));
   const kinds = {
     cpu_cores: { text: cores, tick: (value) => String(+value.toFixed(2)), limit: Number(panel.dataset.cpus) },
     memory_mib: { text: memory, tick: memory, steps: doubling, limit: Number(panel.dataset.memory) },
@@ -53,7 +54,7 @@
     if (plot.firstChild) return;
     const text = document.createElement("p");
     text.className = "plot-empty";
-    text.textContent = "No figures yet";
+    text.textContent = "No figures";
     plot.append(text);
   }
 
@@ -61,8 +62,11 @@
     const metric = figure.dataset.metric;
     const plot = figure.querySelector(".plot");
     const kind = kinds[metric];
-    charts.get(metric)?.plot.destroy();
+    charts.get(metric)?.plot?.destroy();
+    charts.set(metric, { figure, data, plot: null });
+    say(metric);
     plot.replaceChildren();
+    if (data[0].length < 2) return empty(figure); // one point has no width
     const uplot = new uPlot(options(kind, plot.clientWidth), data, plot);
     charts.set(metric, { figure, data, plot: uplot });
     uplot.root.addEventListener("mousemove", () => say(metric));
@@ -72,7 +76,7 @@
 
   function say(metric) {
     const { figure, data, plot } = charts.get(metric);
-    const at = plot.cursor.idx ?? data[0].length - 1;
+    const at = plot?.cursor.idx ?? data[0].length - 1;
     const value = data[1][at];
     const limit = kinds[metric].limit;
     const of = limit && metric !== "gpu_utilisation" ? ` of ${kinds[metric].text(limit)}` : "";
@@ -100,8 +104,8 @@
       const more = fresh[figure.dataset.metric];
       const chart = charts.get(figure.dataset.metric);
       if (!more?.[0].length) continue;
-      if (!chart) {
-        draw(figure, more);
+      if (!chart?.plot) {
+        draw(figure, chart ? [chart.data[0].concat(more[0]), chart.data[1].concat(more[1])] : more);
         continue;
       }
       chart.data = [chart.data[0].concat(more[0]), chart.data[1].concat(more[1])];
@@ -120,7 +124,7 @@
   document.addEventListener("theme", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   new ResizeObserver(() => {
-    for (const { plot, figure } of charts.values()) plot.setSize({ width: figure.querySelector(".plot").clientWidth, height: 116 });
+    for (const { plot, figure } of charts.values()) plot?.setSize({ width: figure.querySelector(".plot").clientWidth, height: 116 });
   }).observe(panel);
   series({});
 })();

@@ -1,5 +1,5 @@
 // The log of a workload: lines come in lists on the page's stream and go into blocks of text, so that a hundred thousand
-// lines are a few hundred elements, of which the browser lays out only those in view.
+// lines are a few hundred elements, of which the browser lays out only those in view and the last.
 "use strict";
 
 (() => {
@@ -32,6 +32,7 @@
       // Where the browser skips a block out of view it still knows how high it is.
       block.style.containIntrinsicSize = `auto ${((inBlock + some.length) * 1.55).toFixed(2)}em`;
       inBlock += some.length;
+      block.classList.toggle("is-full", inBlock >= BLOCK);
       at += some.length;
       lines += some.length;
     }

@@ -1,0 +1,149 @@
+"""A real browser for acceptance tests: Debian's Chromium, driven by Playwright, signing in as people do.
+
+A page that breaks our own rules (an error in a script, something the content policy refuses, a request that fails) is
+told by `problems`; a test of a page ends with it being empty.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response, expect, sync_playwright
+from tests.conftest import chromium_path
+
+from commonage.wire.hub import PORTAL_PATH
+
+ARGUMENTS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+PATIENCE_MS = 30_000
+PHONE = (360, 740)
+DESK = (1280, 900)
+
+
+@dataclass
+class Problems:
+    """What went wrong in a page, in the order it did. `allowed` are parts of texts that a test expects."""
+
+    found: list[str] = field(default_factory=list)
+    allowed: tuple[str, ...] = ()
+
+    def listen(self, page: Page) -> None:
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self._add(f"script: {error}"))
+        page.on("response", self._response)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        # What a server refuses is told by the response, with its address.
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self._add(f"console: {message.text}")
+
+    def _response(self, response: Response) -> None:
+        if response.status >= 400 and urlsplit(response.url).path.startswith(PORTAL_PATH):
+            self._add(f"{response.status} {response.url}")
+
+    def _add(self, text: str) -> None:
+        if not any(part in text for part in self.allowed):
+            self.found.append(text)
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser; a test that uses it is marked `needs("chromium")`."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=list(ARGUMENTS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextlib.contextmanager
+def person(
+    browser: Browser, url: str, user: str, password: str, *, size: tuple[int, int] = DESK, dark: bool = False
+) -> Iterator[tuple[Page, Problems]]:
+    """Somebody with a browser of their own, signed in at `url` (the installation's address), on the overview."""
+    context = browser.new_context(
+        base_url=url,
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme="dark" if dark else "light",
+        reduced_motion="reduce",
+    )
+    context.set_default_timeout(PATIENCE_MS)
+    try:
+        page, problems = new_page(context)
+        sign_in(page, user, password)
+        yield page, problems
+    finally:
+        context.close()
+
+
+def new_page(context: BrowserContext) -> tuple[Page, Problems]:
+    """Another page of the same person."""
+    page, problems = context.new_page(), Problems()
+    problems.listen(page)
+    return page, problems
+
+
+def sign_in(page: Page, user: str, password: str) -> None:
+    """From the front door through the hub's form to the portal's overview."""
+    page.goto("/")
+    page.locator("#username_input").fill(user)
+    page.locator("#password_input").fill(password)
+    page.locator("#login_submit").click()
+    page.wait_for_url(f"**{PORTAL_PATH}")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+def sign_out(page: Page) -> None:
+    """By the menu; ends at the hub."""
+    page.locator(".menu summary").click()
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/hub/**")
+
+
+def go(page: Page, path: str) -> None:
+    """A page of the portal by its path below the portal's, live where it is."""
+    page.goto(f"{PORTAL_PATH}{path}")
+    if page.locator(".live").count():
+        await_live(page)
+
+
+def await_live(page: Page) -> None:
+    """Until the page's stream stands, or has told all there is."""
+    expect(page.locator(".live")).to_contain_text("live", timeout=PATIENCE_MS)
+    page.locator(".live.is-on, .live.is-done").wait_for()
+
+
+def launch(page: Page, kind: str, **fields: str) -> str:
+    """Fill the launch form and send it; the workload's id, from the page that follows. `kind`: session or job."""
+    go(page, "launch")
+    page.locator(f"#kind-{kind}").check()
+    for name, value in fields.items():
+        field_ = page.locator(f"#{name}")
+        if name == "environment":
+            field_.select_option(value)
+        else:
+            field_.fill(value)
+    page.locator("#go").click()
+    page.wait_for_url("**/workloads/*", timeout=2 * PATIENCE_MS)
+    return urlsplit(page.url).path.rpartition("/")[2]
+
+
+def await_state(page: Page, label: str, within_s: float = 60) -> None:
+    """Until the workload's page, by itself, shows this state: `Running`, `Succeeded` …"""
+    expect(page.locator("#head .head-state")).to_contain_text(label, timeout=within_s * 1000)
+
+
+def overflow(page: Page) -> list[str]:
+    """What reaches beyond the right edge so that the page scrolls sideways; empty when nothing does."""
+    script = """() => document.documentElement.scrollWidth <= innerWidth ? [] :
+        [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)
+        .slice(0, 8).map(e => `${e.tagName} ${e.className}`)"""
+    return list(page.evaluate(script))

@@ -1,0 +1,90 @@
+"""A portal over control in memory, and people who look at it without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+from tests.fakes.portal import Portal
+
+from commonage.control.submission import Submission
+from commonage.domain.principals import Principal
+from commonage.domain.requests import parse_gpus
+from commonage.domain.workloads import Kind, Workload
+from commonage.testing.fake_clock import FakeClock
+from commonage.wire.hub import CALLBACK_PATH, PORTAL_PATH
+
+from tests.fakes.portal import ADMIN, USER  # isort: skip
+
+
+class Person:
+    """Somebody's browser: keeps cookies, follows no redirect by itself."""
+
+    def __init__(self, portal: Portal) -> None:
+        transport = httpx2.ASGITransport(portal.app)
+        self.client = httpx2.AsyncClient(transport=transport, base_url="http://portal.test")
+
+    async def get(self, path: str, **headers: str) -> httpx2.Response:
+        """A page by its path below the portal's."""
+        return await self.client.get(
+            f"{PORTAL_PATH}{path}", headers={k.replace("_", "-"): v for k, v in headers.items()}
+        )
+
+    async def post(self, path: str, data: dict[str, Any] | None = None, **headers: str) -> httpx2.Response:
+        """A form, with the token that the pages carry unless it has one."""
+        fields = {"csrf": await self.csrf(), **(data or {})}
+        sent = {k.replace("_", "-"): v for k, v in headers.items()}
+        return await self.client.post(f"{PORTAL_PATH}{path}", data=fields, headers=sent)
+
+    async def csrf(self) -> str:
+        page = (await self.get("launch")).text
+        return page.partition('name="csrf" value="')[2].partition('"')[0]
+
+    async def sign_in(self, name: str) -> httpx2.Response:
+        """By the way through the hub; the last answer."""
+        sent_away = await self.get("")
+        state = parse_qs(urlsplit(sent_away.headers["location"]).query)["state"][0]
+        return await self.client.get(CALLBACK_PATH, params={"state": state, "code": f"code-{name}"})
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def portal(clock: FakeClock) -> AsyncIterator[Portal]:
+    async with Portal(clock).running() as running:
+        await clock.advance(6)
+        yield running
+
+
+@pytest.fixture
+async def ann(portal: Portal) -> Person:
+    person = Person(portal)
+    await person.sign_in("ann")
+    return person
+
+
+@pytest.fixture
+async def root(portal: Portal) -> Person:
+    person = Person(portal)
+    await person.sign_in("root")
+    return person
+
+
+@pytest.fixture
+def submit(portal: Portal, clock: FakeClock) -> Callable[..., Any]:
+    """`await submit("ann", name=…, gpus=…)`: a job, planned and started where it fits."""
+
+    async def submitted(owner: str = "ann", gpus: str | None = None, **fields: Any) -> Workload:
+        fields = {"kind": Kind.JOB, "command": ("true",), "gpu": parse_gpus(gpus), "owner": owner, **fields}
+        hub = Principal("hub", ADMIN) if fields["kind"] is Kind.SESSION else Principal(owner, USER)
+        made = await portal.control.work.submit(hub, Submission(**fields))
+        await clock.advance(1)
+        return await portal.control.look.workload(Principal("root", ADMIN), made.workloads[0].id)
+
+    return submitted

@@ -1,0 +1,106 @@
+"""The launch page: what is offered, what would become of it, and that nothing typed is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.fakes.portal import Portal
+from tests.unit.portal.conftest import Person
+
+from commonage.domain.principals import Principal
+from commonage.domain.workloads import Kind
+from commonage.ports.store import Filter
+from commonage.wire.hub import PORTAL_PATH
+from tests.fakes.portal import USER  # isort: skip
+
+pytestmark = pytest.mark.anyio
+ANN = Principal("ann", USER)
+
+
+async def test_shares_on_offer_say_whether_they_are_free(ann: Person, submit: Callable[..., Any]) -> None:
+    await submit("bob", gpus="A100:80GiB")
+    await submit("bob", gpus="RTX 4090:20GiB")
+    await submit("bob", gpus="RTX 4090:20GiB")
+    page = (await ann.get("launch")).text
+    assert "4 GiB of VRAM" in page
+    assert 'class="choice is-busy" data-set="gpus" data-value="16GiB"' in page
+    assert 'class="choice" data-set="gpus" data-value="4GiB"' in page
+
+
+async def test_a_job_is_sent_once_however_often_the_button_is_pressed(portal: Portal, ann: Person) -> None:
+    fields = {"kind": "job", "command": "python x.py", "name": "twice", "key": "portal-1"}
+    first, second = await ann.post("launch", fields), await ann.post("launch", fields)
+    assert first.status_code == second.status_code == 303
+    assert first.headers["location"] == second.headers["location"]
+    found = await portal.control.look.workloads(ANN, Filter(text="twice"), limit=10)
+    assert len(found.items) == 1
+    assert found.items[0].spec.command == ("python", "x.py")
+
+
+async def test_a_session_goes_through_the_hub(portal: Portal, ann: Person) -> None:
+    answer = await ann.post("launch", {"kind": "session", "gpus": "8GiB", "key": "portal-2"})
+    assert answer.status_code == 303
+    workload_id = answer.headers["location"].removeprefix(f"{PORTAL_PATH}workloads/")
+    made = await portal.control.look.workload(ANN, workload_id)
+    assert made.spec.kind is Kind.SESSION
+    assert made.spec.request.gpu is not None
+
+
+async def test_what_was_typed_wrongly_comes_back_with_its_errors(ann: Person) -> None:
+    fields = {"kind": "job", "command": "echo '</textarea>", "cpus": "none", "memory": "4GiB", "name": "kept"}
+    answer = await ann.post("launch", fields)
+    assert answer.status_code == 422
+    assert "cpus &#39;none&#39; is not a number of cores" in answer.text
+    assert 'aria-invalid="true"' in answer.text
+    assert "echo &#39;&lt;/textarea&gt;" in answer.text
+    assert 'value="kept"' in answer.text
+    assert 'value="4GiB"' in answer.text
+
+
+async def test_what_control_refuses_comes_back_too(ann: Person) -> None:
+    answer = await ann.post("launch", {"kind": "job", "command": "x", "gpus": "900GiB", "name": "kept"})
+    assert answer.status_code == 409
+    assert "900 GiB of VRAM" in answer.text
+    assert 'value="kept"' in answer.text
+    answer = await ann.post("launch", {"kind": "job", "command": "x", "environment": "absent"})
+    assert answer.status_code == 422
+    assert "there is no environment" in answer.text
+    answer = await ann.post("launch", {"kind": "job", "command": "x", "name": "n" * 300})
+    assert answer.status_code == 422
+    assert "300 characters" in answer.text
+
+
+async def test_the_dry_run_says_what_would_become_of_it(ann: Person, submit: Callable[..., Any]) -> None:
+    def verdict(text: str) -> str:
+        return text.partition('hx-target="#verdict"')[2]
+
+    answer = await ann.post("launch/dry-run", {"kind": "job", "gpus": "4GiB"}, HX_Request="true")
+    assert "Starts at once" in verdict(answer.text)
+    await submit("bob", gpus="A100:80GiB", time_limit_s=3600)
+    answer = await ann.post("launch/dry-run", {"kind": "job", "gpus": "40GiB"}, HX_Request="true")
+    assert "Would wait" in verdict(answer.text)
+    assert "40 GiB" in verdict(answer.text)
+    assert "What would start now" in verdict(answer.text)
+    answer = await ann.post("launch/dry-run", {"kind": "job", "gpus": "900GiB"}, HX_Request="true")
+    assert "Never, as it stands" in verdict(answer.text)
+    answer = await ann.post("launch/dry-run", {"kind": "job", "time": "soon"}, HX_Request="true")
+    assert "Not yet" in verdict(answer.text)
+    assert "is not a duration" in answer.text.partition('hx-target="#error-time"')[2].partition("</hx-partial>")[0]
+
+
+async def test_a_dry_run_makes_nothing(portal: Portal, ann: Person) -> None:
+    await ann.post("launch/dry-run", {"kind": "job", "command": "x", "key": "portal-3"})
+    assert not (await portal.control.look.workloads(ANN, Filter(), limit=1)).items
+
+
+async def test_run_again_of_anothers_work_is_an_empty_form(ann: Person, submit: Callable[..., Any]) -> None:
+    theirs = await submit("bob", name="secret-plan")
+    page = await ann.get(f"launch?again={theirs.id}")
+    assert page.status_code == 200
+    assert "secret-plan" not in page.text
+    mine = await submit("ann", name="mine", gpus="8GiB")
+    page = await ann.get(f"launch?again={mine.id}&gpus=4GiB")
+    assert 'value="mine"' in page.text
+    assert 'name="gpus" value="4GiB"' in page.text

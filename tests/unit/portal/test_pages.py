@@ -1,0 +1,177 @@
+"""Every page: its headers, no script or style in the page itself, awkward names, empty states, ways out of errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from tests.fakes.portal import Portal
+from tests.unit.portal.conftest import Person
+
+from commonage.domain.workloads import Kind
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.fake_clock import FakeClock
+from commonage.wire.hub import PORTAL_PATH
+
+pytestmark = pytest.mark.anyio
+
+PAGES = ("", "launch", "launch?kind=job", "work", "work?state=waiting", "nodes", "usage", "usage?by=environment")
+LIVE = ("live/overview", "live/work", "live/nodes")
+AWKWARD = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{7*7}}</textarea><hx-partial>&amp;"
+
+
+class Outline(HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.ids: list[str] = []
+        self.inline: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append((tag, found))
+        if "id" in found:
+            self.ids.append(str(found["id"]))
+        if tag == "style" or (tag == "script" and not found.get("src")):
+            self.inline.append(f"<{tag}>")
+        # Event handlers and hx-on are scripts too; js: in an attribute has htmx evaluate it.
+        self.inline += [name for name in found if name == "style" or name.startswith(("on", "hx-on"))]
+        self.inline += [
+            f"{name}={value}" for name, value in found.items() if re.match(r"\s*j(ava)?s(cript)?:", value or "")
+        ]
+
+
+def assert_whole(html: str) -> Outline:
+    outline = Outline(html)
+    assert outline.inline == []
+    assert len(outline.ids) == len(set(outline.ids)), "an id stands twice"
+    for tag, attributes in outline.tags:
+        if tag == "img":
+            assert "alt" in attributes
+        if tag == "script":
+            assert str(attributes["src"]).startswith(f"{PORTAL_PATH}static/")
+    return outline
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_every_page_keeps_the_policy(ann: Person, root: Person, path: str) -> None:
+    for person in (ann, root):
+        answer = await person.get(path)
+        assert answer.status_code == 200
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'self'" in policy
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert_whole(answer.text)
+
+
+@pytest.mark.parametrize("path", ["", "nodes", "launch"])
+async def test_pages_with_simulated_cards_say_so(ann: Person, path: str) -> None:
+    assert "Simulated</span>" in (await ann.get(path)).text
+
+
+async def test_empty_states_show_the_way(ann: Person) -> None:
+    assert "Nothing of yours runs" in (await ann.get("")).text
+    assert "You have not run anything yet" in (await ann.get("work")).text
+    assert "Nothing matches" in (await ann.get("work?text=absent")).text
+    assert "Nothing was held" in (await ann.get("usage")).text
+
+
+async def test_awkward_names_are_text_everywhere(
+    portal: Portal, ann: Person, root: Person, submit: Callable[..., Any], clock: FakeClock
+) -> None:
+    portal.engine.behave(Behaviour(lasts_s=None, prints=(AWKWARD,)), name=AWKWARD)
+    fields: dict[str, Any] = {"variables": (("NAME", AWKWARD),), "secrets": (("KEY", "hidden-value"),)}
+    running = await submit(name=AWKWARD, gpus="4GiB", command=("echo", AWKWARD), **fields)
+    waiting = await submit(name=AWKWARD, gpus="80GiB", command=("sh", "-c", AWKWARD))
+    waiting2 = await submit(name=AWKWARD, gpus="80GiB", time_limit_s=60)
+    await clock.advance(2)
+    paths = ["", "work", "nodes", "usage", f"launch?again={waiting.id}", f"work?text={AWKWARD}"]
+    paths += [f"workloads/{one.id}" for one in (running, waiting, waiting2)]
+    for person in (ann, root):
+        for path in paths:
+            answer = await person.get(path)
+            assert answer.status_code == 200, path
+            outline = assert_whole(answer.text)
+            assert not any(tag in ("hx-partial", "template") for tag, _ in outline.tags)
+            assert "onerror=alert(1)>" not in re.sub(r'="[^"]*"', "", answer.text)
+            assert "hidden-value" not in answer.text
+            assert "49" not in re.findall(r"alert\(1\)&gt;(\d+)", answer.text)
+
+
+async def test_what_is_not_there_is_a_page_with_a_way_out(ann: Person) -> None:
+    for path in ("nowhere", "workloads/0000000000000", "workloads/<script>", "nodes/none", "static/../router.py"):
+        answer = await ann.get(path)
+        assert answer.status_code == 404
+        assert "content-security-policy" in answer.headers or "no such file" in answer.text
+        if "static" not in path:
+            assert f'href="{PORTAL_PATH}"' in answer.text
+            assert_whole(answer.text)
+
+
+async def test_a_page_that_breaks_is_still_a_page(portal: Portal, ann: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("inner workings")
+
+    monkeypatch.setattr(portal.control.fleet, "nodes", broken)
+    answer = await ann.get("nodes")
+    assert answer.status_code == 500
+    assert "inner workings" not in answer.text
+    assert "Something broke" in answer.text
+
+
+async def test_static_files_are_kept_for_ever_under_their_digest(ann: Person) -> None:
+    page = (await ann.get("")).text
+    found = re.findall(rf"{PORTAL_PATH}(static/[\w./-]+)\?v=(\w+)", page)
+    assert {name for name, _ in found} >= {"static/base.css", "static/portal.js", "static/vendor/htmx.min.js"}
+    for name, digest in found:
+        answer = await ann.get(f"{name}?v={digest}")
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+    assert "immutable" not in (await ann.get("static/base.css?v=old")).headers["cache-control"]
+
+
+async def test_static_files_need_no_sign_in_and_are_all_there_is(portal: Portal) -> None:
+    stranger = Person(portal)
+    assert (await stranger.get("static/base.css")).status_code == 200
+    for name in ("..%2frouter.py", "%2e%2e/router.py", "vendor/.stamp", "vendor"):
+        assert (await stranger.get(f"static/{name}")).status_code in (302, 404)
+
+
+async def test_others_see_whose_share_it_is_but_not_what_it_is_called(
+    portal: Portal, ann: Person, root: Person, submit: Callable[..., Any]
+) -> None:
+    await submit("bob", gpus="16GiB", name="secret-plan")
+    await submit("bob", gpus="80GiB", name="other-plan", kind=Kind.JOB)
+    for path in ("", "nodes"):
+        page = (await ann.get(path)).text
+        assert "bob" in page
+        assert "secret-plan" not in page
+        assert "secret-plan" in (await root.get(path)).text
+    assert "secret-plan" not in (await ann.get("work?owner=*")).text
+    assert "secret-plan" in (await root.get("work?owner=*")).text
+    assert "secret-plan" not in (await root.get("work")).text
+
+
+async def test_usage_is_ones_own_or_for_admins_everybodys(
+    ann: Person, root: Person, submit: Callable[..., Any], clock: FakeClock
+) -> None:
+    await submit("bob", gpus="16GiB", name="bobs")
+    await submit("ann", gpus="8GiB", name="anns")
+    await clock.advance(3600)
+    page = (await ann.get("usage?by=owner")).text
+    assert "8.00" in page
+    assert ">bob<" not in page
+    page = (await root.get("usage")).text
+    assert ">bob</a>" in page
+    assert ">ann</a>" in page
+    assert "EUR" in page
