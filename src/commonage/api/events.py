@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from functools import lru_cache
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from commonage.api import encode
 from commonage.api.routing import Door, Guarded, answer, caller, door, problems
 from commonage.api.streams import EVENT_STREAM, sse
+from commonage.domain.events import Event
 from commonage.domain.principals import Principal, Scope
 from commonage.wire.queries import EventsQuery
 from commonage.wire.workloads import EventPage
@@ -68,4 +70,10 @@ async def _stream(at: Door, who: Principal, after: int | None, workload_id: str 
         after = await at.control.store.last_event_seq()
         yield f"id: {after}\n\n".encode()
     async for event in at.control.look.follow(who, after=after, workload_id=workload_id):
-        yield sse(encode.event(event).model_dump_json(), event=event.kind.value, id_=event.seq)
+        yield _framed(event)
+
+
+# Whoever follows all gets the same bytes: encoded once for all of them, as long as they keep up.
+@lru_cache(maxsize=1024)
+def _framed(event: Event) -> bytes:
+    return sse(encode.event(event).model_dump_json(), event=event.kind.value, id_=event.seq)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 from commonage.domain.events import Event
 
@@ -15,35 +17,59 @@ class Feed:
     """Gives every listener every event, in order. A listener that falls far behind is cut off and must resume."""
 
     def __init__(self) -> None:
-        self._listeners: set[asyncio.Queue[Event | None]] = set()
+        self._listeners: set[_Listener] = set()
 
-    def publish(self, events: list[Event]) -> None:
+    def publish(self, events: Sequence[Event]) -> None:
         """Tell all listeners. Called by the ledger, after the commit, in the order of `seq`."""
-        for queue in list(self._listeners):
-            for event in events:
-                if queue.qsize() >= MOST_BEHIND:
-                    self._listeners.discard(queue)
-                    queue.put_nowait(None)
-                    break
-                queue.put_nowait(event)
+        for listener in list(self._listeners):
+            listener.tell(events)
+            if listener.ended:
+                self._listeners.discard(listener)
 
     @contextmanager
     def listen(self) -> Iterator[AsyncIterator[Event]]:
         """From entering on, every event; the iterator ends when the listener fell too far behind."""
-        queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        self._listeners.add(queue)
+        listener = _Listener()
+        self._listeners.add(listener)
         try:
-            yield _drain(queue)
+            yield listener.events()
         finally:
-            self._listeners.discard(queue)
+            self._listeners.discard(listener)
 
     def close(self) -> None:
         """End all listening, as at shutdown."""
-        for queue in self._listeners:
-            queue.put_nowait(None)
+        for listener in self._listeners:
+            listener.end()
         self._listeners.clear()
 
 
-async def _drain(queue: asyncio.Queue[Event | None]) -> AsyncIterator[Event]:
-    while (event := await queue.get()) is not None:
-        yield event
+class _Listener:
+    """What one listener has not taken yet. It is woken once for each commit, not for each event: listeners are many."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Event] = deque()
+        self._woken = asyncio.Event()
+        self.ended = False
+
+    def tell(self, events: Sequence[Event]) -> None:
+        """Add events; those beyond what may wait are dropped, and with them all to come."""
+        room = MOST_BEHIND - len(self._waiting)
+        self._waiting.extend(islice(events, room))
+        if len(events) > room:
+            self.ended = True
+        self._woken.set()
+
+    def end(self) -> None:
+        """Nothing comes any more."""
+        self.ended = True
+        self._woken.set()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """One after the other, until the end."""
+        while True:
+            while self._waiting:
+                yield self._waiting.popleft()
+            if self.ended:
+                return
+            self._woken.clear()
+            await self._woken.wait()
