@@ -67,9 +67,17 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
         log.debug("the start failed", exc_info=error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
             return _say(sentence(error, settings.data_dir))
-        raise
+        return _broke(error)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Exception as error:  # the outermost frame: whoever started us gets a sentence, the log gets the rest
+        return _broke(error)
+
+
+def _broke(error: Exception) -> int:
+    """A mistake of ours; the terminal shows its sentence, by the log's own handler."""
+    log.critical("the server broke", exc_info=error)
+    return BROKEN
 
 
 def _say(message: str) -> int:
