@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ from tests.unit.portal.conftest import Person
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import Kind
 from commonage.ports.store import Filter
+from commonage.testing.fake_clock import FakeClock
 from commonage.wire.hub import PORTAL_PATH
+
 from tests.fakes.portal import USER  # isort: skip
 
 pytestmark = pytest.mark.anyio
@@ -39,8 +42,11 @@ async def test_a_job_is_sent_once_however_often_the_button_is_pressed(portal: Po
     assert found.items[0].spec.command == ("python", "x.py")
 
 
-async def test_a_session_goes_through_the_hub(portal: Portal, ann: Person) -> None:
-    answer = await ann.post("launch", {"kind": "session", "gpus": "8GiB", "key": "portal-2"})
+async def test_a_session_goes_through_the_hub(portal: Portal, ann: Person, clock: FakeClock) -> None:
+    posting = asyncio.create_task(ann.post("launch", {"kind": "session", "gpus": "8GiB", "key": "portal-2"}))
+    while not posting.done():
+        await clock.advance(0.1)
+    answer = posting.result()
     assert answer.status_code == 303
     workload_id = answer.headers["location"].removeprefix(f"{PORTAL_PATH}workloads/")
     made = await portal.control.look.workload(ANN, workload_id)
