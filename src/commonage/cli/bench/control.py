@@ -77,13 +77,13 @@ async def _latency(served: Served, connection: Connection) -> list[Figure]:
 async def _through(served: Served, bodies: list[dict[str, Any]], clients: int) -> tuple[float, float]:
     """Submit all, wait until all ended well: (seconds until the last was submitted, until the last ended)."""
     async with AsyncClient(served.url, served.token) as client:
-        ended: set[str] = set()
+        ended: dict[str, str] = {}
         came = asyncio.Event()
 
         async def listen() -> None:
             async for event in client.events():
                 if event.kind == "ended" and event.workload_id:
-                    ended.add(event.workload_id)
+                    ended[event.workload_id] = event.state or ""
                     came.set()
 
         listener = asyncio.create_task(listen())
@@ -91,11 +91,13 @@ async def _through(served: Served, bodies: list[dict[str, Any]], clients: int) -
         began = time.perf_counter()
         made = await _submit_all(served, bodies, clients)
         submitted = time.perf_counter() - began
-        while not made <= ended:
+        while not made <= ended.keys():
             came.clear()
             await asyncio.wait_for(came.wait(), 60)
         done = time.perf_counter() - began
         listener.cancel()
+    if badly := [name for name in made if ended[name] != "succeeded"]:
+        raise RuntimeError(f"{len(badly)} of {len(made)} no-op jobs did not end well: {badly[0]} {ended[badly[0]]}")
     return submitted, done
 
 
@@ -119,9 +121,15 @@ async def _submit_all(served: Served, bodies: list[dict[str, Any]], clients: int
 
 
 async def _throughput(served: Served, jobs: int, clients: int) -> list[Figure]:
+    before = served.cpu_s
     _, done = await _through(served, [NO_OP] * jobs, clients)
+    cpu_s = served.cpu_s - before
     how = f"{jobs} jobs from {clients} clients, first submit to last end, each a process of its own"
-    return [Figure("no-op jobs", jobs / done, "jobs/s", how)]
+    return [Figure("no-op jobs", jobs / done, "jobs/s", how), _cpu("CPU of a no-op job", cpu_s, jobs)]
+
+
+def _cpu(name: str, seconds: float, count: int) -> Figure:
+    return Figure(name, seconds / count * 1000, "ms", "the control plane's own processor time for each")
 
 
 async def _fill_the_machine(connection: Connection) -> str:
@@ -135,10 +143,11 @@ async def _fill_the_machine(connection: Connection) -> str:
 
 
 async def _submits(served: Served, clients: int, count: int = 2000) -> list[Figure]:
-    began = time.perf_counter()
+    before, began = served.cpu_s, time.perf_counter()
     await _submit_all(served, [NO_OP] * count, clients)
     rate = count / (time.perf_counter() - began)
-    return [Figure("submits", rate, "submits/s", f"{count} from {clients} clients, each durable before its answer")]
+    how = f"{count} from {clients} clients, each durable before its answer"
+    return [Figure("submits", rate, "submits/s", how), _cpu("CPU of a submit", served.cpu_s - before, count)]
 
 
 async def _arrays(connection: Connection, queued: int, size: int = 1000) -> list[Figure]:
@@ -178,15 +187,27 @@ async def _lists(connection: Connection) -> list[Figure]:
 
 
 async def _turnover(served: Served, connection: Connection, blocker: str, queued: int) -> list[Figure]:
-    """Free the machine: how fast the long queue is worked off."""
+    """Free the machine: how fast the long queue is worked off, and how soon a list is answered meanwhile."""
+    times: list[float] = []
 
-    async def ended() -> int:
+    async def succeeded() -> int:
         counts = (await connection.json("GET", "/workloads?limit=1&counts=true"))["counts"]
-        return int(counts.get("succeeded", 0)) + int(counts.get("failed", 0))
+        if badly := {"failed", "lost", "timed_out"} & counts.keys():
+            raise RuntimeError(f"no-op jobs did not end well: {badly} in {counts}")
+        return int(counts.get("succeeded", 0))
 
-    before = await ended()
+    before = await succeeded()
     await connection.json("POST", f"/workloads/{blocker}/stop", {})
     began = time.perf_counter()
-    await asyncio.sleep(20.0)
-    rate = (await ended() - before) / (time.perf_counter() - began)
-    return [Figure("no-op jobs from the long queue", rate, "jobs/s", f"20 s after {queued} queued up")]
+    while (asked := time.perf_counter()) < began + 20.0:
+        await connection.json("GET", "/workloads?state=queued&limit=100&counts=true")
+        times.append(time.perf_counter() - asked)
+        await asyncio.sleep(0.2)
+    rate = (await succeeded() - before) / (time.perf_counter() - began)
+    how = f"{len(times)} lists of 100 with counts, meanwhile"
+    return [
+        Figure("no-op jobs from the long queue", rate, "jobs/s", f"20 s after {queued} queued up"),
+        Figure("list while it drains, p50", median(times) * 1000, "ms", how),
+        Figure("list while it drains, p95", percentile(times, 0.95) * 1000, "ms", "the same"),
+        Figure("memory after it", served.resident_mib, "MiB", "of the control plane's process"),
+    ]

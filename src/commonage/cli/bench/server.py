@@ -35,6 +35,12 @@ class Served:
         """Memory of the control plane's process, in MiB."""
         return resident_mib(self.pid)
 
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of the control plane's process so far, in seconds: what others do here leaves it alone."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
 
 def resident_mib(pid: int) -> float:
     """VmRSS of a process, in MiB."""
