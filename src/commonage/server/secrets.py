@@ -63,10 +63,13 @@ def load_secrets(data_dir: Path, password_file: Path | None = None) -> Secrets:
     """
     folder = data_dir / _FOLDER
     _private_folder(folder)
-    for name, value in (read_password_file(password_file) if password_file else {}).items():
+    given = read_password_file(password_file) if password_file else {}
+    kept = {name: _read_or_make(folder / name, make) for name, make in _MAKERS.items() if name not in given}
+    values = {**kept, **given}
+    # Before anything is written: a password that is refused must not stand in the way of the next start.
+    _check_passwords(values, {name: password_file or folder / name for name in given}, folder)
+    for name, value in given.items():
         _write(folder / name, value)
-    values = {name: _read_or_make(folder / name, make) for name, make in _MAKERS.items()}
-    _check_passwords(values["admin_password"], values["users_password"], folder)
     return Secrets(folder=folder, **values)
 
 
@@ -86,15 +89,17 @@ def read_password_file(path: Path) -> dict[str, str]:
     return found
 
 
-def _check_passwords(admin: str, users: str, folder: Path) -> None:
-    for who, password in (("admin", admin), ("users", users)):
-        least = _LEAST_LENGTH[who]
-        if len(password) < least:
+def _check_passwords(values: Mapping[str, str], given: Mapping[str, Path], folder: Path) -> None:
+    for who, least in _LEAST_LENGTH.items():
+        name = f"{who}_password"
+        length, where = len(values[name]), given.get(name)
+        if length < least:
             raise SecretsError(
-                f"the {who} password ({folder / f'{who}_password'}) has {len(password)} characters, JupyterHub "
-                f"wants {least} or more; give a longer one with --password-file, or remove the file for a new one"
+                f"the {who} password ({where or folder / name}) has {length} characters, JupyterHub wants {least} or "
+                f"more; {'write' if where else 'give'} a longer one{' there' if where else ' with --password-file'}, "
+                f"or remove {'that line' if where else 'the file'} for a new one"
             )
-    if admin == users:
+    if values["admin_password"] == values["users_password"]:
         raise SecretsError("the admin password and the users' password are the same; they must differ")
 
 

@@ -74,6 +74,17 @@ def test_passwords_that_jupyterhub_would_refuse(tmp_path: Path, text: str, sente
         load_secrets(tmp_path / "data", private(tmp_path / "passwords", text))
 
 
+@pytest.mark.parametrize(
+    "text", ["users=short", "admin=rather-short", f"users={LONG}\nadmin=short", f"admin={LONG}\nusers={LONG}"]
+)
+def test_a_password_that_was_refused_is_not_kept(tmp_path: Path, text: str) -> None:
+    before = load_secrets(tmp_path / "data")
+    file = private(tmp_path / "passwords", text)
+    with pytest.raises(SecretsError, match=r"are the same|/passwords\) has \d+ characters"):
+        load_secrets(tmp_path / "data", file)
+    assert load_secrets(tmp_path / "data") == before
+
+
 def test_refused_if_others_can_read(tmp_path: Path) -> None:
     secrets = load_secrets(tmp_path)
     open_file = secrets.folder / "spawner_token"
