@@ -152,6 +152,12 @@ class HubIdentity:
         """Have the hub know this user, as an admin if asked, never as less. Raises InvalidInput."""
         path = f"users/{quote(user, safe='')}"
         response = await self._call("POST", path)
+        if response.status_code == httpx2.codes.BAD_REQUEST:  # the hub's own words say no more than that
+            raise InvalidInput(
+                f"{user[:60]!r} cannot be a user's name here; it takes lower-case letters, digits and . _ @ + -, at "
+                "most 63, or what the authenticator's own rule (username_pattern) says",
+                field="user",
+            )
         if not response.is_success and response.status_code != httpx2.codes.CONFLICT:
             raise _refusal(response)
         if admin:

@@ -217,5 +217,5 @@ async def test_ensure_user_never_makes_less() -> None:
 
 
 async def test_ensure_user_refused() -> None:
-    with pytest.raises(InvalidInput, match="Failed to create"):
+    with pytest.raises(InvalidInput, match=r"'\.\./x' cannot be a user's name here; it takes lower-case letters"):
         await hub(400, {"message": "Failed to create user: ../x"}).identity.ensure_user("../x")
