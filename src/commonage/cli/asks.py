@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_TYPES = ("str", "int", "float", "constrained-str", "[key]")
+_PLAIN = {
+    "extra_forbidden": "there is no such field",
+    "missing": "is missing",
+    "list_type": "must be a list",
+    "dict_type": "must be names with values",
+    "string_unicode": "is not valid UTF-8",
+}
 CONDITIONS = ("afterok", "afternotok", "afterany", "after")
 
 _REQUEST = (
@@ -49,15 +57,28 @@ def message(values: dict[str, Any]) -> SubmitIn:
 
 
 def sentences(error: ValidationError) -> list[str]:
-    """What is wrong with each field, in words."""
+    """What is wrong with each field, in words. Values are not repeated: they may be secrets."""
     found = []
-    for one in error.errors(include_url=False, include_input=False):
-        where = ".".join(str(part) for part in one["loc"])
-        if one["type"] == "extra_forbidden":
-            found.append(f"{where}: there is no such field")
-        else:
-            found.append(f"{where}: {one['msg'][0].lower()}{one['msg'][1:]}")
-    return found
+    for one in error.errors(include_url=False):
+        # A union names its members behind the field; the field is what the user knows.
+        where = ".".join(str(part) for part in one["loc"] if part not in _TYPES)
+        found.append(f"{where}: {_sentence(one['type'], one)}")
+    return list(dict.fromkeys(found))
+
+
+def _sentence(kind: str, found: Mapping[str, Any]) -> str:
+    context, value = found.get("ctx") or {}, found.get("input")
+    if "[key]" in found["loc"]:
+        return "a variable's name has letters, digits and _, no digit first, and at most 128 of them"
+    if kind == "string_too_long":
+        return f"{len(str(value))} characters; at most {context['max_length']} are allowed"
+    if kind == "too_long":
+        return f"{context['actual_length']} entries; at most {context['max_length']} are allowed"
+    if kind == "string_pattern_mismatch":
+        return "has characters that are not allowed, or not the right form"
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    return f"{found['msg'][0].lower()}{found['msg'][1:]}"
 
 
 def variables(given: Iterable[str], option: str) -> dict[str, str]:

@@ -51,7 +51,10 @@ def test_what_was_not_given_is_not_sent() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"name": "x" * 300}, "name: "),
+        ({"name": "x" * 300}, "name: 300 characters; at most 128 are allowed"),
+        ({"command": ["a\udcff"]}, r"command\.0: is not valid UTF-8"),
+        ({"variables": {"A B": "secret"}}, r"variables\.A B: a variable's name has letters"),
+        ({"cpus": ["2"]}, "cpus: input should be a valid"),
         ({"name": "a\x00b"}, "name: "),
         ({"colour": "red"}, "colour: there is no such field"),
         ({"variables": {"1X": "y"}}, "variables.1X"),
