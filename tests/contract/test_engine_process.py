@@ -287,8 +287,8 @@ async def test_what_cannot_be_started_is_refused_and_leaves_nothing(tmp_path: Pa
 
 @pytest.mark.anyio
 @pytest.mark.needs("cgroups")
-async def test_cpu_is_held_to_what_was_asked_for(tmp_path: Path) -> None:
-    async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
+async def test_a_quota_holds_cpu_to_what_was_asked_for(tmp_path: Path) -> None:
+    async with process_rig(tmp_path, ProcessSettings(node_name="here", cpu_hold="quota")) as rig:
         engine = await rig.engine()
         wish = rig.orders(FOREVER, command=("sh", "-c", "echo here; while :; do :; done"))
         order = await rig.started(replace(wish, lease=replace(wish.lease, cpus_milli=200)))

@@ -1,10 +1,11 @@
 """Control groups, version 2 or 1: they hold an attempt's memory and CPU, and end all of its processes.
 
 Each attempt has one group (version 2) or one in each hierarchy (version 1), named after it, below
-`commonage/<key of the data folder>`. Memory is a hard limit, swap included. CPU is held on average to what
-was asked for: the weight makes crowded cores be shared in proportion, the quota keeps anybody from taking
-more, and the burst lets a group that was idle (a session that starts, a cell that is run) spend what it saved
-in the last period. Found by `find_cgroups`; called in threads by the engine.
+`commonage/<key of the data folder>`. Memory is a hard limit, swap included. CPU is a weight: crowded cores are
+shared in proportion to what was asked for, idle ones may be used by whoever has work. Where an admin wants a
+quota, nobody gets more than was asked for on average, idle cores or not; the burst lets a group that was idle
+(a session that starts, a cell that is run) spend what it saved in the last period. Found by `find_cgroups`;
+called in threads by the engine.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ class Hierarchy:
 class Cgroups:
     """`Groups` by control groups, in these hierarchies; the first one is asked which processes there are."""
 
-    def __init__(self, hierarchies: Iterable[Hierarchy], processes_max: int) -> None:
+    def __init__(self, hierarchies: Iterable[Hierarchy], processes_max: int, cpu_quota: bool = False) -> None:
         self._hierarchies = tuple(hierarchies)
         self._processes_max = processes_max
+        self._cpu_quota = cpu_quota
         controllers = frozenset[str]().union(*(place.controllers for place in self._hierarchies))
         self._by = {name: place for place in self._hierarchies for name in place.controllers}
         self.limits_memory = "memory" in controllers
@@ -57,7 +59,7 @@ class Cgroups:
                 folder.mkdir(exist_ok=True)
                 for name, value in self._limits(place, cpus_milli, memory_mib):
                     _write(folder / name, value)
-                for name, value in _wishes(place, cpus_milli, memory_mib):
+                for name, value in self._wishes(place, cpus_milli, memory_mib):
                     _try_write(folder / name, value)
         except OSError as error:
             raise EngineFailure(f"its control group cannot be made: {error}", retryable=True) from error
@@ -65,13 +67,12 @@ class Cgroups:
 
     def _limits(self, place: Hierarchy, cpus_milli: int, memory_mib: int) -> Iterator[tuple[str, str]]:
         """What must hold, or the attempt is not started."""
-        quota = max(1000, cpus_milli * _PERIOD_US // 1000)
         if place.version == 2:
             if "memory" in place.controllers:
                 yield "memory.max", str(memory_mib * _MIB)
             if "cpu" in place.controllers:
                 yield "cpu.weight", str(min(10_000, max(1, cpus_milli // 10)))
-                yield "cpu.max", f"{quota} {_PERIOD_US}"
+                yield "cpu.max", f"{_quota_us(cpus_milli) if self._cpu_quota else 'max'} {_PERIOD_US}"
             if "pids" in place.controllers:
                 yield "pids.max", str(self._processes_max)
             return
@@ -80,9 +81,19 @@ class Cgroups:
         if "cpu" in place.controllers:
             yield "cpu.shares", str(max(2, cpus_milli * 1024 // 1000))
             yield "cpu.cfs_period_us", str(_PERIOD_US)
-            yield "cpu.cfs_quota_us", str(quota)
+            yield "cpu.cfs_quota_us", str(_quota_us(cpus_milli) if self._cpu_quota else -1)
         if "pids" in place.controllers:
             yield "pids.max", str(self._processes_max)
+
+    def _wishes(self, place: Hierarchy, cpus_milli: int, memory_mib: int) -> Iterator[tuple[str, str]]:
+        """What is good to have; older kernels, and those without swap accounting, lack it."""
+        if "memory" in place.controllers:
+            if place.version == 2:
+                yield "memory.swap.max", "0"
+            else:
+                yield "memory.memsw.limit_in_bytes", str(memory_mib * _MIB)
+        if "cpu" in place.controllers and self._cpu_quota:
+            yield "cpu.max.burst" if place.version == 2 else "cpu.cfs_burst_us", str(_quota_us(cpus_milli))
 
     def pids(self, attempt_id: str) -> list[int]:
         """Its processes, by the first hierarchy: it joins that one first and leaves it last."""
@@ -142,16 +153,9 @@ class Cgroups:
                 place.folder.rmdir()
 
 
-def _wishes(place: Hierarchy, cpus_milli: int, memory_mib: int) -> Iterator[tuple[str, str]]:
-    """What is good to have; older kernels, and those without swap accounting, lack it."""
-    quota = max(1000, cpus_milli * _PERIOD_US // 1000)
-    if "memory" in place.controllers:
-        if place.version == 2:
-            yield "memory.swap.max", "0"
-        else:
-            yield "memory.memsw.limit_in_bytes", str(memory_mib * _MIB)
-    if "cpu" in place.controllers:
-        yield "cpu.max.burst" if place.version == 2 else "cpu.cfs_burst_us", str(quota)
+def _quota_us(cpus_milli: int) -> int:
+    """Microseconds in each period; the kernel takes no fewer than a thousand."""
+    return max(1000, cpus_milli * _PERIOD_US // 1000)
 
 
 def _cpu_s(place: Hierarchy, attempt_id: str) -> float:
@@ -221,11 +225,13 @@ def _notes(limits_memory: bool, limits_cpu: bool) -> Iterator[str]:
         yield "The kernel does not let us limit CPU by control groups: requests are counted, not held."
 
 
-def find_cgroups(key: str, processes_max: int, root: Path = Path("/sys/fs/cgroup")) -> Cgroups | None:
+def find_cgroups(
+    key: str, processes_max: int, root: Path = Path("/sys/fs/cgroup"), *, cpu_quota: bool = False
+) -> Cgroups | None:
     """Control groups for the engine with this key, in whichever version lets us; None where none does."""
     if (root / "cgroup.controllers").exists():
         found = _find_unified(root, key)
-        return Cgroups([found], processes_max) if found else None
+        return Cgroups([found], processes_max, cpu_quota) if found else None
     by_folder: dict[Path, set[str]] = {}
     for name in _WANTED:
         if (root / name / "cgroup.procs").exists():
@@ -236,7 +242,7 @@ def find_cgroups(key: str, processes_max: int, root: Path = Path("/sys/fs/cgroup
         folder = mount / "commonage" / key
         if _make_folders(folder):
             hierarchies.append(Hierarchy(folder, 1, frozenset(controllers)))
-    return Cgroups(hierarchies, processes_max) if hierarchies else None
+    return Cgroups(hierarchies, processes_max, cpu_quota) if hierarchies else None
 
 
 def _find_unified(root: Path, key: str) -> Hierarchy | None:

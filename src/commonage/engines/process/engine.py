@@ -13,39 +13,39 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, Seen, Sighting
+from commonage.domain.workloads import Kind
 from commonage.engines.process.board import Board, Run
 from commonage.engines.process.cgroups import find_cgroups
 from commonage.engines.process.ending import end_run
 from commonage.engines.process.environments import Environments, PythonPlace
 from commonage.engines.process.groups import Groups
-from commonage.engines.process.housekeeping import keep_house
+from commonage.engines.process.housekeeping import keep_house, keep_old_logs
 from commonage.engines.process.launcher import Alive, Launcher, Unclaimed
 from commonage.engines.process.logs import read_log
-from commonage.engines.process.machine import node_name, report_node
+from commonage.engines.process.machine import report_node
 from commonage.engines.process.marked import MarkedProcesses
 from commonage.engines.process.ports import PortRange
 from commonage.engines.process.processes import raise_file_limit, reap
 from commonage.engines.process.runs import Exit, Runs
 from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.process.tasks import Tasks
 from commonage.engines.process.translate import shared_variables
 from commonage.engines.process.uv import read_pip_settings, uv_environment
 from commonage.ports.devices import Devices
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
-_THREADS = 4
 _LOOK_AGAIN_S = 1.0
+_WAIT_FOR_WARMTH_S = 20.0
 _NOT_ISOLATED = (
     "Workloads run as plain processes under the server's own account: people are kept apart by agreement only and "
     "can read and stop each other's work. Use a container engine where they do not trust each other."
@@ -77,20 +77,16 @@ class ProcessEngine:
         self._environments = Environments(self._data / "environments", site, told)
         self._groups: Groups = self._find_groups()
         shared = {"SHELL": shutil.which("bash") or "/bin/sh", **shared_variables(os.environ)}
-        self._launcher = Launcher(
-            self._data / "workspaces",
-            self._groups,
-            shared,
-            node_name(self._settings),
-            self._settings.bundle_max_mib,
-        )
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="process-engine")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._launcher = Launcher(self._data / "workspaces", self._groups, shared, self._settings)
+        self._tasks = Tasks()
+        self._in_thread, self._spawn = self._tasks.in_thread, self._tasks.spawn
 
     def _find_groups(self) -> Groups:
         key = hashlib.sha256(str(self._data).encode()).hexdigest()[:12]
-        found = find_cgroups(key, self._settings.processes_max) if self._settings.cgroups else None
-        return found or MarkedProcesses()
+        if not self._settings.cgroups:
+            return MarkedProcesses()
+        quota = self._settings.cpu_hold == "quota"
+        return find_cgroups(key, self._settings.processes_max, cpu_quota=quota) or MarkedProcesses()
 
     # --- the port: what it is -----------------------------------------------------------------------------
 
@@ -132,25 +128,24 @@ class ProcessEngine:
             if port is not None:
                 self._ports.hold(port)
         await asyncio.gather(*(self._settle(run) for run in self._board))
-        await self._in_thread(self._warm_up)
+        await self._in_thread(self._warm_up_all)
         self._spawn(keep_house(self._board, self._groups, self._settings.log_keep_mib, self._in_thread))
+        self._spawn(keep_old_logs(self._files, self._settings, self._in_thread))
 
-    def _warm_up(self) -> None:
-        for programs in self._environments.standing():
-            self._launcher.warm.prepare(programs)
+    def _warm_up_all(self) -> None:
+        for programs in self._environments.used_by_sessions(time.time()):
+            self._launcher.warm_up(programs)
 
     async def close(self) -> None:
         """Let go; what runs goes on, and is found again."""
         await asyncio.gather(*(run.begun for run in self._board), return_exceptions=True)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
         await self._environments.close()
         for run in self._board:
             self._unwatch(run)
         self._groups.close()
-        await self._in_thread(self._launcher.warm.close)
-        self._threads.shutdown()
+        await self._in_thread(self._launcher.close)
+        self._tasks.close()
 
     # --- the port: starting -------------------------------------------------------------------------------
 
@@ -197,7 +192,7 @@ class ProcessEngine:
     def _write_and_launch(self, run: Run) -> int | Seen | None:
         """The shim's pid.
 
-        STARTING if its environment must be made first, ENDED if it was stopped before it came.
+        STARTING if its environment must be made or warmed up first, ENDED if it was stopped before it came.
         """
         order = run.order
         if self._files.is_forgotten(run.id):
@@ -208,7 +203,7 @@ class ProcessEngine:
             self._files.create(python.remembered(order) if python else order, run.port)
             if run.folder.claim() is not None:
                 return Seen.ENDED
-            if python is None:
+            if python is None or self._warm_up(order, python) is not None:
                 return Seen.STARTING
             return self._launcher.launch(order, run.folder, run.port, python)
         except OSError as error:
@@ -226,10 +221,23 @@ class ProcessEngine:
 
         try:
             python = await self._environments.ensure(run.order.environment, told)
+            await self._wait_for_warmth(run.order, python)
             # A task of its own, as above.
             await asyncio.shield(self._spawn(self._launch(run, python)))
         except EngineFailure as error:
             await self._fail(run, error.message)
+
+    def _warm_up(self, order: Order, python: PythonPlace) -> Future[frozenset[str] | None] | None:
+        """If it is a session, have a warm parent for it; gives what to wait for while that is on its way."""
+        if order.kind is not Kind.SESSION:
+            return None
+        self._environments.note_session(python)
+        return self._launcher.warm_up(python.programs)
+
+    async def _wait_for_warmth(self, order: Order, python: PythonPlace) -> None:
+        coming = await self._in_thread(lambda: self._warm_up(order, python))
+        if coming is not None:
+            await asyncio.wait([asyncio.wrap_future(coming)], timeout=_WAIT_FOR_WARMTH_S)
 
     async def _launch(self, run: Run, python: PythonPlace) -> None:
         pid = await self._in_thread(lambda: self._launcher.launch(run.order, run.folder, run.port, python))
@@ -247,8 +255,13 @@ class ProcessEngine:
 
     def _runs_now(self, run: Run, pid: int) -> None:
         """Its shim was started by us just now."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:  # no child of ours, but of a warm parent that ended meanwhile, and so did it
+            self._spawn(self._settle(run))
+            return
         run.pid = pid
-        self._watch_shim(run, os.pidfd_open(pid))
+        self._watch_shim(run, pidfd)
         self._board.tell(run, self._launcher.running(run.order, run.port))
 
     # --- how an end is noticed ----------------------------------------------------------------------------
@@ -369,24 +382,10 @@ class ProcessEngine:
 
     async def prepare(self, environment: Environment) -> None:
         """Have it stand."""
-        await self._environments.ensure(environment, lambda *_: None)
+        python = await self._environments.ensure(environment, lambda *_: None)
+        if Kind.SESSION in environment.kinds:
+            await self._in_thread(lambda: self._launcher.warm_up(python.programs))
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
         """Where each stands."""
         return self._environments.statuses()
-
-    # --- helpers ------------------------------------------------------------------------------------------
-
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a task of the process engine failed", exc_info=task.exception())

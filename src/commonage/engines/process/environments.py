@@ -1,6 +1,7 @@
 """The Python environments of a process site: made on first use, kept under a name that tells what is in them.
 
     environments/<name>-<digest>/   a virtual environment, ready once it holds the file `.ready`
+    environments/<name>-<digest>/.sessions   as old as the last start of a session in it
     environments/<name>-<digest>.lock
 
 It is built in its place, for scripts in it name their interpreter by its path; whatever lies there without
@@ -18,6 +19,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +30,8 @@ from commonage.domain.sightings import Order
 from commonage.engines.process.uv import Told, make_environment
 
 _READY = ".ready"
+_SESSIONS = ".sessions"
+_LATELY_S = 14 * 24 * 3600
 _LOCK_POLL_S = 0.2
 
 
@@ -85,9 +89,17 @@ class Environments:
         """Where each environment stands that was ever asked for."""
         return list(self._statuses.values())
 
-    def standing(self) -> list[Path]:
-        """The folders of programs of the environments that stand, as they were made."""
-        return [marker.parent / "bin" for marker in sorted(self._root.glob(f"*/{_READY}"))]
+    def note_session(self, place: PythonPlace) -> None:
+        """Sessions run in it, or soon will: it is worth something to have it ready for them."""
+        if place.root is not None and place.root.parent == self._root:
+            with suppress(OSError):  # it is only worth a second
+                (place.root / _SESSIONS).touch()
+
+    def used_by_sessions(self, now: float) -> list[Path]:
+        """The folders of programs of those that stand, and in which a session was started in the last two weeks."""
+        markers = sorted(self._root.glob(f"*/{_SESSIONS}"))
+        fresh = [marker.parent for marker in markers if now - marker.stat().st_mtime < _LATELY_S]
+        return [folder / "bin" for folder in fresh if (folder / _READY).exists()]
 
     def ready(self, environment: Environment) -> PythonPlace | None:
         """The environment if it stands.

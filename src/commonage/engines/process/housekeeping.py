@@ -1,19 +1,23 @@
-"""What is looked after every few seconds: logs stay within bounds, and memory does where the kernel does not see to it.
+"""What is looked after: logs stay within bounds, and memory does where the kernel does not see to it.
 
-A task of the engine's.
+Tasks of the engine's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from functools import partial
 
 from commonage.engines.process.board import Board, InThread, Run
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.logs import limit_log
+from commonage.engines.process.runs import Runs
+from commonage.engines.process.settings import ProcessSettings
 
 PAUSE_S = 5.0
+OLD_LOGS_PAUSE_S = 3600.0
 _log = logging.getLogger(__name__)
 
 
@@ -27,6 +31,19 @@ async def keep_house(board: Board, groups: Groups, log_keep_mib: int, in_thread:
                     await in_thread(partial(_hold, run, groups, log_keep_mib))
                 except OSError as error:
                     _log.warning("cannot look after %s: %s", run.id, error)
+
+
+async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThread) -> None:
+    """Remove logs of long ago now and every hour, for ever."""
+    while True:
+        try:
+            clear = partial(files.clear_old, time.time(), settings.keep_logs_days, settings.keep_logs_mib)
+            removed = await in_thread(clear)
+            if removed:
+                _log.info("removed the logs of %d attempts of long ago", removed)
+        except OSError as error:
+            _log.warning("cannot remove logs of long ago: %s", error)
+        await asyncio.sleep(OLD_LOGS_PAUSE_S)
 
 
 def _hold(run: Run, groups: Groups, log_keep_mib: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.engines.process.environments import PythonPlace
 from commonage.engines.process.groups import Groups
+from commonage.engines.process.machine import node_name
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
 from commonage.engines.process.runs import Claim, Exit, RunFolder
+from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import Place, program_of, url_of
 from commonage.engines.process.warm import WarmSessions
 from commonage.engines.process.workspaces import make_workspace, unpack_bundle
@@ -42,15 +45,25 @@ class Unclaimed:
 class Launcher:
     """Starts shims and reads their traces. `shared` are the variables that every workload gets."""
 
-    def __init__(
-        self, workspaces: Path, groups: Groups, shared: Mapping[str, str], node: str, bundle_max_mib: int
-    ) -> None:
+    def __init__(self, workspaces: Path, groups: Groups, shared: Mapping[str, str], settings: ProcessSettings) -> None:
         self._workspaces = workspaces
         self._groups = groups
         self._shared = shared
-        self._node = node
-        self._bundle_max_mib = bundle_max_mib
-        self.warm = WarmSessions()
+        self._node = node_name(settings)
+        self._bundle_max_mib = settings.bundle_max_mib
+        self._warm = WarmSessions(shared) if settings.warm_sessions else None
+
+    def warm_up(self, programs: Path) -> Future[frozenset[str] | None] | None:
+        """Have a warm parent come up for sessions with these programs.
+
+        Gives what to wait for; None if there is nothing.
+        """
+        return self._warm.prepare(programs) if self._warm is not None else None
+
+    def close(self) -> None:
+        """Let go of what is not an attempt."""
+        if self._warm is not None:
+            self._warm.close()
 
     def launch(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
         """Start a shim; its pid. Raises EngineFailure; then nothing was started."""
@@ -68,7 +81,7 @@ class Launcher:
         program = program_of(order, place, self._shared)
         groups = self._groups.make(order.attempt_id, order.lease.cpus_milli, order.lease.memory_mib)
         try:
-            pid = self.warm.spawn(python.programs, folder.path, groups, program, cwd)
+            pid = self._warm and self._warm.spawn(python.programs, folder.path, groups, program, cwd)
             return pid or spawn_shim(folder.path, groups, program.command, program.variables, cwd)
         except BaseException:
             self._groups.remove(order.attempt_id)

@@ -4,8 +4,9 @@
                       secrets.json the secrets, 0600, until it ended
                       pid          who runs it ("pid start-time boot-id"), or that it never shall ("never")
                       exit         its exit code, and in further lines why, where that is not the program's
-                      own log          stdout and stderr together tmp/         its TMPDIR, until it ended
-    runs/.old/<attempt id>/log     what is left of forgotten ones
+                      log          stdout and stderr together
+                      tmp/         its TMPDIR, until it ended
+    runs/.old/<attempt id>/log     what is left of forgotten ones, for some time
 
 `pid` is created exclusively, by the shim or by a stop: so an attempt runs at most once, whoever died when.
 Used by the engine, mostly in threads; nothing here starts or ends processes.
@@ -31,6 +32,10 @@ _LOST = "lost"
 _OOM = "oom"
 _ORDERS = TypeAdapter(Order)
 _OLD = ".old"
+_DAY_S = 24 * 3600
+_MIB = 1024 * 1024
+# A folder without a log still says that its attempt has been, and is not to be started again.
+_REMEMBER_DAYS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +218,36 @@ class Runs:
                 shutil.rmtree(entry.path, ignore_errors=True)
             elif entry.name != "log":
                 os.unlink(entry.path)
+
+    def clear_old(self, now: float, keep_days: int, keep_mib: int) -> int:
+        """Remove logs that were forgotten more than `keep_days` ago, and the oldest beyond `keep_mib` in all.
+
+        Gives how many.
+        """
+        removed, kept, total = 0, [], 0
+        for entry in os.scandir(self._old):
+            age_s = now - entry.stat(follow_symlinks=False).st_mtime
+            log = Path(entry.path, "log")
+            try:
+                size = log.stat().st_blocks * 512
+            except FileNotFoundError:
+                size = 0
+            else:
+                if age_s <= keep_days * _DAY_S:
+                    kept.append((age_s, size, log))
+                    total += size
+                    continue
+                removed += 1
+                log.unlink()
+            if age_s > max(keep_days, _REMEMBER_DAYS) * _DAY_S:
+                shutil.rmtree(entry.path, ignore_errors=True)
+        for _, size, log in sorted(kept, reverse=True):
+            if total <= keep_mib * _MIB:
+                break
+            log.unlink(missing_ok=True)
+            total -= size
+            removed += 1
+        return removed
 
     def remove(self, attempt_id: str) -> None:
         """Take back `create`: it was certainly not started."""

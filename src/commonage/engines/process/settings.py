@@ -6,6 +6,7 @@ Filled by bootstrap; nothing is read from the environment here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,11 @@ class ProcessSettings:
     which the kernel takes ports for outgoing connections. `log_keep_mib`: of each run's log the newest part
     of this size is kept. `processes_max`: processes and threads of one attempt, so that a fork bomb ends
     itself. `bundle_max_mib`: files sent along with a job, unpacked. `cgroups` false never touches them, as on
-    a machine that has none. `disk_low_mib`: with less free space the node reports a fault.
+    a machine that has none. `disk_low_mib`: with less free space the node reports a fault. `cpu_hold`: what
+    an attempt asked for is its `share` of cores that others want, too, or a `quota` that it never exceeds on
+    average. `warm_sessions`: sessions are forked from a parent (one of about 130 MiB for each environment)
+    that has done the imports. `keep_logs_days` and `keep_logs_mib`: how long, and how much in all, the logs
+    of forgotten attempts are kept.
     """
 
     node_name: str | None = None
@@ -30,3 +35,7 @@ class ProcessSettings:
     bundle_max_mib: int = 2048
     disk_low_mib: int = 256
     cgroups: bool = True
+    cpu_hold: Literal["share", "quota"] = "share"
+    warm_sessions: bool = True
+    keep_logs_days: int = 90
+    keep_logs_mib: int = 20 * 1024

@@ -95,8 +95,8 @@ def _ours(order: Order, place: Place) -> dict[str, str]:
         "PATH": f"{place.programs}:{_PATH}",
         # A log is read while it is written.
         "PYTHONUNBUFFERED": "1",
-        # Libraries start as many threads as the machine has cores, and would wait for each other under the
-        # quota.
+        # Libraries start as many threads as the machine has cores, and would wait for each other when the
+        # cores are crowded or there is a quota.
         "OMP_NUM_THREADS": cores,
         "PYTHON_CPU_COUNT": cores,
     }

@@ -1,21 +1,22 @@
 """Sessions that start warm: one waiting parent (zygote.py) for each environment that sessions run in.
 
-Called by the launcher, in threads. Where there is no warm parent yet, or it fails, the answer is None and the session
-is started cold like any program; so nothing depends on this but speed.
+Called by the launcher, in threads. Where there is no warm parent, it fails, or a fork would not be like a process that
+is started afresh, the answer is None and the session is started cold like any program; so nothing depends on this but
+speed. A parent holds some 130 MiB, of which each session shares the most part. A session is still held to what it takes
+itself.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import socket
 import subprocess
-import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from commonage.engines.process.processes import boot_id
@@ -23,82 +24,213 @@ from commonage.engines.process.translate import Program
 
 log = logging.getLogger(__name__)
 PROGRAM = "jupyterhub-singleuser"
+PARENTS_MAX = 4
+FAILURES_MAX = 3
+COMES_WITHIN_S = 60.0
+ANSWERS_WITHIN_S = 5.0
 _ZYGOTE = str(Path(__file__).with_name("zygote.py"))
-_ANSWERS_WITHIN_S = 5.0
+_ROOM_FOR_A_NAME = 1000
+# Read where we cannot see it: by the interpreter, the linker and libraries, mostly before any program begins.
+_UNSEEN = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OPENSSL_", "LANG", "LC_")
+_WITHOUT_EFFECT = {"PYTHON_CPU_COUNT"}  # on the server itself; kernels and terminals are started afresh
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Parent:
+    """`ready` gives the variables that it has read, or None if it failed. `lock` is for whoever uses the link."""
+
     process: subprocess.Popen[bytes]
-    socket_path: str
+    link: socket.socket
+    stamp: tuple[int, ...]
+    ready: Future[frozenset[str] | None] = field(default_factory=Future)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class WarmSessions:
-    """The warm parents, by the folder of the environment's programs. Thread safe."""
+    """The warm parents, by the folder of the environment's programs. Thread safe.
 
-    def __init__(self) -> None:
-        self._parents: dict[Path, _Parent] = {}
+    `variables` are those that every workload gets; the parents are started with them.
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = {"LANG": "C.UTF-8", **variables, "HOME": "/nonexistent", "PYTHONUNBUFFERED": "1"}
+        self._parents: dict[Path, _Parent] = {}  # the one that was used last is the last
+        self._failures: dict[Path, int] = {}
         self._lock = threading.Lock()
         self._closed = False
-        # A Unix socket's path is short by nature, and the data folder's need not be.
-        self._folder = tempfile.TemporaryDirectory(prefix="commonage-warm-")
 
-    def prepare(self, programs: Path) -> None:
-        """Have a warm parent for the environment with these programs come up, unless it is there or cannot be."""
+    def prepare(self, programs: Path) -> Future[frozenset[str] | None] | None:
+        """Have a parent for the environment with these programs come up, unless it is there or cannot be.
+
+        Gives what is done when it came or failed; None if there is nothing to wait for. It is worth waiting for: it
+        does the very work that a cold start would do.
+        """
         with self._lock:
-            parent = self._parents.get(programs)
-            if self._closed or (parent is not None and parent.process.poll() is None):
-                return
-            if not (programs / PROGRAM).exists():
-                return
-            path = os.path.join(self._folder.name, f"{len(self._parents)}-{os.urandom(4).hex()}")
-            with suppress(OSError):
-                self._parents[programs] = _Parent(self._spawn(programs, path), path)
+            parent, stamp = self._parents.get(programs), _stamp(programs)
+            if parent is not None and (parent.stamp != stamp or parent.process.poll() is not None):
+                # It is gone, or what it has imported is no longer what is there.
+                if parent.process.poll() is not None and not parent.ready.done():
+                    self._failures[programs] = self._failures.get(programs, 0) + 1
+                self._end(programs)
+                parent = None
+            if parent is None:
+                if self._closed or self._failures.get(programs, 0) >= FAILURES_MAX or not _can_be_warm(programs):
+                    return None
+                parent = self._begin(programs, stamp)
+            return None if parent is None or parent.ready.done() else parent.ready
 
-    def _spawn(self, programs: Path, path: str) -> subprocess.Popen[bytes]:
-        variables = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": self._folder.name, "LANG": "C.UTF-8"}
-        return subprocess.Popen(
-            [str(programs / "python"), "-I", _ZYGOTE, path, PROGRAM],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env=variables,
-        )
+    def _begin(self, programs: Path, stamp: tuple[int, ...]) -> _Parent | None:
+        while len(self._parents) >= PARENTS_MAX:
+            self._end(next(iter(self._parents)))
+        try:
+            parent = _spawn_parent(programs, self._started_with(programs), stamp)
+        except OSError as error:
+            log.warning("no warm parent for the sessions in %s: %s", programs, error)
+            return None
+        self._parents[programs] = parent
+        threading.Thread(target=self._listen, args=(programs, parent), daemon=True).start()
+        return parent
 
     def spawn(self, programs: Path, run: Path, groups: Sequence[str], program: Program, cwd: Path) -> int | None:
         """Fork a session for the run folder; its keeper's pid, or None where it must be started cold."""
-        if program.command[0] != PROGRAM or not groups:
-            return None  # without cgroups a fork could not be told from its parent
         parent = self._parents.get(programs)
-        if parent is None or parent.process.poll() is not None or not os.path.exists(parent.socket_path):
-            self.prepare(programs)
+        if parent is None or not groups:  # without cgroups a fork could not be told from its parent
+            return None
+        read = parent.ready.result() if parent.ready.done() else None
+        if read is None or not may_fork(program, programs, self._started_with(programs), read):
             return None
         ask = {
             "run": str(run),
             "boot": boot_id(),
             "groups": list(groups),
+            "program": program.command[0],
             "arguments": list(program.command[1:]),
             "variables": dict(program.variables),
             "cwd": str(cwd),
         }
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(_ANSWERS_WITHIN_S)
-                connection.connect(parent.socket_path)
-                connection.sendall(json.dumps(ask).encode() + b"\n")
-                return int(connection.makefile("rb").readline())
+            with parent.lock:
+                parent.link.settimeout(ANSWERS_WITHIN_S)
+                parent.link.sendall(json.dumps(ask).encode() + b"\n")
+                pid = int(_read_line(parent.link))
         except (OSError, ValueError) as error:
             # It may have forked all the same: the claim in the run folder sees to it that only one of the two runs.
-            log.warning("no warm start, so a cold one: %s", error)
+            self._give_up(programs, parent, str(error))
             return None
+        with self._lock:
+            self._failures.pop(programs, None)
+            if self._parents.get(programs) is parent:
+                self._parents[programs] = self._parents.pop(programs)
+        return pid or None
 
     def close(self) -> None:
         """End the parents; the sessions go on."""
         with self._lock:
             self._closed = True
-            for parent in self._parents.values():
-                parent.process.kill()
-                parent.process.wait()
-            self._parents.clear()
-            self._folder.cleanup()
+            for programs in list(self._parents):
+                self._end(programs)
+
+    def _listen(self, programs: Path, parent: _Parent) -> None:
+        """Wait until it is ready, in a thread of its own."""
+        read: frozenset[str] | None = None
+        why = ""
+        with parent.lock:
+            try:
+                parent.link.settimeout(COMES_WITHIN_S)
+                said = json.loads(_read_line(parent.link))
+                why = said.get("refused", "")
+                read = None if why else frozenset(said["read"])
+            except (OSError, ValueError) as error:
+                why = str(error)
+        if read is None:
+            self._give_up(programs, parent, why)
+        parent.ready.set_result(read)
+
+    def _give_up(self, programs: Path, parent: _Parent, why: str) -> None:
+        with self._lock:
+            if self._parents.get(programs) is not parent:
+                return
+            self._end(programs)
+            self._failures[programs] = self._failures.get(programs, 0) + 1
+            rest = "no more of them" if self._failures[programs] >= FAILURES_MAX else "the next will be tried"
+            log.warning("the warm parent of %s failed, sessions there start cold (%s): %s", programs, rest, why)
+
+    def _end(self, programs: Path) -> None:
+        parent = self._parents.pop(programs)
+        parent.process.kill()
+        parent.process.wait()
+        with suppress(OSError):
+            parent.link.shutdown(socket.SHUT_RDWR)  # whoever waits for its answer need not wait any longer
+        with parent.lock:
+            parent.link.close()
+
+    def _started_with(self, programs: Path) -> dict[str, str]:
+        return {**self._variables, "PATH": f"{programs}:/usr/bin:/bin"}
+
+
+def may_fork(program: Program, programs: Path, started_with: Mapping[str, str], read: frozenset[str]) -> bool:
+    """True if a fork of a parent that was `started_with` these, and has `read` some of them, is like a fresh start."""
+    theirs = program.variables
+    if program.command[0] != PROGRAM or theirs.get("PATH", "").partition(":")[0] != str(programs) or "*" in read:
+        return False
+    if any("\0" in text for text in (*program.command, *theirs, *theirs.values())) or any(
+        "=" in name for name in theirs
+    ):
+        return False  # the cold start says what is wrong with it
+    unseen = {name for name in (*theirs, *started_with) if name.startswith(_UNSEEN) and name not in _WITHOUT_EFFECT}
+    return all(theirs.get(name) == started_with.get(name) for name in unseen | read)
+
+
+def _can_be_warm(programs: Path) -> bool:
+    """A virtual environment for itself, so that HOME has no say in where its modules come from; with our program."""
+    try:
+        settings = (programs.parent / "pyvenv.cfg").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    pairs = {name.strip().lower(): value.strip().lower() for name, _, value in _pairs(settings)}
+    return pairs.get("include-system-site-packages") != "true" and (programs / PROGRAM).exists()
+
+
+def _pairs(settings: str) -> list[tuple[str, str, str]]:
+    return [line.partition("=") for line in settings.splitlines()]
+
+
+def _stamp(programs: Path) -> tuple[int, ...]:
+    """Differs when something was installed or removed."""
+    places = [programs / PROGRAM, *sorted(programs.parent.glob("lib/python*/site-packages"))]
+    found = []
+    for place in places:
+        with suppress(OSError):
+            found.append(place.stat().st_mtime_ns)
+    return tuple(found)
+
+
+def _spawn_parent(programs: Path, variables: Mapping[str, str], stamp: tuple[int, ...]) -> _Parent:
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                # In a session of its own: a Ctrl-C is not for it.
+                [str(programs / "python"), "-I", "-u", _ZYGOTE, " " * _ROOM_FOR_A_NAME],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=dict(variables),
+                start_new_session=True,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    return _Parent(process, ours, stamp)
+
+
+def _read_line(link: socket.socket) -> bytes:
+    """A line, which is sent whole. Raises ValueError when the other side is gone."""
+    line = b""
+    while not line.endswith(b"\n"):
+        part = link.recv(65536)
+        if not part:
+            raise ValueError("it ended")
+        line += part
+    return line

@@ -1,16 +1,19 @@
 """The warm parent of sessions: a process that has imported what a Jupyter server needs, and forks.
 
 Most of a session's start is imports, the same for all of an environment. This program is run by the environment's own
-Python (so it uses the standard library only), imports once, and waits on a Unix socket for asks; for each it forks a
-keeper, which does for the session what shim.sh does for other programs: claim the run folder, join the cgroups, wait,
-write down how it ended. Called by warm.py: python -I zygote.py SOCKET jupyterhub-singleuser. Ends with the control
-plane; the sessions do not.
+Python (so it uses the standard library only), imports once, says on its stdin, which is a socket, that it is ready, and
+waits there for asks; for each it forks a keeper, which does for the session what shim.sh does for other programs: claim
+the run folder, join the cgroups, wait, write down how it ended. Called by warm.py: python -I -u zygote.py PADDING. It
+ends when the control plane's end of the socket is closed, by whatever death; the keepers and their sessions do not.
+
+A fork shall be like a process started afresh. So nothing is imported here that would keep what belongs to one user:
+Jupyter's own modules read HOME and the like while they are imported, libraries do not. Which variables were read all
+the same is watched and told; warm.py then forks only where the session has them the same.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -18,117 +21,156 @@ import os
 import runpy
 import select
 import signal
-import socket
 import sys
+import sysconfig
 import tempfile
 import time
-from typing import Any, NoReturn
+from types import FrameType
+from typing import Any
 
-# What `jupyterhub-singleuser` loads on its way to the first page. What an environment lacks is left out.
-MODULES = (
-    "jupyterhub.singleuser",
-    "jupyterhub.singleuser.app",
-    "jupyterhub.singleuser.extension",
-    "jupyter_server.serverapp",
-    "jupyter_server.services.contents.largefilemanager",
-    "jupyter_server.services.events.handlers",
-    "jupyter_server.services.kernels.handlers",
-    "jupyter_server.services.kernels.websocket",
-    "jupyter_server.services.sessions.handlers",
-    "jupyter_server_terminals",
-    "jupyter_server_proxy",
-    "jupyterlab.labapp",
-    "jupyterlab.extensions.pypi",
-    "jupyter_lsp",
-    "notebook_shim",
-    "ipykernel.kernelspec",
-    "nbconvert.exporters",
-    "tornado.curl_httpclient",
-    "sqlite3",
-)
-PR_SET_PDEATHSIG = 1
+# What `jupyterhub-singleuser` loads on its way to the first page, but for Jupyter's own. What is lacking is left out.
+LIBRARIES = (
+    "aiodns", "aiohttp", "alembic.command", "anyio.to_thread", "argon2", "async_lru", "babel", "bleach.css_sanitizer",
+    "bs4", "cryptography.fernet", "dateutil.parser", "defusedxml.ElementTree", "difflib", "httpx", "jinja2", "json5",
+    "jsonschema", "jupyter_core.application", "jupyter_events", "mako.template", "mistune", "nbformat.sign",
+    "notebook_shim.traits", "overrides", "packaging.specifiers", "pandocfilters", "prometheus_client",
+    "pygments.formatters.html", "pygments.lexers.html", "pygments.lexers.python", "pygments.styles.default", "requests",
+    "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite", "sqlalchemy.ext.compiler", "sqlalchemy.orm",
+    "sqlite3", "tarfile", "terminado", "tomllib", "tornado.httpserver", "tornado.simple_httpclient",
+    "tornado.websocket", "traitlets.config", "unittest.mock", "webbrowser", "websocket", "xmlrpc.client", "zmq.asyncio",
+    "zmq.eventloop.zmqstream",
+)  # fmt: skip
+# They set up threads or a card when they are loaded, by variables that each session has its own of.
+NEVER = ("numpy", "torch", "cupy")
 KEEP_REMAINS_S = 5.0  # so long the number of an ended keeper is not given to another process
+LINK = 0
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# What they keep of the variables is put right after the fork (sysconfig), or used by CGI only (wsgiref).
+_HARMLESS = ("sysconfig.py", "handlers.py")
+_BETWEEN = ("os.py", "posixpath.py", "genericpath.py", "pathlib.py", "_collections_abc.py")
 
 
 def main() -> None:
-    """Import, say so by listening, and fork until the control plane ends."""
-    path, program = sys.argv[1], sys.argv[2]
-    _end_with_parent()
-    for name in MODULES:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    if len(os.listdir("/proc/self/task")) != 1:
-        sys.exit("a module started a thread, and a process with threads must not fork")
+    """Import, say so, and fork until the control plane ends. Returns in a session only, after its program."""
+    read = _import_libraries()
+    why = _reason_not_to_fork()
+    _tell({"refused": why} if why else {"read": sorted(read)})
+    if why:
+        sys.exit(1)
     gc.collect()
     gc.freeze()  # what is here now stays shared with all sessions
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(path)
-    os.chmod(path, 0o600)
-    listener.listen(64)
-    _serve(listener, program)
+    _rename("commonage-warm-parent", os.path.dirname(sys.executable))
+    ask = _serve()
+    _become(ask)
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def _end_with_parent() -> None:
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(0)
+def _import_libraries() -> set[str]:
+    """Import what can be; gives the names of the variables that were read meanwhile ("*": all of them)."""
+    read: set[str] = set()
+    environ: Any = type(os.environ)
+    get_one, get_all = environ.__getitem__, environ.__iter__
+
+    def watched_one(self: Any, name: Any) -> Any:
+        if not _is_harmless():
+            read.add(os.fsdecode(name))
+        return get_one(self, name)
+
+    def watched_all(self: Any) -> Any:
+        if not _is_harmless():
+            read.add("*")
+        return get_all(self)
+
+    environ.__getitem__, environ.__iter__ = watched_one, watched_all
+    for name in LIBRARIES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    environ.__getitem__, environ.__iter__ = get_one, get_all
+    return read
 
 
-def _serve(listener: socket.socket, program: str) -> None:
+def _is_harmless() -> bool:
+    """True if the module of the standard library that reads the variables does no harm by it."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and _file_of(frame) in _BETWEEN:
+        frame = frame.f_back
+    return _file_of(frame) in _HARMLESS and "-packages" not in frame.f_code.co_filename
+
+
+def _file_of(frame: FrameType) -> str:
+    name = os.path.basename(frame.f_code.co_filename).rstrip(">")
+    return name.rpartition(" ")[2] + ".py" if name.startswith("<frozen") else name
+
+
+def _reason_not_to_fork() -> str:
+    if len(os.listdir("/proc/self/task")) != 1:
+        return "a library started a thread, and a process with threads must not fork"
+    # The listing itself has one open.
+    opened = [int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")]
+    if max(opened) > 2:
+        return "a library keeps a file open, and forks would share it"
+    loaded = [name for name in NEVER if name in sys.modules]
+    return f"a library loaded {loaded[0]}" if loaded else ""
+
+
+def _tell(message: Any) -> None:
+    os.write(LINK, json.dumps(message).encode() + b"\n")
+
+
+def _serve() -> dict[str, Any]:
+    """Fork a keeper for each ask. Returns in the sessions, which their keepers fork."""
     keepers: dict[int, float] = {}
     while True:
-        ready, _, _ = select.select([listener], [], [], KEEP_REMAINS_S)
+        ready, _, _ = select.select([LINK], [], [], KEEP_REMAINS_S if keepers else None)
         for pid, born in list(keepers.items()):
             if time.monotonic() - born > KEEP_REMAINS_S and os.waitpid(pid, os.WNOHANG)[0]:
                 del keepers[pid]
         if not ready:
             continue
-        connection, _ = listener.accept()
-        with connection, contextlib.suppress(OSError, ValueError):
-            connection.settimeout(5)
-            ask = json.loads(_read_line(connection))
+        ask = _read_ask()
+        try:
             pid = os.fork()
-            if pid == 0:
-                listener.close()
-                connection.close()
-                _keep(ask, program)
-            keepers[pid] = time.monotonic()
-            connection.sendall(b"%d\n" % pid)
+        except OSError:  # no memory or no processes left: whoever asks may try it in another way
+            _tell(0)
+            continue
+        if pid == 0:
+            _keep(ask)
+            return ask
+        keepers[pid] = time.monotonic()
+        _tell(pid)
 
 
-def _read_line(connection: socket.socket) -> bytes:
+def _read_ask() -> dict[str, Any]:
     parts: list[bytes] = []
     while not parts or not parts[-1].endswith(b"\n"):
-        part = connection.recv(65536)
+        part = os.read(LINK, 65536)
         if not part:
-            raise ValueError("the ask broke off")
+            os._exit(0)
         parts.append(part)
-    return b"".join(parts)
+    ask: dict[str, Any] = json.loads(b"".join(parts))
+    return ask
 
 
-def _keep(ask: dict[str, Any], program: str) -> NoReturn:
-    """The keeper: shim.sh in Python. Never returns."""
-    run: str = ask["run"]
+def _keep(ask: dict[str, Any]) -> None:
+    """The keeper: shim.sh in Python. Returns in the session that it forks only."""
     try:
+        run: str = ask["run"]
         os.setsid()
-        log = os.open(os.path.join(run, "log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        null = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((null, 0), (log, 1), (log, 2)):
-            os.dup2(source, target)
+        _redirect(run)
+        _rename("commonage-keeper", run)
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
             began = stat.read().rpartition(")")[2].split()[19]
         try:
-            claim = os.open(os.path.join(run, "pid"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            claim = os.open(os.path.join(run, "pid"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             os._exit(0)
         os.write(claim, f"{os.getpid()} {began} {ask['boot']}\n".encode())
         os.close(claim)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in SIGNALS:
             signal.signal(number, lambda _number, _frame: None)
         child = os.fork()
         if child == 0:
-            _become(ask, program)
+            return
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
         code = code if code >= 0 else 128 - code
@@ -141,47 +183,61 @@ def _keep(ask: dict[str, Any], program: str) -> NoReturn:
         os._exit(125)
 
 
+def _redirect(run: str) -> None:
+    """Output to the log, input from nowhere; and so the parent's socket is let go of."""
+    log = os.open(os.path.join(run, "log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(log)
+    os.close(null)
+
+
 def _end_leftovers(groups: list[str]) -> None:
     """What the session left behind ends with it."""
-    with contextlib.suppress(OSError):
-        for path in groups[:1]:
-            with open(path, encoding="ascii") as file:
-                for line in file:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(int(line), signal.SIGKILL)
+    with contextlib.suppress(OSError), open(groups[0], encoding="ascii") as file:
+        for line in file:
+            with contextlib.suppress(ProcessLookupError):
+                if int(line) > 0:  # 0 would be ourselves, to kill(2)
+                    os.kill(int(line), signal.SIGKILL)
 
 
-def _become(ask: dict[str, Any], program: str) -> NoReturn:
-    """The session itself, as if its program had been started with these arguments and variables."""
-    code = 1
+def _become(ask: dict[str, Any]) -> None:
+    """Be as if the program had been started with these arguments and variables."""
     try:
+        # The usual handlers first: from the moment it is in its groups it may be asked to end.
+        for number in SIGNALS:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         for path in ask["groups"]:
             with open(path, "w", encoding="ascii") as group:
                 group.write("0")
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(ask["cwd"])
-        os.environ.clear()
-        os.environ.update(ask["variables"])
-        tempfile.tempdir = None
-        time.tzset()
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # both are files: /dev/null until now
-        script = os.path.join(os.path.dirname(sys.executable), program)
-        sys.argv = [script, *ask["arguments"]]
-        runpy.run_path(script, run_name="__main__")
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(end.code, str):
-            os.write(2, f"{end.code}\n".encode())
-    except BaseException:  # the interpreter's own last resort, done by hand: this fork must not go on
-        sys.excepthook(*sys.exc_info())
-    finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-        os._exit(code & 0xFF)
+    except OSError as error:
+        os.write(2, f"the session cannot begin: {error}\n".encode())
+        os._exit(125)
+    os.environ.clear()
+    os.environ.update(ask["variables"])
+    os.environ["PWD"] = ask["cwd"]  # the shell of a cold start says so
+    tempfile.tempdir = None
+    time.tzset()
+    sysconfig.get_config_vars()["userbase"] = os.path.join(os.path.expanduser("~"), ".local")
+    sys.argv = [os.path.join(os.path.dirname(sys.executable), ask["program"]), *ask["arguments"]]
+    sys.path.insert(0, os.path.dirname(sys.executable))
+    sys.orig_argv = [sys.executable, *sys.argv]
+    _rename(*sys.orig_argv)
+
+
+def _rename(*words: str) -> None:
+    """Let `ps` show this instead of how the parent was started, as far as there is room (hence its padding)."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
+            start, end = (int(field) for field in stat.read().rpartition(")")[2].split()[45:47])
+        line = b"\0".join(os.fsencode(word) for word in words)[: end - start - 1]
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            memory.write(line.ljust(end - start, b"\0"))
+        with open("/proc/self/comm", "wb", buffering=0) as name:
+            name.write(os.path.basename(os.fsencode(words[1 if words[0] == sys.executable else 0]))[:15])
 
 
 if __name__ == "__main__":

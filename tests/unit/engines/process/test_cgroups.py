@@ -31,8 +31,8 @@ def divided(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(root: Path) -> Cgroups:
-    groups = find_cgroups("key", 99, root)
+def found(root: Path, *, cpu_quota: bool = False) -> Cgroups:
+    groups = find_cgroups("key", 99, root, cpu_quota=cpu_quota)
     assert groups is not None
     return groups
 
@@ -48,7 +48,7 @@ def test_version_2_holds_memory_swap_cpu_and_processes(unified: Path) -> None:
     group = unified / "commonage" / "key" / "a-1"
     names = ("memory.max", "memory.swap.max", "cpu.weight", "cpu.max", "cpu.max.burst", "pids.max")
     kernel_files(group, *names)
-    groups = found(unified)
+    groups = found(unified, cpu_quota=True)
     assert (groups.limits_memory, groups.limits_cpu, groups.notes) == (True, True, ())
     assert groups.make("a-1", 1500, 256) == [str(group / "cgroup.procs")]
     written = {name: (group / name).read_text() for name in names}
@@ -60,6 +60,30 @@ def test_version_2_holds_memory_swap_cpu_and_processes(unified: Path) -> None:
         "cpu.max.burst": "150000",
         "pids.max": "99",
     }
+
+
+def test_version_2_shares_idle_cores_unless_there_is_a_quota(unified: Path) -> None:
+    group = unified / "commonage" / "key" / "a-1"
+    kernel_files(group, "memory.max", "cpu.weight", "cpu.max", "cpu.max.burst", "pids.max")
+    groups = found(unified)
+    for cpus_milli, weight in ((50, "5"), (1500, "150"), (1, "1"), (10**6, "10000")):
+        (group / "cpu.weight").write_text("")
+        groups.make("a-1", cpus_milli, 256)
+        assert (group / "cpu.weight").read_text() == weight
+    assert (group / "cpu.max").read_text() == "max 100000"
+    assert (group / "cpu.max.burst").read_text() == ""
+
+
+def test_version_1_shares_idle_cores_unless_there_is_a_quota(divided: Path) -> None:
+    here = {name: divided / name / "commonage" / "key" / "a-1" for name in ("memory", "cpu", "cpuacct", "pids")}
+    kernel_files(here["memory"], "memory.limit_in_bytes")
+    kernel_files(here["cpu"], "cpu.shares", "cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.cfs_burst_us")
+    kernel_files(here["pids"], "pids.max")
+    kernel_files(here["cpuacct"])
+    found(divided).make("a-1", 250, 64)
+    assert (here["cpu"] / "cpu.shares").read_text() == "256"
+    assert (here["cpu"] / "cpu.cfs_quota_us").read_text() == "-1"
+    assert (here["cpu"] / "cpu.cfs_burst_us").read_text() == ""
 
 
 def test_version_2_is_measured_without_what_the_kernel_could_drop(unified: Path) -> None:
@@ -101,7 +125,7 @@ def test_version_1_holds_memory_swap_cpu_and_processes(divided: Path) -> None:
     kernel_files(here["cpu"], "cpu.shares", "cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.cfs_burst_us")
     kernel_files(here["pids"], "pids.max")
     kernel_files(here["cpuacct"])
-    groups = found(divided)
+    groups = found(divided, cpu_quota=True)
     assert groups.make("a-1", 500, 64) == [str(folder / "cgroup.procs") for folder in here.values()]
     assert (here["memory"] / "memory.limit_in_bytes").read_text() == str(64 * MIB)
     assert (here["memory"] / "memory.memsw.limit_in_bytes").read_text() == str(64 * MIB)

@@ -1,0 +1,50 @@
+"""The engine's own tasks, and the few threads for what may block a little.
+
+Used by the engine only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_THREADS = 4
+
+
+class Tasks:
+    """Tasks that end with the engine; what they raise is logged."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="process-engine")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def in_thread(self, work: Callable[[], _T]) -> _T:
+        """The result of `work`, which is done in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Have it done, whoever asked for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a task of the process engine failed", exc_info=task.exception())
+
+    async def cancel(self) -> None:
+        """End the tasks; the threads still work."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown()
