@@ -47,7 +47,8 @@ class _Follower:
     def __init__(self, client: Client, workload: WorkloadOut) -> None:
         self._client = client
         self.workload = workload
-        self._attempts_shown: set[int] = set()
+        # Attempts whose log was shown. Who attaches later wants the present one, or the last.
+        self._shown = max(workload.attempts - 1, 0)
         self._offset: int | None = None
         self._say = Teller()
 
@@ -57,8 +58,7 @@ class _Follower:
 
         while True:
             self._until_it_speaks()
-            if self.workload.attempts and self.workload.attempts not in self._attempts_shown:
-                self._show_log(self.workload.attempts)
+            self._show_logs(self.workload.attempts)
             self.workload = self._client.workload(self.workload.id)
             if self.workload.state in TERMINAL_STATES:
                 break
@@ -71,6 +71,8 @@ class _Follower:
     def _until_it_speaks(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while self.workload.state in ("held", "queued", "starting"):
+            # An attempt may be over before anybody looked: it is said what it said before the next one is waited for.
+            self._show_logs(self.workload.attempts - (self.workload.state == "starting"))
             self._say.status(self._waiting())
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
@@ -80,6 +82,14 @@ class _Follower:
     def _waiting(self) -> str:
         one = self.workload
         return f"{one.state}: {one.reason}" if one.reason else one.state
+
+    def _show_logs(self, last: int) -> None:
+        """The logs of all attempts up to this one that were not shown yet."""
+        while self._shown < last:
+            self._say.done()
+            self._show_log(self._shown + 1)
+            self._shown += 1
+            self._offset = None
 
     def _show_log(self, attempt: int) -> None:
         try:
@@ -91,8 +101,6 @@ class _Follower:
         except ApiError as error:
             if error.status != 404:  # it said nothing before it ended
                 raise
-        self._attempts_shown.add(attempt)
-        self._offset = None
 
 
 class Teller:
@@ -127,6 +135,8 @@ class Teller:
     def line(self, text: str) -> None:
         """Something that stays."""
         self.done()
+        if text == self._last and not self._in_terminal:
+            return  # it stands there already
         click.echo(f"commonage: {text}", err=True)
 
 
