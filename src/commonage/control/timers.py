@@ -20,6 +20,13 @@ from commonage.ports.store import Store
 
 log = logging.getLogger(__name__)
 TICK_S = 0.5
+_ENDED = {
+    State.SUCCEEDED: "succeeded",
+    State.FAILED: "failed",
+    State.STOPPED: "was stopped",
+    State.TIMED_OUT: "timed out",
+    State.LOST: "was lost",
+}
 
 
 class Timers:
@@ -113,5 +120,9 @@ def judge(condition: Condition, other: Workload) -> tuple[bool | None, str]:
         return None, f"waits for {other.id} ({other.spec.name or other.spec.kind}), which is {other.state}"
     ended_well = other.state is State.SUCCEEDED
     wanted = {Condition.AFTER_OK: ended_well, Condition.AFTER_NOT_OK: not ended_well}.get(condition, True)
-    words = f"{other.id} ({other.spec.name or other.spec.kind}) ended as {other.state}"
-    return (True, words) if wanted else (False, f"it should run {condition}, but {words}")
+    if wanted:
+        return True, f"{other.id} has ended"
+    which = f"{other.id} ({other.spec.name or other.spec.kind})"
+    if condition is Condition.AFTER_OK:
+        return False, f"it was to start once {which} had succeeded, but that {_ENDED[other.state]}"
+    return False, f"it was to start only if {which} did not succeed, but that {_ENDED[other.state]}"

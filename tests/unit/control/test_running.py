@@ -181,7 +181,12 @@ async def test_dependencies(condition: Condition, behaviour: Behaviour, expected
         await site.clock.advance(10)
     assert site.there(second).state is expected
     if expected is State.STOPPED:
-        assert site.there(second).reason.startswith(f"it should run {condition}, but {first.id} (first) ended as")
+        which, ended = f"{first.id} (first)", site.there(first).state
+        assert site.there(second).reason == (
+            f"it was to start once {which} had succeeded, but that {ended}"
+            if condition is Condition.AFTER_OK
+            else f"it was to start only if {which} did not succeed, but that {ended}"
+        )
     assert site.there(third).state is expected, "what can never be met breaks the whole chain"
 
 
