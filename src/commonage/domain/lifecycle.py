@@ -202,6 +202,8 @@ def _ended(workload: Workload, attempt: Attempt, sighting: Sighting, now: float)
 def _exit_in_words(code: int, oom: bool) -> str:
     if oom:
         return "used more memory than it had asked for and was ended; ask for more"
+    if code == 126:
+        return "exit code 126: the command is there but cannot be run; make it executable (chmod +x)"
     if code == 127:
         return "exit code 127: the command was not found in its environment"
     if code > 128:

@@ -183,6 +183,7 @@ def see(workload: Workload, seen: Seen, at: float = NOW + 10, code: int | None =
     [
         (0, False, "", "ended well, exit code 0"),
         (3, False, "", "exit code 3"),
+        (126, False, "", "exit code 126: the command is there but cannot be run; make it executable (chmod +x)"),
         (127, False, "", "exit code 127: the command was not found in its environment"),
         (143, False, "", "exit code 143: ended by signal 15"),
         (137, True, "", "used more memory than it had asked for and was ended; ask for more"),
