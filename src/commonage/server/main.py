@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import signal
@@ -163,6 +164,10 @@ class _Server:
             await closing.enter_async_context(Supervisor(hub_children(plan)))
             await _until_portal_answers(plan)
         self._announce(plan)
+        # What was imported and made until here stays: looking through it for garbage takes 50 ms, in which nobody is
+        # answered, and a long queue makes that happen often.
+        gc.collect()
+        gc.freeze()
         url = settings.public_url or plan.proxy_url
         self._terminal.ready(url, settings, self._secrets, first=self._first)
         self._terminal.notes(_notes(opened.parts))
