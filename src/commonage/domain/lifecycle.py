@@ -248,9 +248,10 @@ def _finish(workload: Workload, attempt: Attempt, state: State, reason: str, now
     """End the attempt in `state`; the workload follows it, or is held for a retry."""
     attempt = replace(attempt, state=state, reason=reason)
     policy = workload.spec.retry
-    if state in (State.FAILED, State.LOST) and attempt.number <= policy.retries:
-        pause = policy.pause_before(attempt.number)
-        which = f"retry {attempt.number} of {policy.retries} in {format_duration(pause)}"
+    if state in (State.FAILED, State.LOST) and workload.retried < policy.retries:
+        retry = workload.retried + 1
+        pause = policy.pause_before(retry)
+        which = f"retry {retry} of {policy.retries} in {format_duration(pause)}"
         words = f"{which}: attempt {attempt.number} {state}, {reason}"
         after = replace(
             workload,
@@ -260,6 +261,7 @@ def _finish(workload: Workload, attempt: Attempt, state: State, reason: str, now
             attempt=attempt,
             not_before=now + pause,
             warned=False,
+            retried=retry,
         )
         return Step(after, (Record(EventKind.RETRYING, words),))
     after = replace(workload, state=state, since=now, reason=reason, attempt=attempt)

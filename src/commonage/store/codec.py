@@ -161,6 +161,7 @@ def progress_row(workload: Workload) -> Row:
         "stop": _stop_to_json(workload.stop) if workload.stop else None,
         "not_before": workload.not_before,
         "warned": workload.warned,
+        "retried": workload.retried,
     }
 
 

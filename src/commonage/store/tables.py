@@ -70,6 +70,7 @@ workloads = Table(
     Column("stop", Text),
     Column("not_before", Double),
     Column("warned", Boolean, nullable=False),
+    Column("retried", Integer, nullable=False),
     sqlite_with_rowid=False,
 )
 

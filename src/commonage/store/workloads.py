@@ -25,7 +25,7 @@ from commonage.store.tables import attempts, secrets, specs, workloads
 
 _OWN = (
     "id", "spec_id", "state", "submitted_at", "since", "reason", "array_index", "stop", "not_before",
-    "warned", "version",
+    "warned", "retried", "version",
 )  # fmt: skip
 _LIVE: Final = [state.value for state in State if not state.is_terminal]
 _SPECS_KEPT: Final = 2048
@@ -124,7 +124,8 @@ class Workloads:
 
     def _decode(self, row: Sequence[Any], with_secrets: dict[tuple[str, str], Spec]) -> Workload:
         own = len(_OWN)
-        name, spec_id, state, submitted_at, since, reason, array_index, stop, not_before, warned, version = row[:own]
+        name, spec_id, state, submitted_at, since, reason, array_index, stop, not_before = row[: own - 3]
+        warned, retried, version = row[own - 3 : own]
         body, secret = row[own : own + 2]
         attempt = row[own + 2 :]
         if secret is None:
@@ -144,6 +145,7 @@ class Workloads:
             attempt=codec.attempt_from_row(attempt) if attempt[0] is not None else None,
             not_before=not_before,
             warned=bool(warned),
+            retried=retried,
             version=version,
         )
 
@@ -162,7 +164,18 @@ class _Statements:
     """What is written, for one kind of database."""
 
     def __init__(self, dialect: Dialect) -> None:
-        progress = ("version", "state", "node", "attempt_id", "since", "reason", "stop", "not_before", "warned")
+        progress = (
+            "version",
+            "state",
+            "node",
+            "attempt_id",
+            "since",
+            "reason",
+            "stop",
+            "not_before",
+            "warned",
+            "retried",
+        )
         self.versions = Prepared(
             select(workloads.c.id, workloads.c.version)
             .where(is_among(workloads.c.id, "ids", dialect))

@@ -118,7 +118,19 @@ def attempt(workload: str | None = None, number: int = 1, state: State = State.R
 
 
 _OF_WORKLOAD = frozenset(
-    {"id", "submitted_at", "since", "reason", "array_index", "stop", "attempt", "not_before", "warned", "version"}
+    {
+        "id",
+        "submitted_at",
+        "since",
+        "reason",
+        "array_index",
+        "stop",
+        "attempt",
+        "not_before",
+        "warned",
+        "retried",
+        "version",
+    }
 )
 
 

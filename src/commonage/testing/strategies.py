@@ -156,6 +156,7 @@ def moved_on(draw: st.DrawFn, before: Workload) -> Workload:
         attempt=draw(st.none() | attempts_of(before.id)),
         not_before=draw(st.none() | instants()),
         warned=draw(st.booleans()),
+        retried=draw(st.integers(0, 100)),
     )
 
 

@@ -151,6 +151,7 @@ class Life(RuleBasedStateMachine):
         if one.not_before is not None:
             assert one.state is State.HELD
         assert one.attempts <= one.spec.retry.retries + 1 + self.recalls
+        assert one.retried <= one.spec.retry.retries
 
     @invariant()
     def a_wish_to_stop_always_ends_it(self) -> None:
@@ -279,3 +280,12 @@ def test_deadlines() -> None:
     assert running().deadline is None
     assert see(one, Seen.ENDED, code=0).deadline is None
     assert factories.workload(State.QUEUED, time_limit_s=60).deadline is None
+
+
+def test_a_recall_is_no_retry() -> None:
+    one = step(running(retry=RetryPolicy(1, 10.0)), StopAsked(wish(StopCause.RECALL)), NOW).workload
+    one = see(one, Seen.ENDED, code=143)
+    assert (one.state, one.retried) == (State.QUEUED, 0)
+    one = step(one, Leased(lease_for(one)), NOW).workload
+    one = see(one, Seen.ENDED, code=1)
+    assert (one.state, one.retried) == (State.HELD, 1)

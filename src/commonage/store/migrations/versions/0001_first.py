@@ -77,6 +77,7 @@ def upgrade() -> None:
         sa.Column("stop", sa.Text(), nullable=True),
         sa.Column("not_before", sa.Double(), nullable=True),
         sa.Column("warned", sa.Boolean(), nullable=False),
+        sa.Column("retried", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(["spec_id"], ["specs.id"], name="fk_workloads_spec_id"),
         sa.PrimaryKeyConstraint("id", name="pk_workloads"),
         sqlite_with_rowid=False,
