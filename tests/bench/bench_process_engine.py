@@ -1,14 +1,19 @@
-"""Figures of the process engine alone: no-op jobs per second, and what one start costs the event loop.
+"""Figures of the process engine alone: no-op jobs per second, what one start costs the event loop, session starts.
 
-    .venv/bin/python tests/bench/bench_process_engine.py [JOBS]
+    .venv/bin/python tests/bench/bench_process_engine.py [JOBS [PYTHON]]
 
-Prints figures; nothing here is a test.
+PYTHON is that of an environment with `jupyterhub-singleuser`; without it sessions are left out. Prints figures; nothing
+here is a test.
 """
 
 import asyncio
+import http.client
+import http.server
 import sys
 import tempfile
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -17,6 +22,7 @@ from commonage.domain.fleet import Lease
 from commonage.domain.sightings import Order, Seen
 from commonage.domain.workloads import Kind
 from commonage.engines.process.engine import ProcessEngine
+from commonage.engines.process.settings import ProcessSettings
 
 HERE = Environment("here", "Here", python=sys.executable)
 
@@ -100,7 +106,98 @@ async def measuring(engine: ProcessEngine, running: int) -> None:
             return
 
 
-async def main(jobs: int) -> None:
+class Hub(http.server.BaseHTTPRequestHandler):
+    """As much of a hub as a session asks for at its start."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"version": "6.1.0"}')
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+def session_of(number: int, python: str, hub: int) -> Order:
+    attempt = f"session{number:06}-1"
+    lease = Lease(attempt, "node", 1000, 1024, (), time.time())
+    place = Environment("notebook", "Notebook", python=python, kinds=(Kind.SESSION,))
+    base = f"/user/ada/{number}/"
+    variables = {
+        "JUPYTERHUB_SERVICE_URL": "http://127.0.0.1:{port}" + base,
+        "JUPYTERHUB_SERVICE_PREFIX": base,
+        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{hub}/hub/api",
+        "JUPYTERHUB_ACTIVITY_URL": "",
+        "JUPYTERHUB_USER": "ada",
+        "JUPYTERHUB_CLIENT_ID": "bench",
+        "JUPYTERHUB_API_TOKEN": "0" * 32,
+    }
+    order = order_of(0, ())
+    return replace(
+        order, attempt_id=attempt, workload_id=attempt[:-2], kind=Kind.SESSION, environment=place, lease=lease,
+        variables=tuple(variables.items()), wants_port=True,
+    )  # fmt: skip
+
+
+def answers(url: str, path: str) -> bool:
+    address = http.client.HTTPConnection(url.removeprefix("http://"), timeout=5)
+    try:
+        address.request("GET", path)
+        return address.getresponse().status < 500
+    except OSError:
+        return False
+    finally:
+        address.close()
+
+
+async def session_start(engine: ProcessEngine, number: int, python: str, hub: int) -> float:
+    """Seconds from asking the engine for a session until its server answers."""
+    order = session_of(number, python, hub)
+    began = time.perf_counter()
+    await engine.start(order)
+    while True:
+        [seen] = [one for one in await engine.sightings() if one.attempt_id == order.attempt_id]
+        if seen.seen is Seen.ENDED:
+            lines = [line.text async for line in engine.logs(order.attempt_id, tail=5)]
+            raise SystemExit("the session ended: " + " / ".join(lines))
+        if seen.url and await asyncio.to_thread(answers, seen.url, f"/user/ada/{number}/api"):
+            return time.perf_counter() - began
+        await asyncio.sleep(0.04)
+
+
+async def sessions(python: str, hub: int, warm: bool, at_once: int) -> None:
+    """Session starts, the first alone, then one after the other, then some at once; and what they hold."""
+    with tempfile.TemporaryDirectory(prefix="bench-engine-") as folder:
+        engine = ProcessEngine("site", Path(folder), settings=ProcessSettings(warm_sessions=warm))
+        await engine.open()
+        first = await session_start(engine, 0, python, hub)
+        alone = [await session_start(engine, 1 + number, python, hub) for number in range(5)]
+        crowd = await asyncio.gather(*(session_start(engine, 10 + number, python, hub) for number in range(at_once)))
+        measured = await engine.measure()
+        held, cpu = [found.memory_mib for found in measured], [found.cpu_s for found in measured]
+        print(
+            f"sessions {'warm' if warm else 'cold'}: the first answers after {first:.2f} s, the next alone after "
+            f"{median(alone):.2f} s, {at_once} at once after {median(crowd):.2f} s (last {max(crowd):.2f} s); "
+            f"{median(cpu):.2f} s of CPU and {median(held):.0f} MiB each"
+        )
+        for one in await engine.sightings():
+            await engine.stop(one.attempt_id, 0)
+        async for _ in engine.watch():
+            if all(one.seen is Seen.ENDED for one in await engine.sightings()):
+                break
+        await engine.close()
+
+
+async def main(jobs: int, python: str | None) -> None:
+    if python:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for warm in (False, True):
+            await sessions(python, server.server_port, warm, 10)
+    if jobs == 0:
+        return
     with tempfile.TemporaryDirectory(prefix="bench-engine-") as folder:
         engine = ProcessEngine("site", Path(folder))
         await engine.open()
@@ -116,4 +213,4 @@ async def main(jobs: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 500))
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 500, sys.argv[2] if len(sys.argv) > 2 else None))

@@ -114,7 +114,14 @@ async def assemble(settings: Settings, data: DataDir, secrets: Secrets, hub_url:
         SITE,
         data.path,
         devices=cards.devices,
-        settings=ProcessSettings(node_name=settings.node_name, cpus_milli=settings.cpus, memory_mib=settings.memory),
+        settings=ProcessSettings(
+            node_name=settings.node_name,
+            cpus_milli=settings.cpus,
+            memory_mib=settings.memory,
+            cpu_hold=settings.cpu_hold,
+            warm_sessions=settings.warm_sessions,
+            keep_logs_days=settings.keep_logs_days,
+        ),
     )
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database)

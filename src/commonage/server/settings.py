@@ -197,6 +197,22 @@ class Settings(BaseModel):
     memory: Mib | None = _setting(
         None, "Memory on offer; all of the machine if left out.", Row("an amount of memory, like 64GiB", "This machine")
     )
+    cpu_hold: Literal["share", "quota"] = _setting(
+        "share",
+        "How cores are held: `share` is what was asked for when cores are crowded, and idle ones for whoever has work; "
+        "`quota` never lets anybody have more than was asked for.",
+        Row("share or quota", "This machine"),
+    )
+    warm_sessions: bool = _setting(
+        True,
+        "Sessions start from a waiting process that has loaded the libraries, about 130 MiB for each environment.",
+        Row("true or false", "This machine"),
+    )
+    keep_logs_days: Annotated[int, Field(ge=0, le=36_500)] = _setting(
+        90,
+        "How many days the logs of ended workloads are kept; the oldest beyond 20 GiB go earlier.",
+        Row("a number of days", "This machine"),
+    )
 
     job_environment: str = _setting(
         "base", "Environment of a job that names none.", Row("the name of an environment", "Work")

@@ -241,6 +241,7 @@ def find_cgroups(
         # At the top, as dockerd does it: below our own group its runs would end with our service.
         folder = mount / "commonage" / key
         if _make_folders(folder):
+            _weigh(folder, "cpu.shares", 1024, 262_144)
             hierarchies.append(Hierarchy(folder, 1, frozenset(controllers)))
     return Cgroups(hierarchies, processes_max, cpu_quota) if hierarchies else None
 
@@ -259,11 +260,21 @@ def _find_unified(root: Path, key: str) -> Hierarchy | None:
                 _try_write(server / "cgroup.procs", str(os.getpid()))
         enabled = [_enable(above) for above in (home, home / "commonage", folder)][-1]
         if "memory" in enabled or "cpu" in enabled:
+            _weigh(folder, "cpu.weight", 100, 10_000)
             return Hierarchy(folder, 2, enabled)
         for made in (folder, home / "commonage"):
             with suppress(OSError):
                 made.rmdir()
     return None
+
+
+def _weigh(folder: Path, name: str, one: int, most: int) -> None:
+    """All workloads together weigh as much as a process for each core, `one` each, and no more than `most`.
+
+    Else everything that runs beside them would weigh as much as all of them.
+    """
+    for above in (folder.parent, folder):
+        _try_write(above / name, str(min(most, one * (os.cpu_count() or 1))))
 
 
 def _enable(folder: Path) -> frozenset[str]:
