@@ -101,7 +101,9 @@ def _say(changed: NodeOut, as_json: bool) -> None:
     if as_json:
         show.print_json(changed)
     else:
-        click.echo(f"{changed.site}/{changed.name} {changed.state}, {changed.workloads} workloads on it")
+        click.echo(
+            f"{changed.site}/{changed.name} {changed.state}, {changed.workloads} workload{'' if changed.workloads == 1 else 's'} on it"
+        )
 
 
 def node_table(found: Sequence[NodeOut]) -> Table:

@@ -134,4 +134,6 @@ def explanation(said: ExplanationOut) -> list[str]:
         lines.append(f"This would start now: {said.fits_now}.")
     if said.expected_start_at is not None and not said.startable_now:
         lines.append(f"Expected start: {clock(said.expected_start_at)}{f' ({said.basis})' if said.basis else ''}.")
+    elif said.basis and said.position is not None:
+        lines.append(f"{said.basis[:1].upper()}{said.basis[1:]}.")
     return lines

@@ -30,7 +30,7 @@ def stop(server: Server, workloads: tuple[str, ...], array: str | None, reason: 
     \b
     Example:
       commonage stop 7k2v train
-      commonage stop --array 01jd3m8x2k7k2v
+      commonage stop --array 1m7yv9fqka6p0
     """
     if not workloads and array is None:
         raise click.UsageError("whose end? `commonage ps` shows the ids")
@@ -63,5 +63,6 @@ def _of_array(client: Client, array: str | None) -> list[tuple[str, str]]:
 def _say(text: str, error: ApiError | Failure) -> int:
     """Say what went wrong with one; the others go on."""
     failure = Refused(error) if isinstance(error, ApiError) else error
-    click.echo(f"commonage: {text}: {failure.format_message()}", err=True)
+    said = failure.format_message()
+    click.echo(f"commonage: {said if text in said else f'{text}: {said}'}", err=True)
     return failure.exit_code

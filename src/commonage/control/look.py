@@ -87,9 +87,9 @@ class Look:
         workload = await self.workload(who, workload_id)
         ask = self.board.ask(workload_id)
         if ask is None:
-            return Explanation(
-                workload_id, f"{workload.state}: {workload.reason}", queue_length=self.board.queue_length()
-            )
+            state = str(workload.state).replace("_", " ")
+            said = workload.reason if workload.reason.startswith(state) else f"{state}: {workload.reason}"
+            return Explanation(workload_id, said, queue_length=self.board.queue_length())
         return explain(self.board.snapshot(self.clock.now()), ask)
 
     def queue_length(self) -> int:

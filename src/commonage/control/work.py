@@ -205,7 +205,9 @@ class Work:
         after = await self.ledger.happen(workload_id, StopAsked(StopWish(by, self.clock.now(), cause, words)))
         if after is None or (after.state.is_terminal and after.stop is None):
             ended = await self.store.workload(workload_id)
-            raise Conflict(f"{workload_id} has already ended as {ended.state}", code="already-ended")
+            raise Conflict(
+                f"{workload_id} has already ended: {str(ended.state).replace('_', ' ')}", code="already-ended"
+            )
         return after
 
     async def stand_down(self, within_s: float = 20.0) -> int:

@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 
 from commonage.domain.explanations import Explanation, Holder
 from commonage.domain.fleet import Node, NodeState
-from commonage.domain.quantities import format_cpus, format_duration, format_memory
+from commonage.domain.quantities import format_duration, format_memory
 from commonage.domain.requests import GpuRequest, Request
 from commonage.placement.expectation import expect
 from commonage.placement.plan import Plan, place, plan
@@ -32,6 +32,7 @@ def explain(snapshot: Snapshot, ask: Ask) -> Explanation:
     behind = [other for other in islice(snapshot.queue, len(ahead), None) if other.workload_id != ask.workload_id]
     queue = [*ahead, ask, *behind]
     position, length = len(ahead) + 1, len(queue)
+    stands = len(behind) + len(ahead) < len(snapshot.queue)
     outcome = plan(replace(snapshot, queue=queue))
     lease = next((lease for workload_id, lease in outcome.starts if workload_id == ask.workload_id), None)
     if lease is not None:
@@ -51,7 +52,7 @@ def explain(snapshot: Snapshot, ask: Ask) -> Explanation:
     fits_now, fits_gpus = _smaller(without, ask, snapshot.now)
     return Explanation(
         workload_id=ask.workload_id,
-        summary=_summary(position, lacks, holders, expected.at, snapshot.now),
+        summary=_summary(_place_of(position, stands), lacks, holders, expected.at, snapshot.now),
         position=position,
         queue_length=length,
         lacks=lacks,
@@ -101,7 +102,7 @@ def _never(rooms: Sequence[Room], request: Request, refusals: Sequence[str]) -> 
             models = sorted({card.device.model for room in rooms for card in room.cards if not card.device.faults})
             if not models:
                 return "no machine here has a GPU that takes work; ask for none"
-            return f"no GPU here is a {gpu.model!r}; there are: {', '.join(models)}"
+            return f"there is no GPU of the model {gpu.model!r} here; there are: {', '.join(models)}"
         if gpu.whole:
             most = max(len(room.matching(gpu)) for room in rooms)
             if gpu.whole > most:
@@ -123,9 +124,17 @@ def _lacks(outcome: Plan, ask: Ask, now: float) -> tuple[str, ...]:
     if place(ask, outcome.rooms, outcome.promise, now) is not None:
         return ()
     nearest = nsmallest(MOST_LACKS, outcome.rooms.values(), key=lambda room: _distance(room, ask.request))
-    asked = ask.request.gpu or ask.request
-    found = ((room.refusal(ask.request), room) for room in nearest)
-    return tuple(f"it asks for {asked}, and {why or _kept(room, ask, outcome.promise, now)}" for why, room in found)
+    found = ((room.refusal(ask.request) or _kept(room, ask, outcome.promise, now), room) for room in nearest)
+    return tuple(f"it asks for {_asked(ask.request, room)}, and {why}" for why, room in found)
+
+
+def _asked(request: Request, room: Room) -> str:
+    """What was asked for; a part of a card also as what that is in GiB there, to compare it with what is free."""
+    gpu = request.gpu
+    if gpu is None:
+        return str(request)
+    sizes = {card.device.memory_mib for card in room.matching(gpu)} if gpu.fraction_milli else set()
+    return f"{gpu} ({format_memory(gpu.memory_on(sizes.pop()))})" if len(sizes) == 1 else str(gpu)
 
 
 def _distance(room: Room, request: Request) -> tuple[bool, bool, int, str]:
@@ -139,7 +148,7 @@ def _kept(room: Room, ask: Ask, promise: Promise | None, now: float) -> str:
     """What to say where it would fit but for the one that waits longer."""
     gpu = ask.request.gpu
     if gpu is None:
-        free = f"{format_cpus(room.free_cpus_milli)} CPUs and {format_memory(room.free_memory_mib)} of memory"
+        free = str(Request(room.free_cpus_milli, room.free_memory_mib))
     else:
         free = f"{format_memory(max(card.free_mib for card in room.matching(gpu)))} of a card"
     when = f", which starts within {format_duration(promise.at - now)}" if promise else ""
@@ -157,11 +166,7 @@ def _holders(snapshot: Snapshot, outcome: Plan, ask: Ask) -> tuple[Holder, ...]:
         vram = sum(share.memory_mib for share in one.lease.shares if share.device_uuid in usable)
         if gpu is not None and not vram:
             continue
-        holds = (
-            f"{format_memory(vram)} of VRAM"
-            if vram
-            else f"{format_cpus(one.lease.cpus_milli)} CPUs and {format_memory(one.lease.memory_mib)}"
-        )
+        holds = f"{format_memory(vram)} of VRAM" if vram else str(Request(one.lease.cpus_milli, one.lease.memory_mib))
         holder = Holder(one.workload_id, one.name, one.owner, one.kind, one.lease.node, holds, one.ends_at)
         found.append((vram or one.lease.memory_mib, holder))
     found.sort(key=lambda pair: (-pair[0], pair[1].workload_id))
@@ -216,8 +221,12 @@ def _no_basis(holders: Sequence[Holder], basis: str) -> str:
     return basis
 
 
-def _summary(position: int, lacks: Sequence[str], holders: Sequence[Holder], start_at: float | None, now: float) -> str:
-    parts = [f"{ordinal(position)} in the queue"]
+def _place_of(position: int, stands: bool) -> str:
+    return f"{'' if stands else 'would be '}{ordinal(position)} in the queue"
+
+
+def _summary(place_: str, lacks: Sequence[str], holders: Sequence[Holder], start_at: float | None, now: float) -> str:
+    parts = [place_]
     if lacks:
         parts.append(lacks[0])
     if holders:

@@ -95,7 +95,8 @@ class Room:
                 return refused
         if request.cpus_milli > self.free_cpus_milli:
             free, total = max(0, self.free_cpus_milli), self.node.report.cpus_milli
-            return f"{format_cpus(free)} of {format_cpus(total)} CPUs are free on {self.node.name}"
+            verb = "is" if free == 1000 else "are"
+            return f"{format_cpus(free)} of {format_cpus(total)} CPUs {verb} free on {self.node.name}"
         if request.memory_mib > self.free_memory_mib:
             free, total = max(0, self.free_memory_mib), self.node.report.memory_mib
             return f"{format_memory(free)} of {format_memory(total)} of memory are free on {self.node.name}"

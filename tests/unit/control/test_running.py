@@ -123,7 +123,7 @@ async def test_stop_whenever_it_comes(wait_s: float, delay_s: float) -> None:
         await control.work.stop(ANN, one.id, "no longer needed")
         await control.work.stop(ANN, one.id)
         await site.clock.advance(20)
-        with pytest.raises(Conflict, match="has already ended as stopped"):
+        with pytest.raises(Conflict, match="has already ended: stopped"):
             await control.work.stop(ANN, one.id)
     stopped = site.there(one)
     assert (stopped.state, stopped.reason) == (State.STOPPED, "stopped by ann: no longer needed")

@@ -41,7 +41,7 @@ async def submit(control: Control, ask: Submission | None = None, who: Principal
         (job(environment="notebook"), InvalidInput, "unknown-environment",
          "jobs cannot run in 'notebook'; for a job there are: base"),
         (job(environment="x" * 300), InvalidInput, "unknown-environment", "..."),
-        (job(gpu=parse_gpus("H100:1")), Unplaceable, "unplaceable", "no GPU here is a 'H100'; there are: A30"),
+        (job(gpu=parse_gpus("H100:1")), Unplaceable, "unplaceable", "there is no GPU of the model 'H100' here; there are: A30"),
         (job(gpu=parse_gpus("30GiB")), Unplaceable, "unplaceable", "the largest card has 24 GiB"),
         (job(gpu=parse_gpus("2")), Unplaceable, "unplaceable", "no machine has more than 1; ask for 1 or fewer"),
         (job(cpus_milli=9000), Unplaceable, "unplaceable", "8 of 8 CPUs are free on"),
@@ -321,7 +321,7 @@ async def test_standing_and_explanation() -> None:
         told = await control.look.explain(BOB, second.id)
         assert [one.workload_id for one in told.holders] == [holds.id]
         assert told.fits_now_gpus == "8192MiB"
-        assert (await control.look.explain(ANN, holds.id)).summary == "running: running on gpu-1"
+        assert (await control.look.explain(ANN, holds.id)).summary == "running on gpu-1"
         assert control.look.standing(site.there(holds)).reason == "running on gpu-1"
         assert (control.look.queue_length(), control.look.live_counts()) == (2, {State.RUNNING: 1, State.QUEUED: 2})
 

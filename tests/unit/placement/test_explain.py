@@ -105,6 +105,24 @@ def test_the_bob_who_waits_for_alice() -> None:
     )
 
 
+def test_who_only_asks_is_not_told_to_stand_in_the_queue() -> None:
+    node = factories.node("n", 1)
+    holder = held(0, "n", {"GPU-n-0": 16 * GIB})
+    only_asks = replace(ask(2, "0.75"), workload_id="")
+    told = explain(Snapshot(NOW, [node], [holder], [ask(1, "12GiB")]), only_asks)
+    assert told.summary.startswith(
+        "would be second in the queue; it asks for 0.75 of a GPU (18 GiB), and 8 GiB of 24 GiB are free on card 0 of n; "
+    )
+
+
+def test_one_is_not_many() -> None:
+    node = replace(factories.node("n", 0), report=replace(factories.node("n", 0).report, cpus_milli=2000))
+    big = Request(2000, GIB)
+    told = explain(Snapshot(NOW, [node], [held(0, "n")], [replace(ask(1), request=big)]), replace(ask(1), request=big))
+    assert told.lacks == ("it asks for 2 CPUs, 1 GiB of memory, and 1 of 2 CPUs is free on n",)
+    assert told.holders[0].holds == "1 CPU, 1 GiB of memory"
+
+
 def test_the_start_that_a_time_limit_tells() -> None:
     node = factories.node("gpu-1", 1)
     before = held(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}, ends_at=NOW + 600)
@@ -152,7 +170,7 @@ def test_a_card_without_compute_left() -> None:
     busy = replace(busy, lease=replace(busy.lease, shares=(share,)))
     one = ask(1, "0.25")
     told = explain(Snapshot(NOW, [node], [busy], [one]), one)
-    assert told.lacks == ("it asks for 0.25 of a GPU, and 10% of the compute of card 0 of n is free",)
+    assert told.lacks == ("it asks for 0.25 of a GPU (6 GiB), and 10% of the compute of card 0 of n is free",)
     assert told.fits_now_gpus is not None
 
 
@@ -209,7 +227,7 @@ def test_far_back_nobody_can_say_when() -> None:
     ("nodes", "gpus", "cpus", "why"),
     [
         ([factories.node("a")], "1", 1000, "no machine here has a GPU that takes work; ask for none"),
-        ([factories.node("a", 1)], "H100", 1000, "no GPU here is a 'H100'; there are: A30"),
+        ([factories.node("a", 1)], "H100", 1000, "there is no GPU of the model 'H100' here; there are: A30"),
         ([factories.node("a", 2), factories.node("b", 1)], "4", 1000,
          "4 whole GPUs were asked for, and no machine has more than 2; ask for 2 or fewer"),
         ([factories.node("a", 1)], "30GiB", 1000,
