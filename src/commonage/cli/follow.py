@@ -30,6 +30,7 @@ def follow(client: Client, workload: WorkloadOut) -> int:
         try:
             return follower.to_the_end()
         except KeyboardInterrupt:
+            follower.pause()  # what moves on the line would write over the question
             code = _interrupted(client, follower.workload)
             if code is not None:
                 return code
@@ -65,8 +66,13 @@ class _Follower:
             time.sleep(_FIRST_PAUSE_S)
         self._say.done()
         if self.workload.state != "succeeded":
-            self._say.line(f"{self.workload.id} {self.workload.state.replace('_', ' ')}: {self.workload.reason}")
+            state, reason = self.workload.state.replace("_", " "), self.workload.reason
+            self._say.line(f"{self.workload.id} {reason if reason.startswith(state) else f'{state}: {reason}'}")
         return exit_code(self.workload)
+
+    def pause(self) -> None:
+        """Write nothing until it goes on."""
+        self._say.done()
 
     def _until_it_speaks(self) -> None:
         pause_s = _FIRST_PAUSE_S
@@ -159,7 +165,7 @@ def _interrupted(client: Client, workload: WorkloadOut) -> int | None:
         return INTERRUPTED
     if answer == "s":
         try:
-            client.stop(workload.id, "stopped by Ctrl-C")
+            client.stop(workload.id, "Ctrl-C")
         except ApiError as error:
             if error.code != "already-ended":
                 raise

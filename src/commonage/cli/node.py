@@ -101,9 +101,8 @@ def _say(changed: NodeOut, as_json: bool) -> None:
     if as_json:
         show.print_json(changed)
     else:
-        click.echo(
-            f"{changed.site}/{changed.name} {changed.state}, {changed.workloads} workload{'' if changed.workloads == 1 else 's'} on it"
-        )
+        many = "" if changed.workloads == 1 else "s"
+        click.echo(f"{changed.site}/{changed.name} {changed.state}, {changed.workloads} workload{many} on it")
 
 
 def node_table(found: Sequence[NodeOut]) -> Table:

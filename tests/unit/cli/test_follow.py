@@ -54,6 +54,24 @@ def test_every_attempt_is_heard_once(
     assert capsys.readouterr().out.splitlines() == [f"attempt {number} speaks" for number in said]
 
 
+def test_nothing_moves_while_ctrl_c_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    moving: list[bool] = []
+    done: list[bool] = []
+
+    def asking(*_: object) -> int:
+        moving.append(not done)
+        return 130
+
+    class Interrupted(Looks):
+        def workload(self, _id: str) -> WorkloadOut:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("commonage.cli.follow._interrupted", asking)
+    monkeypatch.setattr(Teller, "done", lambda _self: done.append(True))
+    assert follow(cast(Client, Interrupted([])), seen("queued", 0)) == 130
+    assert moving == [False]
+
+
 def test_what_was_just_said_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     say = Teller()
     say.status("3 succeeded")

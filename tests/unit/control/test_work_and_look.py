@@ -41,7 +41,7 @@ async def submit(control: Control, ask: Submission | None = None, who: Principal
         (job(environment="notebook"), InvalidInput, "unknown-environment",
          "jobs cannot run in 'notebook'; for a job there are: base"),
         (job(environment="x" * 300), InvalidInput, "unknown-environment", "..."),
-        (job(gpu=parse_gpus("H100:1")), Unplaceable, "unplaceable", "there is no GPU of the model 'H100' here; there are: A30"),
+        (job(gpu=parse_gpus("H100:1")), Unplaceable, "unplaceable", "no GPU of the model 'H100' here; there are: A30"),
         (job(gpu=parse_gpus("30GiB")), Unplaceable, "unplaceable", "the largest card has 24 GiB"),
         (job(gpu=parse_gpus("2")), Unplaceable, "unplaceable", "no machine has more than 1; ask for 1 or fewer"),
         (job(cpus_milli=9000), Unplaceable, "unplaceable", "8 of 8 CPUs are free on"),

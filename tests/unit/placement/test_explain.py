@@ -111,7 +111,7 @@ def test_who_only_asks_is_not_told_to_stand_in_the_queue() -> None:
     only_asks = replace(ask(2, "0.75"), workload_id="")
     told = explain(Snapshot(NOW, [node], [holder], [ask(1, "12GiB")]), only_asks)
     assert told.summary.startswith(
-        "would be second in the queue; it asks for 0.75 of a GPU (18 GiB), and 8 GiB of 24 GiB are free on card 0 of n; "
+        "would be second in the queue; it asks for 0.75 of a GPU (18 GiB), and 8 GiB of 24 GiB are free on card 0 of n"
     )
 
 
