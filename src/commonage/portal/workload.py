@@ -137,7 +137,7 @@ def _resume(last_event_id: str | None) -> tuple[int, int]:
 async def _once(draw: live.Draw, output: _Output, resume: tuple[int, int]) -> AsyncIterator[str]:
     """The stream of one that has ended: everything once, then the word that the browser need not come again."""
     yield live.message(live.partials(await draw()))
-    yield live.json_message("series", await output.series())
+    yield await output.series()
     async for one in output.lines(resume):
         yield one
     yield live.message("", event="end")
@@ -195,9 +195,8 @@ class _Output:
             attempt = await self._attempt()
             if attempt is not None and attempt.id != shown_of:
                 shown_of = attempt.id
-                series = await self.series()
-                since = _newest(series, attempt.lease.at)
-                yield live.json_message("series", series)
+                since = clock.now()
+                yield await self.series()
             elif attempt is not None:
                 found = await self._query(attempt, since, clock.now() + 1)
                 if found:
@@ -205,13 +204,15 @@ class _Output:
                     yield live.json_message("points", found)
             await clock.sleep(_SAMPLE_S)
 
-    async def series(self) -> dict[str, list[list[float]]]:
-        """Metric -> instants and means, of the whole attempt."""
+    async def series(self) -> str:
+        """The message with the whole attempt's metrics (instants and means), and the VRAM of its share in MiB."""
         attempt = await self._attempt()
         if attempt is None:
-            return {}
+            return live.json_message("series", {"metrics": {}, "vram_mib": 0})
         until = attempt.ended_at or self._control.clock.now()
-        return await self._query(attempt, attempt.lease.at - 1, until + 1)
+        metrics = await self._query(attempt, attempt.lease.at - 1, until + 1)
+        vram = sum(share.memory_mib for share in attempt.lease.shares)
+        return live.json_message("series", {"metrics": metrics, "vram_mib": vram})
 
     async def _query(self, attempt: Attempt, since: float, until: float) -> dict[str, list[list[float]]]:
         found = await self._control.look.metrics(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,7 +14,7 @@ from tests.fakes.portal import Portal
 from commonage.control.submission import Submission
 from commonage.domain.principals import Principal
 from commonage.domain.requests import parse_gpus
-from commonage.domain.workloads import Kind, Workload
+from commonage.domain.workloads import Kind, State, Workload
 from commonage.testing.fake_clock import FakeClock
 from commonage.wire.hub import CALLBACK_PATH, PORTAL_PATH
 
@@ -78,13 +79,27 @@ async def root(portal: Portal) -> Person:
 
 @pytest.fixture
 def submit(portal: Portal, clock: FakeClock) -> Callable[..., Any]:
-    """`await submit("ann", name=…, gpus=…)`: a job, planned and started where it fits."""
+    """`await submit("ann", name=…, gpus=…)`: a job, planned, and started where it fits; `ended`: seen to its end."""
+    root = Principal("root", ADMIN)
 
-    async def submitted(owner: str = "ann", gpus: str | None = None, **fields: Any) -> Workload:
+    async def submitted(owner: str = "ann", gpus: str | None = None, *, ended: bool = False, **fields: Any) -> Workload:
         fields = {"kind": Kind.JOB, "command": ("true",), "gpu": parse_gpus(gpus), "owner": owner, **fields}
         hub = Principal("hub", ADMIN) if fields["kind"] is Kind.SESSION else Principal(owner, USER)
         made = await portal.control.work.submit(hub, Submission(**fields))
-        await clock.advance(1)
-        return await portal.control.look.workload(Principal("root", ADMIN), made.workloads[0].id)
+        for _ in range(200):
+            await clock.advance(0.5)
+            await asyncio.sleep(0)  # sampling asks the cards in a thread
+            found = await portal.control.look.workload(root, made.workloads[0].id)
+            settled = found.state.is_terminal if ended else _settled(found, portal)
+            if settled:
+                return found
+        raise AssertionError(f"{found.id} is still {found.state}: {found.reason}")
 
     return submitted
+
+
+def _settled(workload: Workload, portal: Portal) -> bool:
+    """It runs, has ended, or the planner has said why it waits."""
+    if workload.state is State.QUEUED:
+        return portal.control.look.standing(workload).reason != workload.reason
+    return workload.state is not State.STARTING

@@ -63,7 +63,7 @@ async def test_stopping_by_form_leads_back_and_by_htmx_gives_a_notice(ann: Perso
 
 async def test_stopping_what_has_ended_is_told(portal: Portal, ann: Person, submit: Submit) -> None:
     portal.engine.behave(Behaviour(), name="quick")
-    one = await submit(name="quick")
+    one = await submit(name="quick", ended=True)
     assert (await ann.post(f"workloads/{one.id}/stop")).status_code == 409
     answer = await ann.post(f"workloads/{one.id}/stop", HX_Request="true")
     assert answer.status_code == 409
@@ -73,19 +73,19 @@ async def test_stopping_what_has_ended_is_told(portal: Portal, ann: Person, subm
 
 async def test_the_stream_of_an_ended_one_tells_all_and_ends(portal: Portal, ann: Person, submit: Submit) -> None:
     portal.engine.behave(Behaviour(prints=("first", "\x1b[31msecond\x1b[0m", "<b>third</b>"), exit_code=2), name="x")
-    one = await submit(name="x")
+    one = await submit(name="x", ended=True)
     at = one.attempt.lease.at
     await portal.metrics.write([Sample("memory_mib", f"attempt:{one.attempt.id}", at, 64.0)])
     found = events((await ann.get(f"workloads/{one.id}/live")).text)
     assert [name for name, _, _ in found] == ["", "series", "log-begin", "log", "end"]
     assert 'hx-target="#head"' in found[0][2]
-    assert json.loads(found[1][2]) == {"memory_mib": [[at], [64.0]]}
+    assert json.loads(found[1][2]) == {"metrics": {"memory_mib": [[at], [64.0]]}, "vram_mib": 0}
     assert json.loads(found[3][2]) == ["first", "second", "<b>third</b>"]
 
 
 async def test_a_stream_taken_up_again_repeats_no_line(portal: Portal, ann: Person, submit: Submit) -> None:
     portal.engine.behave(Behaviour(prints=("first", "second")), name="x")
-    one = await submit(name="x")
+    one = await submit(name="x", ended=True)
     path = f"workloads/{one.id}/live"
     marks = [id_ for name, id_, _ in events((await ann.get(path)).text) if name == "log"]
     found = events((await ann.get(path, Last_Event_ID=marks[0])).text)
@@ -98,7 +98,7 @@ async def test_a_stream_taken_up_again_repeats_no_line(portal: Portal, ann: Pers
 
 async def test_the_plain_log_is_untouched(portal: Portal, ann: Person, submit: Submit) -> None:
     portal.engine.behave(Behaviour(prints=("\x1b[31mred\x1b[0m", "10%\r20%")), name="x")
-    one = await submit(name="x")
+    one = await submit(name="x", ended=True)
     answer = await ann.get(f"workloads/{one.id}/log")
     assert answer.text == "\x1b[31mred\x1b[0m\n10%\r20%\n"
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
@@ -110,8 +110,7 @@ async def test_earlier_attempts_can_be_looked_at(portal: Portal, ann: Person, su
 
     portal.engine.behave(Behaviour(prints=("again",), exit_code=0), name="x")
     portal.engine.behave(Behaviour(prints=("bad",), exit_code=1), name="x", times=1)
-    one = await submit(name="x", retry=RetryPolicy(1, 5.0))
-    await clock.advance(10)
+    one = await submit(name="x", retry=RetryPolicy(1, 5.0), ended=True)
     assert "bad" in (await ann.get(f"workloads/{one.id}/log?attempt=1")).text
     assert "again" in (await ann.get(f"workloads/{one.id}/log")).text
     assert "again" in (await ann.get(f"workloads/{one.id}/live?attempt=2")).text

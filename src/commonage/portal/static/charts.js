@@ -17,7 +17,7 @@
     cpu_cores: { text: cores, tick: (value) => String(+value.toFixed(2)), limit: Number(panel.dataset.cpus) },
     memory_mib: { text: memory, tick: memory, steps: doubling, limit: Number(panel.dataset.memory) },
     gpu_utilisation: { text: share, tick: share, limit: 1 },
-    gpu_memory_mib: { text: memory, tick: memory, steps: doubling, limit: Number(panel.dataset.vram) },
+    gpu_memory_mib: { text: memory, tick: memory, steps: doubling, limit: 0 },
   };
   const charts = new Map();
 
@@ -89,7 +89,8 @@
     return [ats.filter(keep), values.filter(keep)];
   }
 
-  function series(all) {
+  function series({ metrics: all, vram_mib: vram }) {
+    kinds.gpu_memory_mib.limit = vram; // known once it has a share
     panel.hidden = !Object.keys(all).length && !charts.size;
     for (const figure of panel.querySelectorAll(".chart")) {
       const data = all[figure.dataset.metric];
@@ -126,5 +127,5 @@
   new ResizeObserver(() => {
     for (const { plot, figure } of charts.values()) plot?.setSize({ width: figure.querySelector(".plot").clientWidth, height: 116 });
   }).observe(panel);
-  series({});
+  series({ metrics: {}, vram_mib: 0 });
 })();
