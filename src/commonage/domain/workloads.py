@@ -156,7 +156,8 @@ class Workload:
     """A workload and where it stands. `attempt` is the newest try, None before the first.
 
     `reason` is a sentence for its owner; for a queued one the planner's newest explanation is fresher.
-    `retried` counts the tries after a failure or a loss. `since` is when it entered `state`. `version` counts the writes, for optimistic locking.
+    `retried` counts the tries after a failure or a loss. `since` is when it entered `state`. `version` counts the
+    writes, for optimistic locking.
     """
 
     id: str
