@@ -27,13 +27,13 @@ async def _all(served: Served, jobs: int, clients: int, queued: int, say: Say) -
     figures = []
     async with Connection(served.url, served.token) as connection:
         say("one job after the other")
-        await _through(served, [NO_OP], 1)
+        await through(served, [NO_OP], 1)
         figures += await _latency(served, connection)
         say(f"{jobs} no-op jobs")
         figures += await _throughput(served, jobs, clients)
         figures.append(Figure("memory at rest", served.resident_mib, "MiB", "of the control plane's process"))
         say(f"a queue of {queued}")
-        blocker = await _fill_the_machine(connection)
+        blocker = await fill_the_machine(connection)
         figures += await _submits(served, clients)
         figures += await _arrays(connection, queued)
         figures += await _lists(connection)
@@ -74,7 +74,7 @@ async def _latency(served: Served, connection: Connection) -> list[Figure]:
     ]
 
 
-async def _through(served: Served, bodies: list[dict[str, Any]], clients: int) -> tuple[float, float]:
+async def through(served: Served, bodies: list[dict[str, Any]], clients: int) -> tuple[float, float]:
     """Submit all, wait until all ended well: (seconds until the last was submitted, until the last ended)."""
     async with AsyncClient(served.url, served.token) as client:
         ended: dict[str, str] = {}
@@ -89,7 +89,7 @@ async def _through(served: Served, bodies: list[dict[str, Any]], clients: int) -
         listener = asyncio.create_task(listen())
         await asyncio.sleep(0.3)
         began = time.perf_counter()
-        made = await _submit_all(served, bodies, clients)
+        made = await submit_all(served, bodies, clients)
         submitted = time.perf_counter() - began
         while not made <= ended.keys():
             came.clear()
@@ -101,7 +101,7 @@ async def _through(served: Served, bodies: list[dict[str, Any]], clients: int) -
     return submitted, done
 
 
-async def _submit_all(served: Served, bodies: list[dict[str, Any]], clients: int) -> set[str]:
+async def submit_all(served: Served, bodies: list[dict[str, Any]], clients: int) -> set[str]:
     """Submit from so many connections at once; the ids of all."""
     waiting = [json.dumps(body).encode() for body in bodies]
     made: set[str] = set()
@@ -122,7 +122,7 @@ async def _submit_all(served: Served, bodies: list[dict[str, Any]], clients: int
 
 async def _throughput(served: Served, jobs: int, clients: int) -> list[Figure]:
     before = served.cpu_s
-    _, done = await _through(served, [NO_OP] * jobs, clients)
+    _, done = await through(served, [NO_OP] * jobs, clients)
     cpu_s = served.cpu_s - before
     how = f"{jobs} jobs from {clients} clients, first submit to last end, each a process of its own"
     return [Figure("no-op jobs", jobs / done, "jobs/s", how), _cpu("CPU of a no-op job", cpu_s, jobs)]
@@ -132,7 +132,7 @@ def _cpu(name: str, seconds: float, count: int) -> Figure:
     return Figure(name, seconds / count * 1000, "ms", "the control plane's own processor time for each")
 
 
-async def _fill_the_machine(connection: Connection) -> str:
+async def fill_the_machine(connection: Connection) -> str:
     """A job that holds every core, so that what comes after it queues; its id."""
     nodes = await connection.json("GET", "/nodes")
     cpus = nodes["items"][0]["cpus_milli"]
@@ -144,7 +144,7 @@ async def _fill_the_machine(connection: Connection) -> str:
 
 async def _submits(served: Served, clients: int, count: int = 2000) -> list[Figure]:
     before, began = served.cpu_s, time.perf_counter()
-    await _submit_all(served, [NO_OP] * count, clients)
+    await submit_all(served, [NO_OP] * count, clients)
     rate = count / (time.perf_counter() - began)
     how = f"{count} from {clients} clients, each durable before its answer"
     return [Figure("submits", rate, "submits/s", how), _cpu("CPU of a submit", served.cpu_s - before, count)]
