@@ -217,7 +217,7 @@ def _with_less_else(without: Plan, request: Request) -> Iterator[Request]:
 def _no_basis(holders: Sequence[Holder], basis: str) -> str:
     for one in holders:
         if one.ends_at is None:
-            return f"nobody can say when: {one.kind} {one.name!r} of {one.owner} has no time limit"
+            return f"nobody can say when: a {one.kind} of {one.owner} has no time limit"
     return basis
 
 
@@ -231,7 +231,7 @@ def _summary(place_: str, lacks: Sequence[str], holders: Sequence[Holder], start
         parts.append(lacks[0])
     if holders:
         one = holders[0]
-        parts.append(f"{one.kind} {one.name!r} of {one.owner} holds {one.holds}")
+        parts.append(f"a {one.kind} of {one.owner} holds {one.holds}")
     if start_at is not None:
         parts.append(f"expected to start in {format_duration(start_at - now)}")
     return "; ".join(parts)

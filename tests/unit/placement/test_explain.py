@@ -98,10 +98,10 @@ def test_the_bob_who_waits_for_alice() -> None:
         ("alice", "session", "session", "16 GiB of VRAM")
     ]
     assert told.expected_start_at is None
-    assert told.basis == "nobody can say when: session 'session' of alice has no time limit"
+    assert told.basis == "nobody can say when: a session of alice has no time limit"
     assert told.summary == (
         "first in the queue; it asks for 12 GiB of VRAM, and 8 GiB of 24 GiB are free on card 0 of gpu-1; "
-        "session 'session' of alice holds 16 GiB of VRAM"
+        "a session of alice holds 16 GiB of VRAM"
     )
 
 
