@@ -129,7 +129,7 @@ def explanation(said: ExplanationOut) -> list[str]:
     for holder in said.holders:
         ends = f", until {clock(holder.ends_at)} at the latest" if holder.ends_at else ""
         name = f" {holder.name}" if holder.name else ""  # of other people's work it is not told
-        lines.append(f"{holder.kind}{name} of {holder.owner} holds {holder.holds} on {holder.node}{ends}.")
+        lines.append(f"The {holder.kind}{name} of {holder.owner} holds {holder.holds} on {holder.node}{ends}.")
     if said.fits_now and not said.startable_now:
         lines.append(f"This would start now: {said.fits_now}.")
     if said.expected_start_at is not None and not said.startable_now:
