@@ -78,11 +78,16 @@ def ever_fits(nodes: Iterable[Node], request: Request) -> str | None:
     known = [node for node in nodes if node.state is not NodeState.LOST]
     if not known:
         return None  # no machine has reported yet: waiting is the right answer, not refusing
-    empty = [Room.empty(replace(node, state=NodeState.READY)) for node in known]
-    refusals = [room.refusal(request) for room in empty]
-    if any(refusal is None for refusal in refusals):
-        return None
-    return _never(empty, request, [refusal for refusal in refusals if refusal])
+    empty: list[Room] = []
+    refusals: list[str] = []
+    for node in known:
+        room = Room.empty(replace(node, state=NodeState.READY))
+        refusal = room.refusal(request)
+        if refusal is None:
+            return None  # every submit asks this: of a thousand machines the first that could is enough
+        empty.append(room)
+        refusals.append(refusal)
+    return _never(empty, request, refusals)
 
 
 def ordinal(number: int) -> str:
