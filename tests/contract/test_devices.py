@@ -223,7 +223,7 @@ def test_nvml_takes_off_a_measured_context(library: Path, driver: FakeDriver) ->
 @needs_gcc
 def test_nvml_is_what_a_machine_with_cards_opens(library: Path, driver: FakeDriver) -> None:
     assert said_by(library, driver, "auto") == (
-        "GPUs found by NVML (driver 615.10, CUDA 13.1): 1 x NVIDIA A100-SXM4-80GB (79.4 GiB), 1 x Tesla T4 (14.6 GiB)."
+        "GPUs found by NVML (driver 615.10, CUDA 13.1): 1 x NVIDIA A100-SXM4-80GB (79.4 GiB), 1 x Tesla T4 (14.5 GiB)."
     )
 
 

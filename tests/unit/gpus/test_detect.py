@@ -47,7 +47,7 @@ def test_real_cards_are_taken_where_there_are_any(driver: type[Driver], wanted: 
     driver.finds = (Device("GPU-1", 0, "Tesla T4", 14920), Device("GPU-2", 1, "Tesla T4", 14920, faults=("is lost",)))
     devices, said = opened(wanted)
     assert isinstance(devices, Driver)
-    assert said == "GPUs found by NVML (driver 615.10, CUDA 13.1): 2 x Tesla T4 (14.6 GiB); card 1 is lost."
+    assert said == "GPUs found by NVML (driver 615.10, CUDA 13.1): 2 x Tesla T4 (14.5 GiB); card 1 is lost."
 
 
 def test_without_a_driver_a_card_is_simulated_and_that_is_said(driver: type[Driver]) -> None:
