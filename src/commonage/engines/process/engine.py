@@ -35,7 +35,7 @@ from commonage.engines.process.logs import read_log
 from commonage.engines.process.machine import report_node
 from commonage.engines.process.marked import MarkedProcesses
 from commonage.engines.process.ports import PortRange
-from commonage.engines.process.processes import raise_file_limit, reap
+from commonage.engines.process.processes import leave_signals_alone, raise_file_limit, reap
 from commonage.engines.process.runs import Exit, Runs
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.tasks import Tasks
@@ -116,6 +116,7 @@ class ProcessEngine:
         Start what was written down but not started. Raises EngineFailure.
         """
         raise_file_limit()
+        leave_signals_alone()
         try:
             await self._in_thread(self._files.open)
             await self._in_thread(self._environments.open)

@@ -79,6 +79,17 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def leave_signals_alone() -> None:
+    """Let what we start have the usual signals, even where we are to ignore some (nohup, `&` in a script).
+
+    A handler of ours ends with exec, an ignored signal stays ignored, and then no kernel could be interrupted. Called
+    in the main thread.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
+
+
 def reap(pid: int) -> None:
     """Let go of an ended child, if it was ours."""
     with suppress(ChildProcessError):
