@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import subprocess
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from errno import E2BIG
@@ -82,9 +83,11 @@ def raise_file_limit() -> None:
 def leave_signals_alone() -> None:
     """Let what we start have the usual signals, even where we are to ignore some (nohup, `&` in a script).
 
-    A handler of ours ends with exec, an ignored signal stays ignored, and then no kernel could be interrupted. Called
-    in the main thread.
+    A handler of ours ends with exec, an ignored signal stays ignored, and then no kernel could be interrupted. Python
+    takes handlers in the main thread only; elsewhere they stay as they are.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: None)
