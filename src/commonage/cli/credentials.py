@@ -114,7 +114,13 @@ def _local_token(data_dir: Path, here: dict[str, Any]) -> str:
         secret = (data_dir / "secrets" / "hub_service_token").read_text(encoding="utf-8").strip()
     except OSError as error:
         raise Failure(f"the secrets of {data_dir} cannot be read: {error.strerror}; give a --token", MISUSED) from error
-    admin = here.get("admin") or "admin"
+    admin = here.get("admin")
+    if not admin:
+        raise Failure(
+            f"no admin of {data_dir} is known by name; make a token with `commonage token --user NAME --admin "
+            f"--data-dir {data_dir}`, and give it with --token",
+            MISUSED,
+        )
     try:
         answer = httpx2.post(
             f"{here['hub_url']}/hub/api/users/{admin}/tokens",

@@ -34,7 +34,7 @@ from commonage.server.data_dir import DataDir, DataDirError, Ports, Running, fre
 from commonage.server.hub import HubPlan, hub_children
 from commonage.server.listen import LOOPBACK, PortError
 from commonage.server.secrets import Secrets, SecretsError, load_secrets
-from commonage.server.settings import Settings
+from commonage.server.settings import Settings, admins_by_name
 from commonage.server.terminal import Terminal
 from commonage.server.web import Web
 from commonage.store.upgrade import upgrade
@@ -199,7 +199,7 @@ class _Server:
                 url=plan.proxy_url,
                 hub_url=plan.hub_url,
                 control_url=f"http://{LOOPBACK}:{plan.control_port}",
-                admin=self._settings.admin_users[0] if self._settings.admin_users else "admin",
+                admin=next(iter(admins_by_name(self._settings)), ""),
             )
         )
 

@@ -277,6 +277,13 @@ class Settings(BaseModel):
         )
 
 
+def admins_by_name(settings: Settings) -> tuple[str, ...]:
+    """The admins whom the settings name; with another authenticator `admin` is nobody we know (see `hub.config`)."""
+    if settings.authenticator_class == "shared-password":
+        return tuple(settings.admin_users)
+    return tuple(name for name in settings.admin_users if name != "admin")
+
+
 def row_of(name: str) -> Row:
     """What the table says of the setting `name`."""
     row: Row = cast(Any, Settings.model_fields[name].json_schema_extra)["row"]  # every field is made by _setting

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from commonage.server.secrets import Secrets
-from commonage.server.settings import Settings
+from commonage.server.settings import Settings, admins_by_name
 
 
 class Terminal:
@@ -55,7 +55,8 @@ class Terminal:
 def sign_in(settings: Settings, secrets: Secrets, *, first: bool) -> list[str]:
     """Who may sign in, and with what. Passwords themselves are shown once, when they were made."""
     if settings.authenticator_class != "shared-password":
-        return [f"Sign in with {settings.authenticator_class}; admins: {', '.join(settings.admin_users)}"]
+        by_name = ", ".join(admins_by_name(settings)) or "nobody yet, unless hub_config names some"
+        return [f"Sign in with {settings.authenticator_class}; admins: {by_name}."]
     admins = " or ".join(settings.admin_users)
     if not first:
         return [

@@ -68,3 +68,11 @@ def test_a_data_folder_without_a_server(tmp_path: Path) -> None:
     assert find_server(None, "given", tmp_path) == Server("http://here", "given")
     with pytest.raises(Failure, match=r"secrets of .* cannot be read"):
         find_server(None, None, tmp_path)
+
+
+def test_a_server_whose_admins_have_no_names_is_told_from_a_broken_one(tmp_path: Path) -> None:
+    (tmp_path / "commonage.lock").write_text(json.dumps({"url": "http://x", "hub_url": "http://y", "admin": ""}))
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "hub_service_token").write_text("secret")
+    with pytest.raises(Failure, match="commonage token --user NAME --admin"):
+        find_server(None, None, tmp_path)
