@@ -115,8 +115,9 @@ def shares(held: Sequence[ShareOut]) -> str:
 def where(workload: WorkloadOut) -> str:
     """Where it runs and what it holds there, or why it does not."""
     if workload.state == "running":
-        held = shares(workload.shares)
-        return f"{workload.node or ''}{': ' if held else ''}{held}"
+        address = workload.internal_url if workload.kind == "service" else None
+        parts = (workload.node, shares(workload.shares), address)
+        return ": ".join(part for part in parts if part)
     return workload.reason
 
 

@@ -67,5 +67,14 @@ def usage(server: Server, since: float, until: float | None, by: str, as_json: b
     for one in found.items:
         cost = [f"{one.cost:.2f} {found.currency}".strip()] if priced else []
         amounts = (one.gpu_gib_h, one.gpu_h, one.cpu_h, one.memory_gib_h)
-        made.add_row(show.text(one.subject), str(one.workloads), *(f"{amount:.3g}" for amount in amounts), *cost)
+        made.add_row(show.text(one.subject), str(one.workloads), *(_amount(amount) for amount in amounts), *cost)
     show.console().print(made)
+
+
+def _amount(hours: float) -> str:
+    """Three figures that count, and no powers of ten."""
+    if not hours:
+        return "0"
+    if hours < 0.0001:
+        return "<0.0001"
+    return f"{hours:.0f}" if hours >= 100 else f"{hours:.3g}"

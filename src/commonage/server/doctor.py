@@ -136,7 +136,8 @@ def _database(patient: Patient) -> Finding:
     try:
         differences = asyncio.run(check_schema(database_of(settings, settings.data_dir)))
     except (CommonageError, OSError) as error:
-        return Finding("database", "bad", str(error), "check the address and the rights in COMMONAGE_DATABASE_URL")
+        advice = "check the address and the rights in COMMONAGE_DATABASE_URL" if settings.database_url else ""
+        return Finding("database", "bad", str(error), advice)
     if differences:
         return Finding("database", "bad", "; ".join(differences), "run: commonage db upgrade")
     return Finding("database", "ok", "it has the schema of this program")

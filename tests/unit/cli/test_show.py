@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.cli import show
+from commonage.cli import show, usage
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,17 @@ def test_sizes() -> None:
 def test_states_have_colours_and_words() -> None:
     assert show.state("timed_out") == "[red]timed out[/]"
     assert show.state("strange") == "strange"
+
+
+def test_figures_of_usage_are_for_people() -> None:
+    assert [usage._amount(hours) for hours in (0, 1.4e-5, 0.00099, 0.0238, 12.345, 12345.6)] == [
+        "0",
+        "<0.0001",
+        "0.00099",
+        "0.0238",
+        "12.3",
+        "12346",
+    ]
 
 
 @given(st.text())
