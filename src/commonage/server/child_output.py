@@ -16,6 +16,7 @@ from pathlib import Path
 _LONGEST_LINE = 16 * 1024  # characters; a longer one is cut into several
 _FILE_BYTES = 10 * 1024 * 1024
 _FILES_KEPT = 3
+_LINES_KEPT, _LINES_SHOWN = 200, 20
 # JupyterHub says "[W 2026-11-21 ...]", traefik "2026-11-21T09:00:00Z WRN ...".
 _LEVEL = re.compile(r"^\[([DIWEC]) |^\S+ (DBG|INF|WRN|ERR|FTL|PNC) ")
 _LEVELS = dict.fromkeys(("E", "C", "ERR", "FTL", "PNC"), logging.WARNING) | dict.fromkeys(("W", "WRN"), logging.INFO)
@@ -29,7 +30,7 @@ class ChildOutput:
         self._log = logging.getLogger(f"commonage.child.{name}")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = RotatingFileHandler(path, maxBytes=_FILE_BYTES, backupCount=_FILES_KEPT, delay=True)
-        self._last: deque[str] = deque(maxlen=20)
+        self._last: deque[str] = deque(maxlen=_LINES_KEPT)
         self._awaited: dict[str, asyncio.Event] = {}
         self.quiet = False  # while it is being stopped, what it says goes to its file only
 
@@ -52,8 +53,17 @@ class ChildOutput:
         await event.wait()
 
     def last_lines(self) -> list[str]:
-        """The last twenty lines, oldest first."""
-        return list(self._last)
+        """The last twenty lines that people read, oldest first: of a traceback only what it ends with."""
+        found: list[str] = []
+        inside: int | None = None  # how far the traceback that we are in is indented
+        for line in self._last:
+            indented = len(line) - len(line.lstrip())
+            if line.lstrip().startswith("Traceback (most recent call last)"):
+                inside = indented
+            elif line.strip() and (inside is None or indented <= inside):
+                inside = None
+                found.append(line)
+        return found[-_LINES_SHOWN:]
 
     def close(self) -> None:
         """Close the file."""

@@ -27,6 +27,22 @@ async def test_lines_reach_file_and_memory(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "hub.log").read_text().splitlines() == output.last_lines()
 
 
+async def test_of_a_traceback_only_the_end_is_for_people(tmp_path: Path) -> None:
+    output = ChildOutput("hub", tmp_path / "hub.log")
+    said = """[E 2026-11-21 JupyterHub app:4090]
+    Traceback (most recent call last):
+      File "app.py", line 1, in initialize
+        self.init_db()
+    sqlite3.DatabaseError: database disk image is malformed
+"""
+    await pumped(output, said.encode())
+    assert output.last_lines() == [
+        "[E 2026-11-21 JupyterHub app:4090]",
+        "    sqlite3.DatabaseError: database disk image is malformed",
+    ]
+    assert "init_db" in (tmp_path / "hub.log").read_text()
+
+
 async def test_a_line_without_end_is_cut(tmp_path: Path) -> None:
     output = ChildOutput("hub", tmp_path / "hub.log")
     await pumped(output, b"x" * 1_000_000)
