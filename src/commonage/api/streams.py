@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 EVENT_STREAM = "text/event-stream"
 HEARTBEAT_S = 15.0
 _HEARTBEAT = b": still here\n\n"
+_GATHER_S, _GATHER_AT_MOST_S = 0.0005, 0.05  # for each stream that is open
 _MOST_WAITING = 1000
 _CHUNK_BYTES = 64 * 1024
 # no-transform and X-Accel-Buffering keep proxies from collecting a stream before they pass it on.
@@ -74,6 +75,9 @@ class Streams:
         try:
             while (chunk := await _next(items, reader, heartbeat_s)) is not None:
                 yield chunk
+                # A busy server writes dozens of events a second to each stream: the more there are, the longer they
+                # gather, so that whoever submits is not slowed by those who look on.
+                await asyncio.sleep(min(_GATHER_AT_MOST_S, _GATHER_S * len(self)))
         finally:
             reader.cancel()
             with suppress(asyncio.CancelledError):
