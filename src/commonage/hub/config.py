@@ -20,6 +20,8 @@ from commonage.wire.hub import API_PATH, CALLBACK_PATH, OAUTH_CLIENT_ID, PORTAL_
 # User names become names of folders and parts of addresses.
 _USERNAME = r"^[a-z0-9][a-z0-9._@+-]{0,62}$"
 _DAY_S = 24 * 3600
+# The portal's, so that the page where people sign in is seen to belong to it.
+_LOGO = Path(__file__).parents[1] / "portal" / "static" / "logo.svg"
 
 
 def configure(c: Config, settings: HubSettings) -> None:
@@ -47,6 +49,7 @@ def _configure_hub(c: Config, settings: HubSettings, secrets: Path) -> None:
     c.JupyterHub.upgrade_db = True
     c.JupyterHub.cookie_secret_file = str(secrets / "cookie_secret")
     c.JupyterHub.default_url = PORTAL_PATH
+    c.JupyterHub.logo_file = str(_LOGO)
     c.JupyterHub.log_level = settings.log_level
     # Sessions outlive the hub, whatever ends it.
     c.JupyterHub.cleanup_servers = False

@@ -10,6 +10,7 @@ import configparser
 import os
 import re
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ _LIKE_PIP = {
     "cert": "SSL_CERT_FILE",
 }
 _ASIDE = re.compile(r"warning: |Using Python |Using CPython|Creating virtual|Activate with| [+-] ")
+_BETWEEN_S = 2.0
 _LAST_LINES = 6
 _FRAMES = " \u00d7\u2570\u2500\u25b6\u2502\u251c\u00b7"  # what uv draws around its complaints
 
@@ -78,11 +80,14 @@ def read_pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
 class Progress:
     """Turns uv's lines into what is told.
 
-    It names only the large packages while they come, so those are counted.
+    It names only the large packages while they come, so those are counted. Every line told is an event that is kept,
+    so what comes in quick succession is left out.
     """
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: Told, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._told = told
+        self._monotonic = monotonic
+        self._next_at = 0.0
         self._coming: list[str] = []
         self._come = 0
 
@@ -106,7 +111,9 @@ class Progress:
                 return
 
     def _tell_coming(self) -> None:
-        if self._coming:
+        now = self._monotonic()
+        if self._coming and now >= self._next_at:
+            self._next_at = now + _BETWEEN_S
             of = self._come + len(self._coming)
             words = f"downloading {self._coming[-1]}, {self._come} of {of} large packages are here"
             self._told(words, 0.1 + 0.4 * self._come / of)

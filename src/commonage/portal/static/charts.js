@@ -7,7 +7,7 @@
   const MOST = 2000; // points of one chart; of more than that the older half is thinned
   const memory = (mib) => (mib >= 1024 ? `${Number((mib / 1024).toFixed(mib >= 102400 ? 0 : 1))} GiB` : `${Math.round(mib)} MiB`);
   const share = (part) => `${Math.round(part * 100)} %`;
-  const cores = (value) => `${Number(value.toFixed(value < 10 ? 2 : 0))} cores`;
+  const cores = (value) => `${Number(value.toFixed(value < 10 ? 2 : 0))} ${value === 1 ? "core" : "cores"}`;
   const doubling = Array.from({ length: 24 }, (_, power) => 2 ** power); // steps that look round in MiB and GiB
   const hour = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });

@@ -1,5 +1,6 @@
 """What uv is told of the machine, and what its output means."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ def test_a_pip_file_that_cannot_be_read_counts_as_none(tmp_path: Path, content: 
 
 def test_progress_only_rises_and_is_told_in_words() -> None:
     told: list[tuple[str, float | None]] = []
-    progress = Progress(lambda words, part: told.append((words, part)))
+    ticks = itertools.count(10, 10)
+    progress = Progress(lambda words, part: told.append((words, part)), lambda: next(ticks))
     for line in (
         "Using Python 3.11.2 environment at: a",
         "Resolved 126 packages in 487ms",
@@ -79,3 +81,12 @@ def test_progress_only_rises_and_is_told_in_words() -> None:
     assert told[-1] == ("compiling 126 packages, so that they start fast", 0.6)
     parts = [part for _, part in told if part is not None]
     assert parts[-1] == max(parts)
+
+
+def test_what_comes_in_quick_succession_is_told_once() -> None:
+    told: list[str] = []
+    progress = Progress(lambda words, part: told.append(words), lambda: 100.0)
+    for name in ("numpy", "scipy", "matplotlib"):
+        progress.line(f"Downloading {name} (10.0MiB)")
+    progress.line("Prepared 3 packages in 1s")
+    assert told == ["downloading numpy, 0 of 1 large packages are here", "installing 3 packages"]
