@@ -143,18 +143,6 @@ PROBLEMS: Mapping[str, ProblemKind] = {
     for code, (title, meaning) in kinds.items()
 }
 
-_STATUS_OF_CLASS: tuple[tuple[type[errors.CommonageError], int], ...] = (
-    (errors.TooLarge, 413),
-    (errors.InvalidInput, 422),
-    (errors.Unauthenticated, 401),
-    (errors.Forbidden, 403),
-    (errors.NotFound, 404),
-    (errors.Conflict, 409),
-    (errors.Unplaceable, 422),
-    (errors.Unavailable, 503),
-    (errors.EngineFailure, 502),
-)
-
 
 def problem_of(error: errors.CommonageError) -> Problem:
     """The problem document of one of our errors."""
@@ -169,8 +157,7 @@ def problem_of(error: errors.CommonageError) -> Problem:
 
 def _kind_by_class(error: errors.CommonageError) -> ProblemKind:
     """For a code that the table lacks: what its class says."""
-    status = next((status for kind, status in _STATUS_OF_CLASS if isinstance(error, kind)), 500)
-    return ProblemKind(error.problem_code, status, error.problem_code.replace("-", " ").capitalize(), "")
+    return ProblemKind(error.problem_code, error.status, error.problem_code.replace("-", " ").capitalize(), "")
 
 
 def problem(

@@ -14,7 +14,7 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.sightings import LogLine
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
-from commonage.placement.explain import explain, ordinal, why_waiting
+from commonage.placement.explain import explain, why_waiting
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Point
@@ -199,11 +199,6 @@ class Look:
             if series:
                 found[metric] = series
         return found
-
-    def place_in_words(self, workload: Workload) -> str:
-        """`third in the queue`, or the empty text."""
-        position = self.board.position(workload.id)
-        return f"{ordinal(position)} in the queue" if position else ""
 
 
 def _concerns(event: Event, who: Principal, workload_id: str | None) -> bool:

@@ -12,7 +12,8 @@
     ├── Unavailable             unavailable      503    yes   a part we need does not answer
     └── EngineFailure           engine-failure   502    see   an engine's native error, translated at its door
 
-A message says what was asked, what is there, and what to do next. `code` is stable and part of the API.
+A message says what was asked, what is there, and what to do next. `code` is stable and part of the API;
+`status` is the same failure in HTTP's words, for API and portal alike.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class CommonageError(Exception):
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
+    status: ClassVar[int] = 500
 
     def __init__(self, message: str, *, code: str | None = None, retryable: bool | None = None) -> None:
         super().__init__(message)
@@ -47,6 +49,7 @@ class InvalidInput(CommonageError):
     """What was asked cannot be right, whatever the machines look like. `field` names the culprit, dotted."""
 
     code = "invalid-input"
+    status = 422
 
     def __init__(self, message: str, *, field: str | None = None, code: str | None = None) -> None:
         super().__init__(message, code=code)
@@ -57,30 +60,35 @@ class TooLarge(InvalidInput):
     """A body, file or list beyond its limit; the message names the limit."""
 
     code = "too-large"
+    status = 413
 
 
 class Unauthenticated(CommonageError):
     """No token, or one that the hub does not know."""
 
     code = "unauthenticated"
+    status = 401
 
 
 class Forbidden(CommonageError):
     """Known, but not allowed to do this."""
 
     code = "forbidden"
+    status = 403
 
 
 class NotFound(CommonageError):
     """No such thing, or none that the caller may see."""
 
     code = "not-found"
+    status = 404
 
 
 class Conflict(CommonageError):
     """What is there does not allow it: a key used twice, a workload that has already ended."""
 
     code = "conflict"
+    status = 409
 
 
 class StaleVersion(Conflict):
@@ -94,12 +102,14 @@ class Unplaceable(CommonageError):
     """No machine of this installation could ever run it, even if all were free."""
 
     code = "unplaceable"
+    status = 422
 
 
 class Unavailable(CommonageError):
     """A part that is needed (the hub, the database, a site) does not answer now."""
 
     code = "unavailable"
+    status = 503
     retryable = True
 
 
@@ -107,3 +117,4 @@ class EngineFailure(CommonageError):
     """An engine refused or failed; the message is its native error in our words."""
 
     code = "engine-failure"
+    status = 502

@@ -37,17 +37,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_STATUS: tuple[tuple[type[errors.CommonageError], int], ...] = (
-    (errors.TooLarge, 413),
-    (errors.InvalidInput, 422),
-    (errors.Unauthenticated, 401),
-    (errors.Forbidden, 403),
-    (errors.NotFound, 404),
-    (errors.Conflict, 409),
-    (errors.Unplaceable, 422),
-    (errors.Unavailable, 503),
-    (errors.EngineFailure, 502),
-)
 _TITLES = {
     401: "You are not signed in",
     403: "This is not for you",
@@ -142,7 +131,7 @@ class Site:
 
     def error(self, request: Request, visitor: Visitor | None, error: errors.CommonageError) -> Response:
         """An error as a page with a way out, or as a notice where only a part of a page was asked for."""
-        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+        status = error.status
         if request.headers.get("hx-request") == "true":
             return notice(error.message, status=status, tone="bad")
         values = {"title": _TITLES[status], "status": status, "error": error, "retry": request.url.path}
