@@ -17,7 +17,13 @@ class Isolation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU (or MIG instance) of a node, as its node reports it."""
+    """One GPU (or MIG instance) of a node, as its node reports it.
+
+    `isolation` is the strongest level that holds on it, `unavailable` says of each other level why it does not.
+    `slots`: it is shared in so many equal parts only (0: in any). Of a MIG instance `mig_profile` is the profile
+    (`1g.10gb`), `parent_*` the card that it is a part of; the card itself is then not listed. `peers` are the uuids of
+    the cards that it reaches by NVLink, each with the number of links. `numa` is None where nobody tells.
+    """
 
     uuid: str
     index: int
@@ -27,6 +33,17 @@ class Device:
     isolation: Isolation = Isolation.COOPERATIVE
     faults: tuple[str, ...] = ()  # why it takes no new work; empty when healthy
     driver: str = ""
+    cuda: str = ""
+    compute_capability: str = ""
+    pci: str = ""
+    numa: int | None = None
+    slots: int = 0
+    mig_profile: str = ""
+    parent_uuid: str | None = None
+    parent_memory_mib: int = 0
+    peers: tuple[tuple[str, int], ...] = ()
+    notices: tuple[str, ...] = ()  # worth knowing, no reason to take no work: throttled, an application's Xid, ECC
+    unavailable: tuple[tuple[Isolation, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
