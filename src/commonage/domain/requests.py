@@ -63,16 +63,23 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one workload needs. cpus in thousandths of a core, memory in MiB."""
+    """What one workload needs. cpus in thousandths of a core, memory in MiB.
+
+    `labels` are those that its node must carry (`node` and `site` name the machine and the place themselves); with
+    `one_numa` several cards must hang on the same NUMA node.
+    """
 
     cpus_milli: int = 1000
     memory_mib: int = 1024
     gpu: GpuRequest | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    one_numa: bool = False
 
     def __str__(self) -> str:
         cpus = f"{format_cpus(self.cpus_milli)} CPU{'' if self.cpus_milli == 1000 else 's'}"
         base = f"{cpus}, {format_memory(self.memory_mib)} of memory"
-        return f"{base}, {self.gpu}" if self.gpu else base
+        where = "".join(f", {key}={value}" for key, value in self.labels)
+        return f"{base}{f', {self.gpu}' if self.gpu else ''}{where}"
 
 
 def _invalid(text: object, why: str) -> InvalidInput:

@@ -1,0 +1,288 @@
+"""What is free on every machine and card, as arrays: the planner's scratch pad, quick for a thousand nodes.
+
+Kept by the snapshot, which adds nodes and leases; asked by filters, policies and the pass. A pass takes and gives back
+within `trial()`, after which the grid is as it was. Whether and why something may start is not decided here.
+
+Axes: N nodes, C cards of the node with the most. Memory and VRAM in MiB, cpus and compute in thousandths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commonage.domain.fleet import Device, Lease, Node, NodeState, Share
+from commonage.domain.parts import part_of
+from commonage.domain.requests import Request
+from commonage.placement.shapes import Bools, CardKind, Ints, Shape, shape_of
+
+
+class Grid:
+    """Nodes by number. Arrays are read by everybody and written only here.
+
+    `cpus`, `memory` [N] are free, `cpus_total`, `memory_total` [N] what there is; `ready` [N] tells who takes work;
+    `free_mib`, `free_milli`, `total_mib`, `numa` [N, C]; `kind` [N, C] is the number of the card's kind, -1 where there
+    is no card or it takes no work. `changed` lists the nodes that were touched, in order, for those who remember rows;
+    `epoch` counts what makes all such memories void.
+    """
+
+    def __init__(self, nodes: Sequence[Node] = ()) -> None:
+        self.nodes: list[Node] = []
+        self.number: dict[str, int] = {}
+        self.kinds: list[tuple[CardKind, Device]] = []
+        self.changed: list[int] = []
+        self.epoch = 0
+        self._kind_number: dict[CardKind, int] = {}
+        self._card: dict[str, tuple[int, int]] = {}
+        self._held: list[dict[str, Lease]] = []
+        self._shapes: dict[Request, Shape] = {}
+        self._undo: list[tuple[Lease, int]] | None = None
+        self._shape_arrays(0, 0)
+        self.put(nodes)
+
+    # --- the fleet ------------------------------------------------------------------------------------------------
+
+    def put(self, nodes: Sequence[Node]) -> None:
+        """Add nodes, or replace those of the same name; what is held on them stays held."""
+        width = max([self.free_mib.shape[1], *(len(node.report.devices) for node in nodes)])
+        fresh = [node for node in nodes if node.name not in self.number]
+        if fresh or width > self.free_mib.shape[1]:
+            self._shape_arrays(len(self.nodes) + len(fresh), width)
+        for node in fresh:
+            self.number[node.name] = len(self.nodes)
+            self.nodes.append(node)
+            self._held.append({})
+        known = len(self.kinds)
+        for node in nodes:
+            self._write(self.number[node.name], node)
+        if len(self.kinds) != known:
+            self._shapes = {request: shape_of(one.number, request, self.kinds) for request, one in self._shapes.items()}
+            self._forget()
+
+    def remove(self, name: str) -> None:
+        """Take a node away for good, and all that is held on it."""
+        gone = self.number[name]
+        nodes = [node for node in self.nodes if node.name != name]
+        leases = [lease for number, held in enumerate(self._held) if number != gone for lease in held.values()]
+        self.nodes, self.number, self._held, self._card = [], {}, [], {}
+        self._shape_arrays(0, 0)
+        self.put(nodes)
+        for lease in leases:
+            self.take(lease)
+
+    def _shape_arrays(self, n: int, c: int) -> None:
+        """Make all arrays of this size, with what they held before in place."""
+
+        def grown(name: str, fill: int, shape: tuple[int, ...], dtype: type = np.int64) -> None:
+            new: npt.NDArray[Any] = np.full(shape, fill, dtype)
+            old = getattr(self, name, None)
+            if old is not None and n:
+                new[tuple(slice(length) for length in old.shape)] = old
+            setattr(self, name, new)
+
+        self.cpus: Ints
+        self.memory: Ints
+        self.cpus_total: Ints
+        self.memory_total: Ints
+        self.free_mib: Ints
+        self.free_milli: Ints
+        self.total_mib: Ints
+        self.kind: Ints
+        self.numa: Ints
+        self.ready: Bools
+        for name in ("cpus", "memory", "cpus_total", "memory_total"):
+            grown(name, 0, (n,))
+        grown("ready", 0, (n,), np.bool_)
+        for name in ("free_mib", "free_milli", "total_mib"):
+            grown(name, 0, (n, c))
+        grown("kind", -1, (n, c))
+        grown("numa", -1, (n, c))
+        self._forget()
+
+    def _write(self, number: int, node: Node) -> None:
+        report = node.report
+        self.nodes[number] = node
+        for uuid in [uuid for uuid, (at, _) in self._card.items() if at == number] if self._card else []:
+            del self._card[uuid]
+        self.ready[number] = node.state is NodeState.READY
+        self.cpus[number] = self.cpus_total[number] = report.cpus_milli
+        self.memory[number] = self.memory_total[number] = report.memory_mib
+        self.kind[number] = self.numa[number] = -1
+        self.free_mib[number] = self.free_milli[number] = self.total_mib[number] = 0
+        for card, device in enumerate(report.devices):
+            self._card[device.uuid] = (number, card)
+            self.free_mib[number, card] = self.total_mib[number, card] = device.memory_mib
+            self.free_milli[number, card] = 1000
+            self.numa[number, card] = -1 if device.numa is None else device.numa
+            if not device.faults:
+                self.kind[number, card] = self._number_of_kind(device)
+        for lease in self._held[number].values():
+            self._apply(lease, 1)
+        self.changed.append(number)
+
+    def _number_of_kind(self, device: Device) -> int:
+        kind = CardKind.of(device)
+        number = self._kind_number.get(kind)
+        if number is None:
+            number = self._kind_number[kind] = len(self.kinds)
+            self.kinds.append((kind, device))
+        return number
+
+    def _forget(self) -> None:
+        self.epoch += 1
+        self.changed = []
+
+    # --- leases ---------------------------------------------------------------------------------------------------
+
+    def take(self, lease: Lease) -> None:
+        """Hold a lease. One on a node that nobody knows is of no effect."""
+        number = self.number.get(lease.node)
+        if number is not None and lease.attempt_id not in self._held[number]:
+            self._held[number][lease.attempt_id] = lease
+            self._apply(lease, 1)
+            if self._undo is not None:
+                self._undo.append((lease, 1))
+
+    def give(self, lease: Lease) -> None:
+        """Let a lease go."""
+        number = self.number.get(lease.node)
+        if number is not None and self._held[number].pop(lease.attempt_id, None) is not None:
+            self._apply(lease, -1)
+            if self._undo is not None:
+                self._undo.append((lease, -1))
+
+    def _apply(self, lease: Lease, sign: int) -> None:
+        number = self.number[lease.node]
+        self.cpus[number] -= sign * lease.cpus_milli
+        self.memory[number] -= sign * lease.memory_mib
+        for share in lease.shares:
+            at = self._card.get(share.device_uuid)
+            if at is not None:
+                self.free_mib[at] -= sign * share.memory_mib
+                self.free_milli[at] -= sign * share.compute_milli
+        self.changed.append(number)
+        if len(self.changed) > 50_000:
+            self._forget()
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """What is taken and given inside is undone at the end. Trials may nest."""
+        outer, self._undo = self._undo, []
+        try:
+            yield
+        finally:
+            undo, self._undo = self._undo, None
+            for lease, sign in reversed(undo):
+                (self.give if sign > 0 else self.take)(lease)
+            self._undo = outer
+
+    def held_on(self, number: int) -> Sequence[Lease]:
+        """The leases on a node."""
+        return list(self._held[number].values())
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def shape(self, request: Request) -> Shape:
+        """The shape of a request; the same object for equal requests until the kinds of cards change."""
+        found = self._shapes.get(request)
+        if found is None:
+            found = self._shapes[request] = shape_of(len(self._shapes), request, self.kinds)
+        return found
+
+    def labelled(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: who carries the labels that the request wants."""
+        wanted = shape.request.labels
+        if not wanted:
+            return np.ones(len(nodes), np.bool_)
+        return np.array([set(wanted) <= labels_of(self.nodes[number]) for number in nodes], np.bool_)
+
+    def cards_fit(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes), C]: which cards have what the shape takes of one."""
+        kind = self.kind[nodes]
+        enough: Bools = (self.free_mib[nodes] >= shape.need_mib[kind]) & (
+            self.free_milli[nodes] >= shape.need_milli[kind]
+        )
+        return enough
+
+    def fits(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: where the shape fits now."""
+        fit: Bools = self.ready[nodes] & (self.cpus[nodes] >= shape.cpus_milli)
+        fit &= self.memory[nodes] >= shape.memory_mib
+        if shape.request.labels:
+            fit &= self.labelled(shape, nodes)
+        if shape.cards:
+            fit &= most_together(self.cards_fit(shape, nodes), self.numa[nodes], shape) >= shape.cards
+        return fit
+
+    def lease(self, shape: Shape, number: int, cards: Sequence[int], attempt_id: str, now: float) -> Lease:
+        """What an attempt would hold on node `number`, with these cards of it, from `now` on."""
+        node = self.nodes[number]
+        shares = tuple(share_of(node.report.devices[card], shape) for card in cards)
+        return Lease(attempt_id, node.name, shape.cpus_milli, shape.memory_mib, shares, now)
+
+
+def labels_of(node: Node) -> set[tuple[str, str]]:
+    """A node's labels, those that every node has included."""
+    return {*node.report.labels, ("node", node.name), ("site", node.site), ("engine", node.engine)}
+
+
+def most_together(cards: Bools, numa: Ints, shape: Shape) -> Ints:
+    """[n]: how many of the fitting cards [n, C] a shape can have together: all, or those of one NUMA node."""
+    if not shape.request.one_numa or shape.cards < 2:
+        return np.asarray(np.count_nonzero(cards, axis=1), np.int64)
+    together = [np.count_nonzero(cards & (numa == place), axis=1) for place in np.unique(numa)]
+    return np.asarray(np.max(together, axis=0), np.int64) if together else np.zeros(len(cards), np.int64)
+
+
+def share_of(device: Device, shape: Shape) -> Share:
+    """The share of a device that a shape gets, which fits on it."""
+    gpu = shape.request.gpu
+    part = part_of(device, gpu) if gpu is not None else None
+    if part is None:
+        raise ValueError(f"{shape.request} takes nothing of {device.uuid}")
+    return Share(
+        device_uuid=device.uuid,
+        device_index=device.index,
+        model=device.model,
+        memory_mib=part.memory_mib,
+        compute_milli=part.compute_milli,
+        whole=part.whole,
+        device_memory_mib=device.memory_mib,
+        simulated=device.simulated,
+        isolation=device.isolation,
+    )
+
+
+class Rows:
+    """Remembers a row over all nodes for each shape, and computes anew only what changed since it was asked last.
+
+    `compute(shape, nodes)` gives the values for these nodes, [len(nodes), ...].
+    """
+
+    def __init__(self, grid: Grid, compute: Callable[[Shape, Ints], npt.NDArray[Any]]) -> None:
+        self._grid, self._compute = grid, compute
+        self._rows: dict[int, tuple[int, int, npt.NDArray[Any]]] = {}
+
+    def of(self, shape: Shape) -> npt.NDArray[Any]:
+        """[N, ...], to be read only, and only until the grid changes."""
+        grid = self._grid
+        at = len(grid.changed)
+        found = self._rows.get(shape.number)
+        if found is None or found[0] != grid.epoch:
+            row = self._compute(shape, np.arange(len(grid.nodes)))
+        else:
+            row = found[2]
+            if found[1] == at:
+                return row
+            stale = np.unique(grid.changed[found[1] :])
+            row[stale] = self._compute(shape, stale)
+        self._rows[shape.number] = (grid.epoch, at, row)
+        return row
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._rows.clear()

@@ -1,0 +1,88 @@
+"""What is asked for, in the numbers that the grid compares: one `Shape` for all equal requests.
+
+Made by the grid, which knows the kinds of cards there are; read by filters and policies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commonage.domain.fleet import Device
+from commonage.domain.parts import part_of
+from commonage.domain.requests import GpuRequest, Request
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+NEVER = np.iinfo(np.int64).max // 4  # more than any card has
+
+
+class CardKind(NamedTuple):
+    """What cards have in common that take the same requests in the same way. Memory in MiB."""
+
+    model: str
+    memory_mib: int
+    slots: int
+    parent_memory_mib: int  # 0 but for MIG instances
+
+    @classmethod
+    def of(cls, device: Device) -> CardKind:
+        """The kind of a device."""
+        return cls(device.model, device.memory_mib, device.slots, device.parent_memory_mib)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """A request, interned: `number` is its place in the grid's tables. `cards` is how many it takes, 0 for none.
+
+    `need_mib` and `need_milli` are what it takes of a card of each kind, [kinds + 1]; NEVER where none of that kind
+    will do, and so in the last place, which the index -1 of absent cards finds.
+    """
+
+    number: int
+    request: Request
+    cpus_milli: int
+    memory_mib: int
+    cards: int
+    need_mib: Ints
+    need_milli: Ints
+
+    @property
+    def gpu_milli(self) -> int:
+        """Thousandths of cards that it takes in all, of the card that takes least; 0 without a GPU."""
+        if not self.cards:
+            return 0
+        least = int(self.need_milli.min())
+        return 0 if least >= NEVER else least * self.cards
+
+    @property
+    def is_part(self) -> bool:
+        """True if it takes a part of one card."""
+        gpu = self.request.gpu
+        return gpu is not None and not gpu.whole
+
+
+def shape_of(number: int, request: Request, kinds: list[tuple[CardKind, Device]]) -> Shape:
+    """The shape of a request where there are cards of these kinds, each with one device as an example."""
+    gpu = request.gpu
+    need_mib = np.full(len(kinds) + 1, NEVER, np.int64)
+    need_milli = np.full(len(kinds) + 1, NEVER, np.int64)
+    if gpu is not None:
+        for index, (_, device) in enumerate(kinds):
+            part = part_of(device, gpu) if model_matches(gpu, device.model) else None
+            if part is not None:
+                need_mib[index], need_milli[index] = part.memory_mib, part.compute_milli
+    cards = 0 if gpu is None else max(1, gpu.whole)
+    return Shape(number, request, request.cpus_milli, request.memory_mib, cards, need_mib, need_milli)
+
+
+def model_matches(gpu: GpuRequest, model: str) -> bool:
+    """True if nothing was asked, or one of the names asked (`A100`, `A100|H100`; any case, any part) is in `model`."""
+    if gpu.model is None:
+        return True
+    return any(name.strip().casefold() in model.casefold() for name in gpu.model.split("|"))
