@@ -105,6 +105,8 @@ class Spec:
     array_id: str | None = None
     array_size: int = 0
     key: str | None = None  # the client's own key: submitting it again gives the same workload
+    preemptible: bool = False  # others may take its place; it then returns to the queue
+    gang: bool = False  # the members of its array start together, on different nodes, or not at all
 
 
 class StopCause(StrEnum):

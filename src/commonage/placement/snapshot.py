@@ -20,6 +20,13 @@ class Ask:
     priority: int
     submitted_at: float
     time_limit_s: int | None = None
+    owner: str = ""
+    tenant: str = ""
+    kind: str = ""
+    environment: str = ""
+    preemptible: bool = False
+    gang: str | None = None  # those of one gang start together, on different nodes, or not at all
+    gang_size: int = 1
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -37,6 +44,11 @@ class Held:
     owner: str
     kind: str
     ends_at: float | None = None
+    tenant: str = ""
+    environment: str = ""
+    priority: int = 0
+    preemptible: bool = False
+    gang: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,159 @@
+"""What an attempt used of what it had asked: the figures that grow while it runs, and the receipt they become.
+
+Pure. Grown by `control.receipts`, kept by the store, shown by API, portal and command line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+MARGIN_PART = 0.1
+LEAST_MARGIN_MIB = 256
+_STEPS = ((2 * 1024, 256), (8 * 1024, 512))  # below so many MiB a request is rounded up to so many
+_COARSEST_MIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Sums and peaks of what was measured. Every sum has the seconds beside it in which its figure was known.
+
+    `vram_peak_mib` is the most on any one card, `vram_mib_s` the sum over all cards times seconds. The driver counts
+    the CUDA context in what a process holds, so it is part of both. `gpu_busy_s` is utilisation times seconds, where 1
+    is all of one card; `gpu_idle_s` are those of `gpu_s` in which it computed nothing. `energy_j` is its part of the
+    card's. `first_gpu_s` are the seconds from running to the first use of a card, None before that.
+    """
+
+    measured_s: float = 0.0
+    cpu_s: float = 0.0
+    cpu_peak_milli: int = 0
+    memory_peak_mib: int = 0
+    memory_mib_s: float = 0.0
+    vram_s: float = 0.0
+    vram_peak_mib: int = 0
+    vram_mib_s: float = 0.0
+    gpu_s: float = 0.0
+    gpu_busy_s: float = 0.0
+    gpu_idle_s: float = 0.0
+    energy_s: float = 0.0
+    energy_j: float = 0.0
+    first_gpu_s: float | None = None
+    over_share_s: float = 0.0
+
+    def __add__(self, other: Figures) -> Figures:
+        """Those of two tries together: sums added, the higher peak, the first known first use."""
+        return Figures(
+            measured_s=self.measured_s + other.measured_s,
+            cpu_s=self.cpu_s + other.cpu_s,
+            cpu_peak_milli=max(self.cpu_peak_milli, other.cpu_peak_milli),
+            memory_peak_mib=max(self.memory_peak_mib, other.memory_peak_mib),
+            memory_mib_s=self.memory_mib_s + other.memory_mib_s,
+            vram_s=self.vram_s + other.vram_s,
+            vram_peak_mib=max(self.vram_peak_mib, other.vram_peak_mib),
+            vram_mib_s=self.vram_mib_s + other.vram_mib_s,
+            gpu_s=self.gpu_s + other.gpu_s,
+            gpu_busy_s=self.gpu_busy_s + other.gpu_busy_s,
+            gpu_idle_s=self.gpu_idle_s + other.gpu_idle_s,
+            energy_s=self.energy_s + other.energy_s,
+            energy_j=self.energy_j + other.energy_j,
+            first_gpu_s=self.first_gpu_s if self.first_gpu_s is not None else other.first_gpu_s,
+            over_share_s=self.over_share_s + other.over_share_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Of one try (or, added up, of all tries of a workload): what was asked, and what was used of it.
+
+    `likeness` tells whether another workload of the same owner does the same: see `likeness_of`. `cards` is how many
+    cards it held a share of, `vram_mib` its share on one of them (the largest), `card_mib` the memory of that card,
+    `gpu_milli` the sum of its shares in thousandths of a card. `ended_at` is None while it still runs: then these are
+    the figures so far. `gpu_h` are cards times hours, held, whether used or not. `simulated`: no card was real.
+    """
+
+    attempt_id: str
+    workload_id: str
+    owner: str
+    likeness: str
+    began_at: float
+    ended_at: float | None
+    cpus_milli: int
+    memory_mib: int
+    cards: int = 0
+    vram_mib: int = 0
+    card_mib: int = 0
+    gpu_milli: int = 0
+    whole: bool = False
+    simulated: bool = False
+    gpu_h: float = 0.0
+    figures: Figures = Figures()
+
+    @property
+    def vram_peak_mib(self) -> int | None:
+        """The most VRAM on any one card; None where it was never measured."""
+        return self.figures.vram_peak_mib if self.figures.vram_s else None
+
+    @property
+    def vram_mean_mib(self) -> int | None:
+        """VRAM on all its cards, over the time it was measured."""
+        return round(self.figures.vram_mib_s / self.figures.vram_s) if self.figures.vram_s else None
+
+    @property
+    def gpu_utilisation(self) -> float | None:
+        """How much of its cards it used while it was measured, where 1 is all of one card."""
+        return self.figures.gpu_busy_s / self.figures.gpu_s if self.figures.gpu_s else None
+
+    @property
+    def idle_share(self) -> float | None:
+        """The part of its time, 0..1, in which it held a card and computed nothing on it."""
+        return self.figures.gpu_idle_s / self.figures.gpu_s if self.figures.gpu_s else None
+
+    @property
+    def energy_wh(self) -> float | None:
+        """Its part of the energy of its cards, in watt-hours."""
+        return self.figures.energy_j / 3600 if self.figures.energy_s else None
+
+    @property
+    def would_do_mib(self) -> int | None:
+        """The VRAM that would have done, on each card; None where it was not measured or it never used a card."""
+        peak = self.vram_peak_mib
+        return enough_for(peak, self.card_mib) if peak else None
+
+    @property
+    def memory_would_do_mib(self) -> int | None:
+        """The memory that would have done; None where it was not measured."""
+        return enough_for(self.figures.memory_peak_mib) if self.figures.memory_peak_mib else None
+
+
+def enough_for(peak_mib: int, most_mib: int = 0) -> int:
+    """What to ask for, for a peak of `peak_mib`: a tenth more, 256 MiB at least, rounded up to what people type.
+
+    At most `most_mib`, the whole card, where that is given.
+    """
+    wanted = peak_mib + max(LEAST_MARGIN_MIB, math.ceil(peak_mib * MARGIN_PART))
+    step = next((step for below, step in _STEPS if wanted <= below), _COARSEST_MIB)
+    rounded = -(-wanted // step) * step
+    return min(rounded, most_mib) if most_mib else rounded
+
+
+def likeness_of(environment: str, command: Sequence[str]) -> str:
+    """The same for the same environment and command, and for nothing else: 32 hexadecimal digits."""
+    said = "\0".join((environment, *command)).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(said).hexdigest()[:32]
+
+
+def sum_of(receipts: Iterable[Receipt]) -> Receipt | None:
+    """One for all tries of a workload, oldest first: asked as in the last, used in all. None for none.
+
+    It has ended when the last has.
+    """
+    total: Receipt | None = None
+    for each in receipts:
+        if total is None:
+            total = each
+            continue
+        figures, gpu_h = total.figures + each.figures, total.gpu_h + each.gpu_h
+        total = replace(each, began_at=total.began_at, figures=figures, gpu_h=gpu_h)
+    return total
