@@ -23,6 +23,7 @@ from commonage.testing import factories as make
 
 pytestmark = pytest.mark.anyio
 
+HEAD = "0002"
 UPGRADE = "import asyncio, sys; from commonage.store.upgrade import upgrade; asyncio.run(upgrade(sys.argv[1]))"
 
 _SQLITE = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE tbl_name <> 'schema_version' ORDER BY name"
@@ -88,7 +89,7 @@ async def test_check_finds_nothing_after_an_upgrade(url: str) -> None:
 
 
 async def test_check_names_what_differs(url: str) -> None:
-    assert await check(url) == ["it is at schema none, this program needs 0001: run `commonage db upgrade`"]
+    assert await check(url) == [f"it is at schema none, this program needs {HEAD}: run `commonage db upgrade`"]
     await upgrade(url)
     await run(url, "DROP INDEX ix_events_owner_seq", "ALTER TABLE nodes ADD COLUMN colour TEXT", "DROP TABLE secrets")
     words = " / ".join(await check(url))
@@ -123,7 +124,8 @@ async def test_database_of_a_newer_program_is_refused(url: str) -> None:
     await upgrade(url)
     await run(url, "UPDATE schema_version SET version_num = '9999'")
     for call in (upgrade, check, lambda address: SqlStore(address).open()):
-        with pytest.raises(Conflict, match=r"newer Commonage \(schema 9999, this program knows up to 0001\)") as caught:
+        newer = rf"newer Commonage \(schema 9999, this program knows up to {HEAD}\)"
+        with pytest.raises(Conflict, match=newer) as caught:
             await call(url)
         assert caught.value.problem_code == "database-newer"
 
@@ -167,7 +169,7 @@ async def test_upgrade_makes_the_folder_and_a_private_file(tmp_path: Path) -> No
 async def test_looking_makes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "commonage.db"
     assert await check(sqlite_url(path)) == [
-        "it is at schema none, this program needs 0001: run `commonage db upgrade`"
+        f"it is at schema none, this program needs {HEAD}: run `commonage db upgrade`"
     ]
     with pytest.raises(Conflict):
         await SqlStore(sqlite_url(path)).open()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -196,8 +198,7 @@ def _sqlite_engine(url: URL, patience_s: float, *, writes: bool) -> Engine:
 def _set_up_sqlite(connection: Any, patience_s: float, writes: bool) -> None:
     connection.isolation_level = None  # the driver must not begin transactions of its own
     pragmas = [
-        f"busy_timeout={int(patience_s * 1000)}",  # first: the next one may have to wait
-        "journal_mode=WAL",
+        f"busy_timeout={int(patience_s * 1000)}",
         "synchronous=FULL",  # what was acknowledged survives a power cut
         "foreign_keys=ON",
         "secure_delete=FAST",  # a secret that was dropped is not left in the file
@@ -206,8 +207,22 @@ def _set_up_sqlite(connection: Any, patience_s: float, writes: bool) -> None:
     ]
     if not writes:
         pragmas.append("query_only=ON")
+    _write_ahead(connection, patience_s)
     for pragma in pragmas:
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _write_ahead(connection: Any, patience_s: float) -> None:
+    """Switch to write-ahead logging. SQLite does not wait for the lock here, whatever busy_timeout says."""
+    give_up_at = time.monotonic() + patience_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() >= give_up_at:
+                raise
+            time.sleep(0.02)
 
 
 def prepare_file(url: URL) -> None:

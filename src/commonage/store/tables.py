@@ -183,3 +183,25 @@ nodes = Table(
     Column("report", Text, nullable=False),
     sqlite_with_rowid=False,
 )
+
+# One for each try that was measured. `ended_at` is absent while it runs: then the figures in `body` are those so far.
+receipts = Table(
+    "receipts",
+    metadata,
+    Column("attempt_id", Id, primary_key=True),
+    Column("workload_id", Id, ForeignKey("workloads.id"), nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("likeness", Text, nullable=False),
+    Column("began_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("body", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+Index(None, receipts.c.workload_id, receipts.c.began_at)
+Index(None, receipts.c.owner, receipts.c.likeness, receipts.c.ended_at)
+Index(
+    None,
+    receipts.c.began_at,
+    sqlite_where=text("ended_at IS NULL"),
+    postgresql_where=text("ended_at IS NULL"),
+)
