@@ -257,31 +257,39 @@ def share_of(device: Device, shape: Shape) -> Share:
     )
 
 
-class Rows:
-    """Remembers a row over all nodes for each shape, and computes anew only what changed since it was asked last.
+class Row:
+    """Remembers something of every node, and has computed anew only what changed since it was asked last."""
 
-    `compute(shape, nodes)` gives the values for these nodes, [len(nodes), ...].
-    """
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._epoch, self._at = -1, 0
+        self._row: npt.NDArray[Any] = np.empty(0)
+
+    def of(self, compute: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """[N, ...], to be read only, until the grid changes. `compute(nodes)` gives it for these, [len(nodes), ...]."""
+        grid, at = self._grid, len(self._grid.changed)
+        if self._epoch != grid.epoch:
+            self._row = compute(np.arange(len(grid.nodes)))
+        elif self._at != at:
+            stale = np.unique(grid.changed[self._at :])
+            self._row[stale] = compute(stale)
+        self._epoch, self._at = grid.epoch, at
+        return self._row
+
+
+class Rows:
+    """A row over all nodes for each shape. `compute(shape, nodes)` gives the values for these nodes."""
 
     def __init__(self, grid: Grid, compute: Callable[[Shape, Ints], npt.NDArray[Any]]) -> None:
         self._grid, self._compute = grid, compute
-        self._rows: dict[int, tuple[int, int, npt.NDArray[Any]]] = {}
+        self._rows: dict[int, Row] = {}
 
     def of(self, shape: Shape) -> npt.NDArray[Any]:
         """[N, ...], to be read only, and only until the grid changes."""
-        grid = self._grid
-        at = len(grid.changed)
-        found = self._rows.get(shape.number)
-        if found is None or found[0] != grid.epoch:
-            row = self._compute(shape, np.arange(len(grid.nodes)))
-        else:
-            row = found[2]
-            if found[1] == at:
-                return row
-            stale = np.unique(grid.changed[found[1] :])
-            row[stale] = self._compute(shape, stale)
-        self._rows[shape.number] = (grid.epoch, at, row)
-        return row
+        row = self._rows.get(shape.number)
+        if row is None:
+            row = self._rows[shape.number] = Row(self._grid)
+        return row.of(lambda nodes: self._compute(shape, nodes))
 
     def clear(self) -> None:
         """Forget all rows."""

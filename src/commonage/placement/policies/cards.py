@@ -1,0 +1,63 @@
+"""Which cards of a node, once the node is chosen: what several policies have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from commonage.placement.grid import Grid
+from commonage.placement.shapes import NEVER, Ints, Shape
+
+
+def first_fitting(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
+    """The first cards that have what the shape takes, of one NUMA node if it wants that."""
+    fitting = _fitting(grid, shape, node)
+    if shape.request.one_numa and shape.cards > 1:
+        places = grid.numa[node, fitting]
+        together = [fitting[places == place] for place in np.unique(places)]
+        fitting = next(cards for cards in together if len(cards) >= shape.cards)
+    return [int(card) for card in fitting[: shape.cards]]
+
+
+def tightest(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
+    """For a part of a card, of those that have it the one with least left; for whole cards the first."""
+    if not shape.is_part:
+        return first_fitting(grid, shape, node)
+    fitting = _fitting(grid, shape, node)
+    return [int(fitting[np.argmin(grid.free_milli[node, fitting])])]
+
+
+def emptiest(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
+    """For a part of a card, the one with most left; for whole cards the first."""
+    if not shape.is_part:
+        return first_fitting(grid, shape, node)
+    fitting = _fitting(grid, shape, node)
+    return [int(fitting[np.argmax(grid.free_milli[node, fitting])])]
+
+
+def _fitting(grid: Grid, shape: Shape, node: int) -> Ints:
+    if not shape.cards:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(grid.cards_fit(shape, np.array([node]))[0])
+
+
+def idle_milli(grid: Grid, nodes: Ints) -> Ints:
+    """[len(nodes)]: thousandths of GPUs that are free on them, over all cards that take work."""
+    idle: Ints = np.where(grid.kind[nodes] >= 0, grid.free_milli[nodes], 0).sum(axis=1)
+    return idle
+
+
+def taken_milli(grid: Grid, shape: Shape, nodes: Ints) -> Ints:
+    """[len(nodes)]: thousandths of GPUs that the shape takes there, of cards that take least; 0 where none will do."""
+    if not shape.cards:
+        return np.zeros(len(nodes), np.int64)
+    need = shape.need_milli[grid.kind[nodes]].min(axis=1, initial=NEVER)
+    taken: Ints = np.where(need < NEVER, need * shape.cards, 0)
+    return taken
+
+
+def largest(grid: Grid) -> tuple[int, int]:
+    """The cpus (thousandths) of the node with most of them, and the thousandths of GPUs of that with most cards."""
+    cpus = int(grid.cpus_total.max(initial=1))
+    return max(cpus, 1), 1000 * max(grid.kind.shape[1], 1)
