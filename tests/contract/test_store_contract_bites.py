@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commonage.domain.errors import CommonageError
+from commonage.domain.receipts import Receipt
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page, Store
@@ -18,7 +19,7 @@ suite = StoreContract()
 
 class LosesAnEvent(MemoryStore):
     def write(self, batch: Batch) -> None:
-        super().write(Batch(batch.inserts, batch.updates, batch.events[:-1], batch.nodes))
+        super().write(Batch(batch.inserts, batch.updates, batch.events[:-1], batch.nodes, batch.receipts))
 
 
 class IgnoresVersions(MemoryStore):
@@ -94,6 +95,18 @@ class OneKeyForAll(MemoryStore):
         return next((each for each in found if each.spec.key == key), None)
 
 
+class KeepsTheFirstFigures(MemoryStore):
+    def write(self, batch: Batch) -> None:
+        kept = dict(self.shelf.receipts)
+        super().write(batch)
+        self.shelf.receipts.update(kept)
+
+
+class TellsOthersFigures(MemoryStore):
+    async def receipts_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[Receipt]:
+        return [each for each in self.shelf.receipts.values() if each.likeness == likeness][:limit]
+
+
 Test = Callable[[Store], Awaitable[None]]
 
 
@@ -118,6 +131,8 @@ Test = Callable[[Store], Awaitable[None]]
         (CountsWhatHasEnded, suite.test_live_are_those_that_have_not_ended_oldest_first),
         (ShowsEmptyStates, suite.test_new_store_is_empty),
         (CountsBeyondTheWindow, suite.test_usage_of_everybody_is_in_order),
+        (KeepsTheFirstFigures, suite.test_the_newest_figures_of_a_try_replace_the_older),
+        (TellsOthersFigures, suite.test_receipts_alike_are_ended_ones_of_one_owner_newest_first),
         (OneKeyForAll, suite.test_a_key_leads_to_what_was_submitted_with_it),
     ],
 )

@@ -72,6 +72,19 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessOwner:
+    """Whose a process is, and what it is called. `attempt_id` None: it belongs to no attempt.
+
+    `started_at` (unix seconds) tells it from an earlier one of the same number.
+    """
+
+    pid: int
+    attempt_id: str | None
+    name: str
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     """One line of an attempt's output. `offset` is the byte behind it, to resume from; no line ending in `text`."""
 

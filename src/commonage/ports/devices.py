@@ -23,7 +23,8 @@ class DevicesUnavailable(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """VRAM held by one process on one device. None where the driver does not tell.
+    """VRAM held by one process on one device, the CUDA context included, and the part of the last moments in which it
+    computed there, 0..1. None where the driver does not tell.
 
     `attempt_id` is set only where it is known without looking (simulated cards, which have no real
     processes and so no `pid`); on real cards the watcher finds the attempt from the pid.
@@ -32,6 +33,7 @@ class ProcessMemory:
     pid: int | None
     memory_mib: int | None
     attempt_id: str | None = None
+    utilisation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class DeviceSample:
     """What one device measures now. A figure that the card or its driver does not give is None, never a
     guess.
 
-    `utilisation` is the part of the last moments in which it computed, 0..1.
+    `utilisation` is the part of the last moments in which it computed, 0..1. `energy_j` is the card's own count of what
+    it has drawn: it only rises, until the driver is loaded anew.
     """
 
     uuid: str
@@ -48,6 +51,7 @@ class DeviceSample:
     power_w: float | None = None
     temperature_c: float | None = None
     processes: tuple[ProcessMemory, ...] = ()
+    energy_j: float | None = None
 
 
 class Devices(Protocol):

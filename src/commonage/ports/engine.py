@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Protocol
 
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.fleet import NodeReport
-from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, Sighting
+from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Sighting
 
 
 class Engine(Protocol):
@@ -67,6 +67,14 @@ class Engine(Protocol):
 
     async def measure(self) -> Sequence[Measurement]:
         """What each running attempt uses now."""
+        ...
+
+    async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
+        """Whose these processes of its machine are, looked up now: also of those that began a moment ago.
+
+        An attempt owns what it holds together (its control group, its container) and all that descends from that. Left
+        out is what has ended; a machine of another site answers with nothing.
+        """
         ...
 
     async def nodes(self) -> Sequence[NodeReport]:

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
+from commonage.domain.receipts import Receipt
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, Kind, State, Workload
 
@@ -23,7 +24,8 @@ class Batch:
 
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
     still have the former; several of one workload follow each other. A workload's `attempt` is written with it:
-    inserted or replaced by its id. `events` have their `seq` given. `nodes` are inserted or replaced by (site, name).
+    inserted or replaced by its id; `receipts` are, too. `events` have their `seq` given. `nodes` are inserted or
+    replaced by (site, name).
     Members of an array, if they share a client key, come in one batch; the first has it. A spec's secrets are dropped
     when its workload has ended.
     """
@@ -32,9 +34,10 @@ class Batch:
     updates: list[Workload] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.inserts or self.updates or self.events or self.nodes)
+        return bool(self.inserts or self.updates or self.events or self.nodes or self.receipts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,4 +132,16 @@ class Store(Protocol):
 
     async def nodes(self) -> Sequence[Node]:
         """Every machine ever seen and not removed."""
+        ...
+
+    async def receipts(self, workload_id: str) -> Sequence[Receipt]:
+        """Those of its tries that were measured, oldest first; of one that still runs as it was last written."""
+        ...
+
+    async def receipts_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[Receipt]:
+        """Ended ones of this owner and likeness, newest first."""
+        ...
+
+    async def open_receipts(self) -> Sequence[Receipt]:
+        """Those that have not ended, oldest first."""
         ...

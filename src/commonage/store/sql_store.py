@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from commonage.domain.errors import Unavailable
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
+from commonage.domain.receipts import Receipt
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page
@@ -21,6 +22,7 @@ from commonage.store.changes import Changes
 from commonage.store.database import Database, connect
 from commonage.store.events import Events
 from commonage.store.nodes import Nodes
+from commonage.store.receipts import Receipts
 from commonage.store.upgrade import require_current
 from commonage.store.urls import database_url
 from commonage.store.workloads import Workloads
@@ -104,6 +106,18 @@ class SqlStore:
         """Every machine, by site and name."""
         return await self._parts.nodes.all()
 
+    async def receipts(self, workload_id: str) -> Sequence[Receipt]:
+        """Those of its tries, oldest first."""
+        return await self._parts.receipts.of(workload_id)
+
+    async def receipts_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[Receipt]:
+        """Ended ones alike, newest first."""
+        return await self._parts.receipts.like(owner, likeness, limit)
+
+    async def open_receipts(self) -> Sequence[Receipt]:
+        """Those that have not ended."""
+        return await self._parts.receipts.open()
+
 
 class _Parts:
     """What an open store consists of."""
@@ -114,6 +128,7 @@ class _Parts:
         self.attempts = Attempts(database)
         self.events = Events(database)
         self.nodes = Nodes(database)
+        self.receipts = Receipts(database)
 
     async def write(self, changes: Changes) -> None:
         """Write it all in one transaction."""
@@ -124,5 +139,6 @@ class _Parts:
             self.attempts.write(connection, changes)
             self.events.write(connection, changes)
             self.nodes.write(connection, changes)
+            self.receipts.write(connection, changes.receipts)
 
         await self.database.write(work)

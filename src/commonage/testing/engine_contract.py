@@ -349,8 +349,11 @@ class EngineContract:
             assert found.cpu_s >= 0
             assert 0 <= found.memory_mib <= 256
             assert found.pids
+            owners = await engine.owners(found.pids)
+            assert {owner.attempt_id for owner in owners} == {found.attempt_id}
         first, second = measured.values()
         assert not set(first.pids) & set(second.pids)
+        assert await engine.owners([2**31 - 1]) == [], "what does not run is left out"
 
     # --- environments, nodes, capabilities --------------------------------------------------------------------
 

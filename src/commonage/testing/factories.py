@@ -15,6 +15,7 @@ from commonage.domain.environments import Environment
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Device, Lease, Node, NodeReport, NodeState, Share
 from commonage.domain.ids import IdSequence, attempt_id
+from commonage.domain.receipts import Receipt, likeness_of
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
 
@@ -181,3 +182,23 @@ def event(seq: int = 0, of: Workload | None = None, kind: EventKind = EventKind.
 def environment(name: str = "python", **fields: Any) -> Environment:
     """A catalogue entry for every kind of workload; `fields` are those of Environment."""
     return replace(Environment(name, name.capitalize(), python="python3", kinds=tuple(Kind)), **fields)
+
+
+def receipt(workload: Workload, number: int = 1, **fields: Any) -> Receipt:
+    """Of its attempt `number`, which holds 8 GiB of a card and has not ended; `fields` are those of Receipt."""
+    spec = workload.spec
+    base = Receipt(
+        attempt_id=attempt_id(workload.id, number),
+        workload_id=workload.id,
+        owner=spec.owner,
+        likeness=likeness_of(spec.environment, spec.command),
+        began_at=NOW,
+        ended_at=None,
+        cpus_milli=spec.request.cpus_milli,
+        memory_mib=spec.request.memory_mib,
+        cards=1,
+        vram_mib=8 * 1024,
+        card_mib=CARD_MIB,
+        gpu_milli=333,
+    )
+    return replace(base, **fields)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.fleet import NodeReport
-from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, Seen, Sighting
+from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Seen, Sighting
 from commonage.ports.clock import Clock
 from commonage.testing.behaviour import TERMINATED, Behaviour
 from commonage.testing.fake_run import FakeLog, FakeRun
@@ -69,6 +69,7 @@ class FakeEngine:
         self.repeats = 0
         self.broken_environments: dict[str, str] = {}
         self.prepare_s = 0.0
+        self.owned: dict[int, ProcessOwner] = {}  # processes of the machine, by pid
 
     # --- what a test orders -------------------------------------------------------------------------------
 
@@ -228,6 +229,15 @@ class FakeEngine:
         self._check()
         now = self._clock.now()
         return [run.measurement(now) for run in self._living() if run.seen(now) is Seen.RUNNING]
+
+    async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
+        """Those of running attempts, and those that a test put into `owned`."""
+        self._check()
+        now = self._clock.now()
+        running = [run for run in self._living() if run.seen(now) is Seen.RUNNING]
+        known = {run.pid: ProcessOwner(run.pid, run.order.attempt_id, "python3", run.runs_at) for run in running}
+        known |= self.owned
+        return [known[pid] for pid in pids if pid in known]
 
     async def nodes(self) -> Sequence[NodeReport]:
         """The machines that are there."""

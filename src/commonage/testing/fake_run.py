@@ -96,10 +96,11 @@ class FakeRun:
     def measurement(self, now: float) -> Measurement:
         """One core all the time, and the memory that its behaviour holds."""
         cpu_s = max(0.0, now - self.runs_at)
-        return Measurement(self.order.attempt_id, cpu_s, self.behaviour.holds_mib, (self._pid,))
+        return Measurement(self.order.attempt_id, cpu_s, self.behaviour.holds_mib, (self.pid,))
 
     @property
-    def _pid(self) -> int:
+    def pid(self) -> int:
+        """Of its first process."""
         return 1_000_000 + sum(map(ord, self.order.attempt_id))
 
 

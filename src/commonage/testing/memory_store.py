@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
+from commonage.domain.receipts import Receipt
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page
@@ -37,6 +38,7 @@ class Shelf:
     numbers: set[int] = field(default_factory=set)
     nodes: dict[tuple[str, str], Node] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
+    receipts: dict[str, Receipt] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -122,6 +124,7 @@ class MemoryStore:
             shelf.numbers.add(event.seq)
         for node in batch.nodes:
             shelf.nodes[node.site, node.name] = node
+        shelf.receipts.update((each.attempt_id, each) for each in batch.receipts)
 
     async def live(self) -> Sequence[Workload]:
         """Those that have not ended, oldest first."""
@@ -218,6 +221,28 @@ class MemoryStore:
         """Every machine, by site and name."""
         await self._turn()
         return [self.shelf.nodes[key] for key in sorted(self.shelf.nodes)]
+
+    async def receipts(self, workload_id: str) -> Sequence[Receipt]:
+        """Those of its tries, oldest first."""
+        await self._turn()
+        found = (each for each in self.shelf.receipts.values() if each.workload_id == workload_id)
+        return sorted(found, key=lambda each: (each.began_at, each.attempt_id))
+
+    async def receipts_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[Receipt]:
+        """Ended ones alike, newest first."""
+        await self._turn()
+        found = [
+            each
+            for each in self.shelf.receipts.values()
+            if each.ended_at is not None and (each.owner, each.likeness) == (owner, likeness)
+        ]
+        return sorted(found, key=lambda each: (each.ended_at, each.attempt_id), reverse=True)[:limit]
+
+    async def open_receipts(self) -> Sequence[Receipt]:
+        """Those that have not ended."""
+        await self._turn()
+        found = (each for each in self.shelf.receipts.values() if each.ended_at is None)
+        return sorted(found, key=lambda each: (each.began_at, each.attempt_id))
 
 
 def matches(workload: Workload, which: Filter) -> bool:

@@ -1,6 +1,6 @@
 """What every store must keep. Inherit StoreContract in a test class and supply the fixture `store`, empty and open.
 
-This file holds what is demanded of writing; `store_reading_contract` what is demanded of reading.
+This file holds what is demanded of writing; `store_reading_contract` and `store_receipts_contract` have the rest.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from commonage.ports.store import Batch, Filter, Store
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
 from commonage.testing.store_reading_contract import StoreReadingContract, some_examples
+from commonage.testing.store_receipts_contract import StoreReceiptsContract
 
 _EVERYTHING = Filter()
 
@@ -38,7 +39,7 @@ async def outcome(store: Store, batch: Batch) -> str | None:
 
 
 @pytest.mark.anyio
-class StoreContract(StoreReadingContract):
+class StoreContract(StoreReadingContract, StoreReceiptsContract):
     """Writing: all or nothing, nobody's change lost, durable."""
 
     async def test_new_store_is_empty(self, store: Store) -> None:

@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -22,7 +22,7 @@ from pathlib import Path
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.fleet import NodeReport
-from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, Seen, Sighting
+from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Seen, Sighting
 from commonage.domain.workloads import Kind
 from commonage.engines.process.board import Board, Run
 from commonage.engines.process.cgroups import find_cgroups
@@ -34,6 +34,7 @@ from commonage.engines.process.launcher import Alive, Launcher, Unclaimed
 from commonage.engines.process.logs import read_log
 from commonage.engines.process.machine import report_node
 from commonage.engines.process.marked import MarkedProcesses
+from commonage.engines.process.owners import owners_of
 from commonage.engines.process.ports import PortRange
 from commonage.engines.process.processes import leave_signals_alone, raise_file_limit, reap
 from commonage.engines.process.runs import Exit, Runs
@@ -378,6 +379,11 @@ class ProcessEngine:
     def _measure(self, attempt_id: str) -> Measurement | None:
         use = self._groups.use(attempt_id)
         return Measurement(attempt_id, use.cpu_s, use.memory_mib, use.pids) if use else None
+
+    async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
+        """Whose these processes are."""
+        attempts = [run.id for run in self._board]
+        return await self._in_thread(lambda: owners_of(pids, self._groups, attempts))
 
     # --- the port: environments ---------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ _FRESH_S = 0.05
 _KILL_ROUNDS = 20
 _KILL_PAUSE_S = 0.02
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_TICKS = os.sysconf("SC_CLK_TCK")
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class _Known(NamedTuple):
@@ -112,6 +112,12 @@ class MarkedProcesses:
         self._looked_at = time.monotonic()
 
 
+def mark_of(pid: int) -> str | None:
+    """The attempt whose mark this process carries; None for none, for one that is gone, and for somebody else's."""
+    stat = stat_of(pid)
+    return (_look_into(pid, stat).attempt or None) if stat is not None else None
+
+
 def _look_into(pid: int, stat: Stat) -> _Known:
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
@@ -132,4 +138,4 @@ def _figures(pid: int) -> tuple[float, int] | None:
     except OSError:
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE
+    return (int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * _PAGE
