@@ -1,0 +1,42 @@
+"""What policies share that score each node by itself, whatever the others look like: a remembered row for each shape.
+
+A subclass says `score`, and `cards` where the tightest will not do. Not for policies that compare nodes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from commonage.placement.fragmentation import Mix
+from commonage.placement.grid import Grid, Rows
+from commonage.placement.policies.cards import tightest
+from commonage.placement.shapes import Floats, Ints, Shape
+
+
+class Scored(ABC):
+    """A policy over one grid that learns nothing and leaves nothing to chance."""
+
+    def __init__(self, grid: Grid, mix: Mix, seed: int) -> None:
+        self.grid = grid
+        self._costs = Rows(grid, self._cost)
+
+    @abstractmethod
+    def score(self, shape: Shape, nodes: Ints) -> Floats | Ints:
+        """[len(nodes)]: how good each node is for the shape, higher is better; of no meaning where it does not fit."""
+
+    def arrived(self, shape: Shape) -> None:  # noqa: B027  what learns says so itself
+        """Nothing to learn."""
+
+    def costs(self, shape: Shape) -> Floats:
+        """[N]: the score, negative; inf where the shape does not fit."""
+        return self._costs.of(shape)
+
+    def cards(self, shape: Shape, node: int) -> Sequence[int]:
+        """The tightest card that has it, or the first whole ones."""
+        return tightest(self.grid, shape, node)
+
+    def _cost(self, shape: Shape, nodes: Ints) -> Floats:
+        return np.where(self.grid.fits(shape, nodes), -1.0 * self.score(shape, nodes), np.inf)

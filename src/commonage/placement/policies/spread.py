@@ -1,0 +1,34 @@
+"""`spread`: where most is free, so that workloads are in each other's way as little as can be.
+
+As kube-scheduler's LeastAllocated: the mean of the parts of cpus, memory and GPUs that would stay free on the node. For
+fleets that are never full; it fragments more than any other policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from commonage.placement.policies.cards import emptiest, idle_milli, taken_milli
+from commonage.placement.policies.scored import Scored
+from commonage.placement.shapes import Floats, Ints, Shape
+
+
+class Spread(Scored):
+    """Much left over is good."""
+
+    def score(self, shape: Shape, nodes: Ints) -> Floats:
+        """[n]: 0 to 3. A node without GPUs counts as one whose GPUs are all free: nobody is in the way there."""
+        grid = self.grid
+        total = 1000 * (grid.kind[nodes] >= 0).sum(axis=1)
+        left = idle_milli(grid, nodes) - taken_milli(grid, shape, nodes)
+        gpus = np.where(total > 0, left / np.maximum(total, 1), 1.0)
+        cpus = (grid.cpus[nodes] - shape.cpus_milli) / np.maximum(grid.cpus_total[nodes], 1)
+        memory = (grid.memory[nodes] - shape.memory_mib) / np.maximum(grid.memory_total[nodes], 1)
+        score: Floats = gpus + cpus + memory
+        return score
+
+    def cards(self, shape: Shape, node: int) -> Sequence[int]:
+        """The emptiest card, or the first whole ones."""
+        return emptiest(self.grid, shape, node)
