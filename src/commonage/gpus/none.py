@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from commonage.domain.fleet import Device, Lease, Share
 from commonage.gpus.environment import share_environment
+from commonage.gpus.unconfined import Unconfined
 from commonage.ports.devices import DeviceSample
 
 
-class NoDevices:
+class NoDevices(Unconfined):
     """No card at all; every workload is told to see none."""
 
     def inventory(self) -> Sequence[Device]:

@@ -17,6 +17,7 @@ import pynvml
 from commonage.domain.fleet import Device, Lease, Share
 from commonage.gpus import nvml_errors
 from commonage.gpus.environment import MIB, share_environment
+from commonage.gpus.unconfined import Unconfined
 from commonage.ports.devices import DeviceSample, DevicesUnavailable, ProcessMemory
 
 _UNLISTED = "is no longer listed by the driver; look for `Xid` in `dmesg`; a reboot often brings it back"
@@ -24,7 +25,7 @@ _NO_MEMORY = "does not say how much memory it has, so no share of it can be give
 _MIG = "is in MIG mode, which hides its memory; switch that off (`nvidia-smi -i INDEX -mig 0`) to have it shared"
 
 
-class NvmlDevices:
+class NvmlDevices(Unconfined):
     """Cards by NVML. `context_mib`: measured size of a CUDA context by device uuid, where it is known.
 
     Raises DevicesUnavailable, with a sentence what to do, where the driver cannot be used.

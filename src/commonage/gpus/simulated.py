@@ -18,6 +18,7 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.fleet import Device, Lease, Share
 from commonage.domain.quantities import parse_memory
 from commonage.gpus.environment import share_environment
+from commonage.gpus.unconfined import Unconfined
 from commonage.ports.devices import DeviceSample, ProcessMemory
 
 DEFAULT_MODEL = "Simulated GPU"
@@ -91,7 +92,7 @@ def _invalid(text: str, why: str) -> InvalidInput:
     )
 
 
-class SimulatedDevices:
+class SimulatedDevices(Unconfined):
     """Simulated cards of the node `node_name`, with the same uuids each time. `now` gives unix seconds."""
 
     def __init__(self, cards: Sequence[Cards], *, node_name: str, now: Callable[[], float]) -> None:

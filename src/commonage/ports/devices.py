@@ -7,11 +7,11 @@ gets which share is not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from commonage.domain.errors import Unavailable
+from commonage.domain.errors import EngineFailure, Unavailable
 from commonage.domain.fleet import Device, Lease, Share
 
 
@@ -54,6 +54,25 @@ class DeviceSample:
     energy_j: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What an attempt is about to use, and where: its shares, and the folders of its control groups.
+
+    `in_container`: it runs in a container, whose runtime makes the control group and applies what the variables say.
+    """
+
+    attempt_id: str
+    shares: tuple[Share, ...]
+    cgroups: tuple[str, ...] = ()
+    in_container: bool = False
+
+
+class NotConfined(EngineFailure):
+    """A share cannot be held at the level that it was given with. The message says why; nothing stays applied."""
+
+    code: ClassVar[str] = "not-confined"
+
+
 class Devices(Protocol):
     """The cards of this machine. Methods may block (driver calls) and may be called from several threads."""
 
@@ -74,6 +93,27 @@ class Devices(Protocol):
 
     def note_held(self, leases: Sequence[Lease]) -> None:
         """All leases of this machine now. Real cards ignore them; simulated ones measure what they hold."""
+        ...
+
+    def confine(self, hold: Hold) -> Mapping[str, str]:
+        """Have these shares held at their level before the attempt's command runs; gives variables to add for it.
+
+        Idempotent by the attempt's id. What is applied is remembered on disk first, so that it is released after a
+        crash. Variables of ours win over the attempt's own, but for PYTHONPATH, which goes before its own.
+        Raises NotConfined; then nothing stays applied.
+        """
+        ...
+
+    def release(self, attempt_id: str) -> None:
+        """The attempt has no process any more: undo what was applied for it. Idempotent, unknown ids are no error."""
+        ...
+
+    def settle(self, live: Collection[str]) -> None:
+        """After a start: these attempts are all that live. What is applied for any other is released."""
+        ...
+
+    def confined(self) -> Collection[str]:
+        """The attempts for which something is applied now."""
         ...
 
     def close(self) -> None:

@@ -1,0 +1,28 @@
+"""The part of the device port that cards themselves have no say in: holding shares. Inherited by each kind of cards.
+
+What really holds shares is `isolation.devices`, which stands around any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from commonage.ports.devices import Hold
+
+
+class Unconfined:
+    """Applies nothing: a share is kept by the variables alone."""
+
+    def confine(self, hold: Hold) -> Mapping[str, str]:
+        """Nothing to add."""
+        return {}
+
+    def release(self, attempt_id: str) -> None:
+        """Nothing was applied."""
+
+    def settle(self, live: Collection[str]) -> None:
+        """Nothing is left from before."""
+
+    def confined(self) -> Collection[str]:
+        """None."""
+        return ()
