@@ -1,0 +1,286 @@
+"""What each tenant may hold at once: its own, what it borrows of others, and what comes back to whom.
+
+The pass builds `Quotas` of what is held, asks `standing` of each workload before it looks for a place, and tells it of
+each start and end; explain.py asks `refusal` for the words, the API `never` before it admits a workload. Who is evicted
+where a loan comes back is preemption.py's business. What is held within a reservation is not counted: leave it out.
+
+All tenants are one cohort. Of a resource that has a nominal bound a tenant lends what it does not use, at most
+`lending` of it; the loans of all make a pool, from which it also draws its own. So what is held by all who have a bound
+is never more than their bounds together. (Nominal quota, borrowing and lending limits: the words are Kueue's.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from commonage.domain.quantities import format_cpus, format_memory
+from commonage.domain.tenants import Amounts, Bounds, Rules, Tenant
+from commonage.placement.grid import Grid
+from commonage.placement.shapes import NEVER, Bools, Shape
+from commonage.placement.snapshot import Held
+
+RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")
+GPU, VRAM = 2, 3
+
+
+class Standing(StrEnum):
+    """What quotas say to more work of a tenant: `own` and `borrowed` may start, the others wait.
+
+    `lent`: it is within what is the tenant's own, but others borrowed that; it comes back by reclaim. `full`: the
+    tenant, or its member, has as much as it may.
+    """
+
+    OWN = "own"
+    BORROWED = "borrowed"
+    LENT = "lent"
+    FULL = "full"
+
+    @property
+    def starts(self) -> bool:
+        """True if quotas let it start."""
+        return self in (Standing.OWN, Standing.BORROWED)
+
+
+@dataclass(slots=True)
+class _Account:
+    """What a tenant may and does hold, by number of resource. `kept` is the part of its own that it does not lend."""
+
+    name: str
+    nominal: list[int | None]
+    most: list[int | None]  # with what it may borrow
+    kept: list[int]
+    per_user: list[int | None]
+    counted: tuple[int, ...]  # the resources that have a nominal bound
+    used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+
+    def drawn(self, resource: int) -> int:
+        """How much it takes out of the pool."""
+        return max(0, self.used[resource] - self.kept[resource])
+
+    def own(self, resource: int) -> int:
+        """Its nominal bound of a resource that is counted."""
+        return self.nominal[resource] or 0
+
+
+def _account(tenant: Tenant) -> _Account:
+    nominal, borrowing = _listed(tenant.quota.nominal), _listed(tenant.quota.borrowing)
+    lending = _listed(tenant.quota.lending)
+    most = [None if own is None or more is None else own + more for own, more in zip(nominal, borrowing, strict=True)]
+    kept = [
+        0 if own is None or lent is None else max(0, own - lent) for own, lent in zip(nominal, lending, strict=True)
+    ]
+    counted = tuple(resource for resource, own in enumerate(nominal) if own is not None)
+    return _Account(tenant.name, nominal, most, kept, _listed(tenant.quota.per_user), counted)
+
+
+def _listed(bounds: Bounds) -> list[int | None]:
+    return [getattr(bounds, name) for name in RESOURCES]
+
+
+def _vector(amounts: Amounts) -> tuple[int, int, int, int]:
+    return (amounts.cpus_milli, amounts.memory_mib, amounts.gpu_milli, amounts.vram_mib)
+
+
+class Quotas:
+    """The books of all tenants. A tenant that nobody declared has no bounds.
+
+    `pool` is what is left to draw, of each resource; less than nothing where an admin lowered a bound below what is
+    held.
+    """
+
+    def __init__(self, rules: Rules, held: Iterable[Held] = ()) -> None:
+        self._accounts = {tenant.name: _account(tenant) for tenant in rules.tenants}
+        self._members: dict[tuple[str, str], list[int]] = {}
+        self.pool = [0, 0, 0, 0]
+        for account in self._accounts.values():
+            for resource in account.counted:
+                self.pool[resource] += account.own(resource) - account.kept[resource]
+        for one in held:
+            self.take(one)
+
+    def take(self, held: Held) -> None:
+        """Count what was started."""
+        self._add(held, 1)
+
+    def give(self, held: Held) -> None:
+        """Count no more what has ended."""
+        self._add(held, -1)
+
+    @contextmanager
+    def without(self, gone: Iterable[Held]) -> Iterator[None]:
+        """Inside, these are not held."""
+        away = list(gone)
+        for one in away:
+            self._add(one, -1)
+        try:
+            yield
+        finally:
+            for one in away:
+                self._add(one, 1)
+
+    def _add(self, held: Held, sign: int) -> None:
+        account = self._of(held.tenant)
+        member = self._members.setdefault((held.tenant, held.owner), [0, 0, 0, 0])
+        for resource, amount in enumerate(_vector(Amounts.of(held.lease))):
+            member[resource] += sign * amount
+            drawn = account.drawn(resource)
+            account.used[resource] += sign * amount
+            if resource in account.counted:
+                self.pool[resource] -= account.drawn(resource) - drawn
+
+    def _of(self, tenant: str) -> _Account:
+        found = self._accounts.get(tenant)
+        if found is None:
+            found = self._accounts[tenant] = _account(Tenant(tenant))
+        return found
+
+    # --- what it may --------------------------------------------------------------------------------------------------
+
+    def standing(self, tenant: str, owner: str, amounts: Amounts) -> Standing:
+        """Whether more of a tenant's work, of one of its members, may be held beside what is."""
+        return self._judge(tenant, owner, _vector(amounts))[0]
+
+    def borrows(self, tenant: str) -> bool:
+        """True if a tenant holds more of something than its own."""
+        account = self._of(tenant)
+        return any(account.used[resource] > account.own(resource) for resource in account.counted)
+
+    def bounded(self, tenant: str) -> bool:
+        """True if something is a tenant's own."""
+        return bool(self._of(tenant).counted)
+
+    def mask(self, grid: Grid, shape: Shape, tenant: str, owner: str) -> Bools | None:
+        """[N]: the nodes on whose cards the shape keeps within quotas; None if it does on all, or on none for certain.
+
+        Only a share by VRAM or of unequal cards takes more on one than on another; `amounts_of` counts the least.
+        """
+        account = self._of(tenant)
+        if not shape.cards or not ({GPU, VRAM} & set(account.counted) or account.per_user[GPU:] != [None, None]):
+            return None
+        kinds = [kind for kind in range(len(shape.need_milli)) if shape.need_milli[kind] < NEVER]
+        lets = [self.standing(tenant, owner, _on_kind(shape, kind)).starts for kind in kinds]
+        if all(lets) or not any(lets):
+            return None
+        bad = np.zeros(len(shape.need_milli), np.bool_)
+        bad[[kind for kind, let in zip(kinds, lets, strict=True) if not let]] = True
+        allowed: Bools = np.all(~bad[grid.kind], axis=1)
+        return allowed
+
+    def _judge(self, tenant: str, owner: str, asked: tuple[int, ...]) -> tuple[Standing, int]:
+        """The standing, and the resource that decided it."""
+        account = self._of(tenant)
+        over = self._over_member(account, owner, asked)
+        if over is not None:
+            return Standing.FULL, over
+        borrowed = short = None
+        for resource in account.counted:
+            if not asked[resource]:
+                continue
+            used, kept, most = account.used[resource], account.kept[resource], account.most[resource]
+            after = used + asked[resource]
+            if after > account.own(resource):
+                if most is not None and after > most:
+                    return Standing.FULL, resource
+                borrowed = resource
+            if max(0, after - kept) - max(0, used - kept) > self.pool[resource]:
+                short = resource
+        if short is not None:
+            return (Standing.LENT if borrowed is None else Standing.FULL), short
+        return (Standing.OWN, 0) if borrowed is None else (Standing.BORROWED, borrowed)
+
+    def _over_member(self, account: _Account, owner: str, asked: tuple[int, ...]) -> int | None:
+        holds = self._members.get((account.name, owner), (0, 0, 0, 0))
+        for resource, bound in enumerate(account.per_user):
+            if bound is not None and asked[resource] and holds[resource] + asked[resource] > bound:
+                return resource
+        return None
+
+    # --- words --------------------------------------------------------------------------------------------------------
+
+    def refusal(self, tenant: str, owner: str, amounts: Amounts) -> str | None:
+        """Why quotas let it wait, in numbers, for the one who waits; None if they let it start."""
+        asked = _vector(amounts)
+        standing, resource = self._judge(tenant, owner, asked)
+        if standing.starts:
+            return None
+        account = self._of(tenant)
+        member = self._over_member(account, owner, asked)
+        if member is not None:
+            holds = self._members.get((tenant, owner), [0, 0, 0, 0])[member]
+            of = f"{_number(member, holds)} of the {_amount(member, account.per_user[member] or 0)}"
+            return (
+                f"{owner} holds {of} that one member of the tenant {tenant} may hold at once; "
+                f"yours waits until one of {owner}'s own ends"
+            )
+        holds = account.used[resource]
+        has = f"the tenant {tenant} holds {_number(resource, holds)} of its {_amount(resource, account.own(resource))}"
+        if standing is Standing.LENT:
+            left = _number(resource, max(0, self.pool[resource]))
+            return f"{has}, but others borrowed what it left unused: {left} are left; yours has the next that come back"
+        most = account.most[resource]
+        if most is not None and most == account.own(resource):
+            return f"{has}, and may borrow none; yours waits until one of its own ends"
+        limit = f" {_number(resource, most - account.own(resource))}" if most is not None else ""
+        unused = _number(resource, self._unused(account, resource))
+        return (
+            f"{has}, and may borrow{limit} while others leave theirs unused: {unused} are unused; "
+            "yours waits until one of its own ends"
+        )
+
+    def never(self, tenant: str, amounts: Amounts) -> str | None:
+        """Why a member of the tenant can never hold as much, whoever else holds nothing; None if it can."""
+        account, asked = self._of(tenant), _vector(amounts)
+        for resource, bound in enumerate(account.per_user):
+            if bound is not None and asked[resource] > bound:
+                one = f"one member of the tenant {tenant} may hold {_amount(resource, bound)} at once"
+                return f"{one}, and this asks for {_number(resource, asked[resource])}; ask for less"
+        for resource in account.counted:
+            own, most = account.own(resource), account.most[resource]
+            lent = sum(
+                other.own(resource) - other.kept[resource]
+                for other in self._accounts.values()
+                if other is not account and resource in other.counted
+            )
+            bound = own + lent if most is None else min(most, own + lent)
+            if asked[resource] > bound:
+                what = f"the tenant {tenant} may hold {_amount(resource, bound)} at once"
+                borrowed = f", {_number(resource, bound - own)} of them borrowed" if bound > own else ""
+                return f"{what}{borrowed}, and this asks for {_number(resource, asked[resource])}; ask for less"
+        return None
+
+    def _unused(self, account: _Account, resource: int) -> int:
+        """What others lend and nobody uses."""
+        mine = max(0, account.own(resource) - max(account.used[resource], account.kept[resource]))
+        return max(0, self.pool[resource] - mine)
+
+
+def amounts_of(shape: Shape) -> Amounts:
+    """The least that a shape takes anywhere: known before it has a place."""
+    if not shape.cards:
+        return Amounts(shape.cpus_milli, shape.memory_mib)
+    milli, mib = int(shape.need_milli.min()), int(shape.need_mib.min())
+    if milli >= NEVER:
+        return Amounts(shape.cpus_milli, shape.memory_mib)
+    return Amounts(shape.cpus_milli, shape.memory_mib, milli * shape.cards, mib * shape.cards)
+
+
+def _on_kind(shape: Shape, kind: int) -> Amounts:
+    milli, mib = int(shape.need_milli[kind]), int(shape.need_mib[kind])
+    return Amounts(shape.cpus_milli, shape.memory_mib, milli * shape.cards, mib * shape.cards)
+
+
+def _number(resource: int, amount: int) -> str:
+    """Without the unit where that reads well: `2` of GPUs and CPUs, `4 GiB` of memory."""
+    if resource == GPU:
+        return f"{amount / 1000:g}"
+    return format_cpus(amount) if resource == 0 else format_memory(amount)
+
+
+def _amount(resource: int, amount: int) -> str:
+    """`8 GPUs`, `2 CPUs`, `4 GiB of memory`, `6 GiB of VRAM`."""
+    return f"{_number(resource, amount)} {('CPUs', 'of memory', 'GPUs', 'of VRAM')[resource]}"
