@@ -1,0 +1,150 @@
+"""What a replay shows in figures: waits, use, fairness. Pure; called by `commonage replay` and its chart."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from commonage.replay.records import Record
+
+SHORTEST_S = 60.0
+"""A workload that took less counts as a minute in its slowdown: a second's wait for a second's work is no grief."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a record fared: `started_at` of its first try, `ended_at` of its last, None if it never came to an end."""
+
+    record: Record
+    started_at: float | None
+    ended_at: float | None
+    preempted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """From `at` on: thousandths of cards and of cores in use, and how many wait."""
+
+    at: float
+    gpu_milli: int
+    cpus_milli: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the machines have in all, in thousandths of cards and cores."""
+
+    gpu_milli: int
+    cpus_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFigures:
+    """One tenant's waits in seconds, and hours of whole cards it had."""
+
+    tenant: str
+    workloads: int
+    wait_p50_s: float
+    wait_p95_s: float
+    gpu_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """All of a run. Parts are of 1; `fairness` is Jain's index of the owners' mean slowdown: 1 is all alike."""
+
+    workloads: int
+    unfinished: int
+    wait_p50_s: float
+    wait_p95_s: float
+    wait_mean_s: float
+    gpu_utilisation: float
+    cpu_utilisation: float
+    preemptions: int
+    fairness: float
+    makespan_s: float
+    tenants: tuple[TenantFigures, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values, by the names of the fields."""
+        return asdict(self)
+
+
+def figures(ran: Sequence[Ran], moments: Sequence[Moment], capacity: Capacity) -> Figures:
+    """The figures of a run: at least one record, moments by time."""
+    waits = waits_of(ran)
+    first = min(one.record.submitted_at for one in ran)
+    last = max((one.ended_at for one in ran if one.ended_at is not None), default=first)
+    span = max(1.0, last - first)
+    gpu_s, cpu_s = held_seconds(moments, last)
+    return Figures(
+        workloads=len(ran),
+        unfinished=sum(one.ended_at is None for one in ran),
+        wait_p50_s=percentile(waits, 50),
+        wait_p95_s=percentile(waits, 95),
+        wait_mean_s=round(float(np.mean(waits)), 1) if waits else 0.0,
+        gpu_utilisation=round(gpu_s / (capacity.gpu_milli * span), 4) if capacity.gpu_milli else 0.0,
+        cpu_utilisation=round(cpu_s / (capacity.cpus_milli * span), 4) if capacity.cpus_milli else 0.0,
+        preemptions=sum(one.preempted for one in ran),
+        fairness=round(jain(_slowdowns(ran)), 4),
+        makespan_s=round(span, 1),
+        tenants=tuple(_of_tenant(tenant, some) for tenant, some in sorted(_by_tenant(ran).items())),
+    )
+
+
+def waits_of(ran: Iterable[Ran]) -> list[float]:
+    """Seconds from submission to the first start, of those that started."""
+    return [one.started_at - one.record.submitted_at for one in ran if one.started_at is not None]
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that so many percent do not exceed; 0 of none."""
+    return round(float(np.percentile(values, percent, method="inverted_cdf")), 1) if values else 0.0
+
+
+def jain(values: Sequence[float]) -> float:
+    """(sum x)^2 / (n sum x^2), from 1/n to 1 (R. Jain, D. Chiu, W. Hawe, 1984). 1 of none."""
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
+
+
+def held_seconds(moments: Sequence[Moment], until: float) -> tuple[float, float]:
+    """Thousandths of cards, and of cores, times seconds in use until then."""
+    gpu = cpu = 0.0
+    for number, moment in enumerate(moments):
+        end = moments[number + 1].at if number + 1 < len(moments) else until
+        length = max(0.0, min(end, until) - moment.at)
+        gpu += moment.gpu_milli * length
+        cpu += moment.cpus_milli * length
+    return gpu, cpu
+
+
+def _slowdowns(ran: Iterable[Ran]) -> list[float]:
+    by_owner: dict[str, list[float]] = defaultdict(list)
+    for one in ran:
+        if one.ended_at is not None:
+            length = max(SHORTEST_S, one.record.duration_s)
+            by_owner[one.record.owner].append(max(length, one.ended_at - one.record.submitted_at) / length)
+    return [float(np.mean(some)) for some in by_owner.values()]
+
+
+def _by_tenant(ran: Iterable[Ran]) -> dict[str, list[Ran]]:
+    found: dict[str, list[Ran]] = defaultdict(list)
+    for one in ran:
+        found[one.record.tenant].append(one)
+    return found
+
+
+def _of_tenant(tenant: str, ran: Sequence[Ran]) -> TenantFigures:
+    waits = waits_of(ran)
+    cards_s = sum(one.record.duration_s * _cards(one.record) for one in ran if one.ended_at is not None)
+    return TenantFigures(tenant, len(ran), percentile(waits, 50), percentile(waits, 95), round(cards_s / 3600, 1))
+
+
+def _cards(record: Record) -> float:
+    gpu = record.request.gpu
+    return 0.0 if gpu is None else gpu.whole or gpu.fraction_milli / 1000

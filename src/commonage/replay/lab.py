@@ -1,0 +1,111 @@
+"""The machines of a replay: a lab in a few words, or those of a site with some more of them.
+
+Called by `commonage replay`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.fleet import Device, Node, NodeReport, NodeState
+from commonage.domain.quantities import parse_memory
+
+_LAB = re.compile(
+    r"(?P<nodes>\d{1,5})x(?P<cards>\d{1,2})(?:x(?P<memory>[\d.]+[A-Za-z]+))?(?::(?P<model>[\w ./+-]{1,62}))?"
+)
+CPUS_MILLI_PER_CARD = 16_000
+MEMORY_MIB_PER_CARD = 96 * 1024
+"""What a node of a lab has beside each card, where nothing else is said: 16 cores and 96 GiB."""
+
+
+def lab(text: str) -> tuple[Node, ...]:
+    """Nodes from `8x8` (nodes x cards), `8x8x80GiB`, `8x8x80GiB:A100`. Raises InvalidInput."""
+    match = _LAB.fullmatch(text.strip())
+    if match is None or not int(match["nodes"]):
+        raise InvalidInput(
+            f"fleet {text[:60]!r} is not known; write nodes x cards x VRAM:model, like 8x8 or 4x2x80GiB:A100",
+            field="fleet",
+        )
+    memory = parse_memory(match["memory"], field="fleet") if match["memory"] else 80 * 1024
+    cards, model = int(match["cards"]), match["model"] or "GPU"
+    return tuple(
+        _node(f"node-{number:04}", [_card(f"node-{number:04}", card, model, memory) for card in range(cards)])
+        for number in range(int(match["nodes"]))
+    )
+
+
+def _card(node: str, index: int, model: str, memory_mib: int) -> Device:
+    return Device(f"{node}/{index}", index, model, memory_mib)
+
+
+def _node(name: str, devices: Sequence[Device]) -> Node:
+    parts = max(1, len(devices))
+    report = NodeReport(name, CPUS_MILLI_PER_CARD * parts, MEMORY_MIB_PER_CARD * parts, tuple(devices))
+    return Node(name, "replay", "replay", NodeState.READY, report, 0.0)
+
+
+def at_work(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The machines of a site as a replay has them: all ready, all cards well."""
+    return tuple(
+        replace(
+            node,
+            state=NodeState.READY,
+            report=replace(
+                node.report, devices=tuple(replace(device, faults=()) for device in node.report.devices), faults=()
+            ),
+        )
+        for node in nodes
+    )
+
+
+def with_more_cards(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
+    """The nodes with so many cards more (or less), one by one where fewest (most) are.
+
+    A new card is of the most common kind and brings CPU and memory in the proportion that its node has already. Raises
+    InvalidInput where there are fewer to take away, or no node.
+    """
+    found = list(nodes)
+    if more and not found:
+        raise InvalidInput("there is no machine that cards could be added to", field="gpus")
+    if -more > sum(len(node.report.devices) for node in found):
+        raise InvalidInput(f"{-more} cards cannot be taken away: there are fewer", field="gpus")
+    kinds = Counter((card.model, card.memory_mib) for node in found for card in node.report.devices)
+    model, memory = kinds.most_common(1)[0][0] if kinds else ("GPU", 80 * 1024)
+    for step in range(abs(more)):
+        counts = [len(node.report.devices) for node in found]
+        at = counts.index(min(counts) if more > 0 else max(counts))
+        devices = found[at].report.devices
+        if more > 0:
+            card = replace(_card(found[at].name, len(devices), model, memory), uuid=f"{found[at].name}/more-{step}")
+            found[at] = _with_devices(found[at], (*devices, card))
+        else:
+            found[at] = _with_devices(found[at], devices[:-1])
+    return tuple(found)
+
+
+def _with_devices(node: Node, devices: tuple[Device, ...]) -> Node:
+    report, before = node.report, len(node.report.devices)
+    cpus = report.cpus_milli * len(devices) // before if before and devices else report.cpus_milli
+    memory = report.memory_mib * len(devices) // before if before and devices else report.memory_mib
+    return replace(node, report=replace(report, cpus_milli=cpus, memory_mib=memory, devices=devices))
+
+
+def with_more_nodes(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
+    """The nodes, and so many copies of the one with the most cards; or without so many of the last ones."""
+    if more <= 0:
+        if -more >= len(nodes) and more:
+            raise InvalidInput(f"{-more} nodes cannot be taken away: there are {len(nodes)}", field="nodes")
+        return tuple(nodes[: len(nodes) + more])
+    if not nodes:
+        raise InvalidInput("there is no machine to copy", field="nodes")
+    largest = max(nodes, key=lambda node: (len(node.report.devices), node.report.cpus_milli))
+    return (*nodes, *(_copy(largest, f"more-{number:04}") for number in range(more)))
+
+
+def _copy(node: Node, name: str) -> Node:
+    devices = tuple(replace(card, uuid=f"{name}/{card.index}", peers=()) for card in node.report.devices)
+    return replace(node, name=name, report=replace(node.report, name=name, devices=devices))

@@ -1,0 +1,73 @@
+"""Figures of a run, computed by hand beside."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commonage.domain.requests import GpuRequest, Request
+from commonage.replay.chart import BUCKETS, Replayed, bucket_means, page
+from commonage.replay.figures import Capacity, Moment, Ran, figures, jain, percentile
+from commonage.replay.records import Record
+
+CARD = Request(1000, 1024, GpuRequest(whole=1))
+
+
+def record(number: int, owner: str, at: float, lasts: float) -> Record:
+    return Record(str(number), owner, owner, CARD, at, lasts)
+
+
+def test_waits_use_and_makespan() -> None:
+    ran = [
+        Ran(record(0, "ada", 0, 3600), 0, 3600),
+        Ran(record(1, "bob", 0, 3600), 3600, 7200, preempted=2),
+        Ran(record(2, "bob", 10, 60), None, None),
+    ]
+    moments = [Moment(0, 1000, 1000, 1), Moment(3600, 1000, 1000, 0), Moment(7200, 0, 0, 0)]
+    found = figures(ran, moments, Capacity(2000, 4000))
+    assert (found.workloads, found.unfinished, found.preemptions) == (3, 1, 2)
+    assert (found.wait_p50_s, found.wait_p95_s, found.wait_mean_s) == (0, 3600, 1800)
+    assert (found.gpu_utilisation, found.cpu_utilisation) == (0.5, 0.25)
+    assert found.makespan_s == 7200
+    assert found.fairness == pytest.approx(9 / 10)  # slowdowns of 1 and 2
+    assert [(one.tenant, one.workloads, one.gpu_h) for one in found.tenants] == [("ada", 1, 1.0), ("bob", 2, 1.0)]
+
+
+def test_nothing_started() -> None:
+    found = figures([Ran(record(0, "ada", 5, 1), None, None)], [], Capacity(0, 0))
+    assert (found.unfinished, found.wait_p95_s, found.fairness, found.gpu_utilisation) == (1, 0, 1, 0)
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=1, max_size=20))
+def test_fairness_is_between_one_nth_and_one(values: list[float]) -> None:
+    assert 1 / len(values) - 1e-9 <= jain(values) <= 1 + 1e-9
+
+
+def test_percentiles_are_values_that_were_seen() -> None:
+    assert percentile([5, 1, 3], 50) == 3
+    assert percentile([5, 1, 3], 95) == 5
+    assert percentile([], 50) == 0
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 100)), min_size=1, max_size=30))
+def test_buckets_keep_the_area(steps: list[tuple[float, float]]) -> None:
+    steps.sort(key=lambda step: step[0])
+    end = steps[-1][0] + 100
+    means = bucket_means(steps, steps[0][0], end)
+    area = sum(
+        value * (after - at) for (at, value), after in zip(steps, [*(at for at, _ in steps[1:]), end], strict=True)
+    )
+    assert len(means) == BUCKETS
+    assert sum(means) * (end - steps[0][0]) / BUCKETS == pytest.approx(area, rel=1e-6, abs=1e-3)
+
+
+def test_the_page_shows_each_setting_and_nothing_unescaped() -> None:
+    ran = [Ran(record(0, "ada", 0, 3600), 0, 3600)]
+    moments = [Moment(0, 1000, 1000, 0), Moment(3600, 0, 0, 0)]
+    one = Replayed("as <it> is", figures(ran, moments, Capacity(1000, 1000)), moments, Capacity(1000, 1000))
+    text = page("Replay", ["a & b"], [one, one])
+    assert text.count("as &lt;it&gt; is") == 2
+    assert "a &amp; b" in text
+    assert text.count("<polyline") == 4
+    assert "http" not in text
