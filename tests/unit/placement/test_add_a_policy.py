@@ -1,0 +1,69 @@
+"""The page on adding a policy, followed to the letter: its code, its line in the registry, and what it then does."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from commonage.domain.fleet import Device, Node, NodeReport, NodeState
+from commonage.domain.requests import Request, parse_gpus
+from commonage.placement.fragmentation import Mix
+from commonage.placement.grid import Grid
+from commonage.placement.policies import registry
+
+ROOT = Path(__file__).parents[3]
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/add-a-policy.md").read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def quiet(tmp_path: Path) -> Iterator[ModuleType]:
+    """The page's module, imported from a file."""
+    path = tmp_path / "quiet.py"
+    path.write_text(BLOCKS[0])
+    spec = spec_from_file_location("quiet", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["quiet"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["quiet"]
+
+
+def two_nodes() -> Grid:
+    return Grid(
+        [
+            Node(
+                name, "site", "fake", NodeState.READY, NodeReport(name, 8000, 65536, (Device(name, 0, "T4", 16384),)), 0
+            )
+            for name in ("near", "far")
+        ]
+    )
+
+
+def test_the_policy_of_the_page_goes_where_the_fewest_are(quiet: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, made_by = re.fullmatch(r'\s*"(\w+)": (\w+),\s*', BLOCKS[1]).groups()  # type: ignore[union-attr]  # it is there
+    monkeypatch.setitem(registry.POLICIES, name, getattr(quiet, made_by))
+    grid = two_nodes()
+    policy = registry.POLICIES[name](grid, Mix(), 42)
+    shape = grid.shape(Request(1000, 1024, parse_gpus("4GiB")))
+    places = []
+    for number in range(5):
+        node = int(np.argmin(policy.costs(shape)))
+        grid.take(grid.lease(shape, node, policy.cards(shape, node), f"attempt-{number}", 0.0))
+        places.append(grid.nodes[node].name)
+    assert places == ["near", "far", "near", "far", "near"]
+
+
+def test_it_names_only_files_that_are_there() -> None:
+    text = (ROOT / "docs/howto/add-a-policy.md").read_text()
+    named = set(re.findall(r"`(placement/[\w/]+\.py)`", text)) | set(re.findall(r"`(tests/[\w/]+(?:\.py|/))`", text))
+    named = {name if name.startswith("tests") else f"src/commonage/{name}" for name in named}
+    missing = [name for name in sorted(named) if not (ROOT / name).exists()]
+    assert not missing
