@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
 from commonage.cli.bench.report import Figure, show
 
+ELSEWHERE = {"placement": "commonage.server.commands.bench_placement:placement"}
+"""Benchmarks that see the planner itself; named as text, so that the command line stays blind to it."""
 
-@click.group()
+
+class _Benchmarks(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = ELSEWHERE[cmd_name].partition(":")
+        found: click.Command = getattr(import_module(module), name)
+        return found
+
+
+@click.group(cls=_Benchmarks)
 def bench() -> None:
     """Measure this installation on this machine.
 
