@@ -19,7 +19,7 @@ import pynvml
 from commonage.domain.fleet import Device, Lease, Share
 from commonage.ports.devices import DeviceSample
 
-SOURCE = Path(__file__).with_name("nvml.c")
+SOURCES = Path(__file__).with_name("source")
 LIBRARY = "libnvidia-ml.so.1"
 COMPILE = ("gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{LIBRARY}")
 
@@ -49,13 +49,15 @@ while True:
 
 def build_library(folder: Path) -> Path:
     """Compile the fake into `folder`. Calls that pynvml knows and the fake does not answer NOT_SUPPORTED."""
-    source = SOURCE.read_text()
+    sources = sorted(SOURCES.glob("*.c"))
     known = set(re.findall(r'_nvmlGetFunctionPointer\("(nvml\w+)"\)', Path(pynvml.__file__).read_text()))
-    own = set(re.findall(r"^(?:int|const char \*) ?(nvml\w+)\(", source, re.MULTILINE))
+    text = "\n".join(source.read_text() for source in sources)
+    own = set(re.findall(r"^(?:int|const char \*) ?(nvml\w+)\(", text, re.MULTILINE))
     rest = folder / "rest.c"
     rest.write_text("".join(f"int {name}(void) {{ return 3; }}\n" for name in sorted(known - own)))
     library = folder / LIBRARY
-    subprocess.run([*COMPILE, "-o", str(library), str(SOURCE), str(rest), "-lpthread"], check=True)
+    files = [str(file) for file in (*sources, rest)]
+    subprocess.run([*COMPILE, "-o", str(library), *files, "-lpthread"], check=True)
     return library
 
 
