@@ -6,17 +6,20 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from commonage.control.attribution import Round
 from commonage.control.board import Board
 from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet
 from commonage.control.ledger import Ledger
 from commonage.control.look import Look
 from commonage.control.orders import Orders
+from commonage.control.receipts import Receipts
 from commonage.control.reconcile import Reconcile
 from commonage.control.sample import Sampling
 from commonage.control.schedule import Schedule
 from commonage.control.settings import ControlSettings
 from commonage.control.timers import Timers
+from commonage.control.watchdog import Watchdog
 from commonage.control.work import Work
 from commonage.domain.environments import Environment
 from commonage.domain.ids import IdSequence
@@ -64,6 +67,9 @@ class Control:
         self.schedule = Schedule(self.board, self.ledger, world.clock)
         self.timers = Timers(world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s)
         self.sampling = Sampling(self._engines, world.devices, self.board, self.fleet, world.metrics, world.clock)
+        self.watchdog = Watchdog(self.board, self.ledger, world.clock, self.settings)
+        self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
+        self.sampling.on_round = self._measured
         self._world = world
         self.work = self._work(IdSequence())
         self.ledger.on_effect = self.reconcile.effect
@@ -79,10 +85,19 @@ class Control:
     def _changed(self, workload: Workload) -> None:
         self.timers.changed(workload)
         self.reconcile.forget_misses(workload)
+        self.receipts.changed(workload)
+
+    async def _measured(self, round_: Round) -> None:
+        try:
+            await self.watchdog.look(round_)
+            self.fleet.strays = self.watchdog.strays
+        finally:
+            await self.receipts.look(round_, frozenset(one.attempt_id for one in self.watchdog.over))
 
     async def open(self) -> None:
         """Take up the work that the store remembers and the engines still run. Once, before run()."""
         await self.ledger.open()
+        await self.receipts.open()
         self.work = self._work(IdSequence(await self.store.last_workload_id()))
         for engine in self._engines.values():
             await engine.open()
@@ -109,7 +124,9 @@ class Control:
         The loops must still run. Returns how many still ran after `within_s` seconds.
         """
         self.schedule.paused = True
-        return await self.work.stand_down(within_s)
+        left = await self.work.stand_down(within_s)
+        await self.receipts.keep()
+        return left
 
     async def close(self) -> None:
         """After run() was cancelled: let go of engines and listeners. What runs goes on running."""

@@ -13,13 +13,14 @@ from commonage.control.board import Board
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node
 from commonage.domain.lifecycle import Effect, Happening, Record, step
+from commonage.domain.receipts import Receipt
 from commonage.domain.workloads import Workload
 from commonage.ports.store import Batch
 
 
 @dataclass(slots=True)
 class Change:
-    """One entry of the ledger's queue: new workloads, a happening, nodes or bare events; `done` answers who asked."""
+    """One entry of the ledger's queue: new workloads, a happening, or what needs no step; `done` answers who asked."""
 
     done: asyncio.Future[Workload | None]
     inserts: Sequence[Workload] = ()
@@ -27,6 +28,7 @@ class Change:
     happening: Happening | None = None
     events: Sequence[Event] = ()
     nodes: Sequence[Node] = ()
+    receipts: Sequence[Receipt] = ()
 
     def answer(self, draft: Draft) -> None:
         """Tell who asked that it is written."""
@@ -60,6 +62,7 @@ def draft_of(changes: Sequence[Change], board: Board, now: float, first_seq: int
     draft = Draft()
     for change in changes:
         draft.batch.nodes.extend(change.nodes)
+        draft.batch.receipts.extend(change.receipts)
         draft.batch.events.extend(change.events)
         for workload in change.inserts:
             draft.batch.inserts.append(workload)

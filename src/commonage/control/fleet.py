@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from commonage.control.attribution import Stray, in_words
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.control.settings import ControlSettings
@@ -42,6 +43,7 @@ class DeviceView:
     used_mib: int | None
     utilisation: float | None
     holders: tuple[Holder, ...]
+    unattributed: tuple[Stray, ...] = ()  # processes of no attempt that hold VRAM of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Fleet:
         self._clock, self._settings = clock, settings
         self._statuses: dict[str, EnvironmentStatus] = {}
         self.measured: dict[str, DeviceSample] = {}  # written by the sampling loop
+        self.strays: Mapping[str, Sequence[Stray]] = {}  # by device uuid; written by the sampling loop
         self._writing = asyncio.Lock()  # a report must not undo a wish to drain that came meanwhile
         self.passed_at = 0.0
 
@@ -146,8 +149,18 @@ class Fleet:
         known = self._board.nodes.get(report.name)
         drained = _drained_by(known)
         reason = drained or "; ".join(report.faults)
+        report = replace(report, devices=tuple(self._with_strays(device) for device in report.devices))
         state = NodeState.DRAINING if drained or report.faults else NodeState.READY
         return Node(report.name, engine.site, engine.capabilities().name, state, report, now, bool(drained), reason)
+
+    def _with_strays(self, device: Device) -> Device:
+        """The planner, too, should know of VRAM that is in nobody's lease and yet not free."""
+        strays = self.strays.get(device.uuid)
+        if not strays:
+            return device
+        return replace(
+            device, notices=(*device.notices, f"VRAM is held by {in_words(strays)}, which no workload started")
+        )
 
     def _unheard(self, node: Node, now: float) -> Node:
         """A machine that no engine mentioned: it takes no new work at once, and is lost after a while."""
@@ -216,6 +229,7 @@ class Fleet:
                     used_mib=sample.memory_used_mib if sample else None,
                     utilisation=sample.utilisation if sample else None,
                     holders=tuple(holders.get(card.device.uuid, ())),
+                    unattributed=tuple(self.strays.get(card.device.uuid, ())),
                 )
             )
         engine = self._engines.get(room.node.site)

@@ -21,6 +21,7 @@ from commonage.domain.errors import CommonageError, NotFound, StaleVersion, Unav
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.lifecycle import Effect, Happening
+from commonage.domain.receipts import Receipt
 from commonage.domain.workloads import Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Batch, Store
@@ -72,9 +73,11 @@ class Ledger:
         """Let it happen soon; await the future only to know when."""
         return self._put(Change(self._future(), workload_id=workload_id, happening=happening))
 
-    async def write(self, *, events: Sequence[Event] = (), nodes: Sequence[Node] = ()) -> None:
-        """Write nodes, and events that belong to no step."""
-        await self._put(Change(self._future(), events=events, nodes=nodes))
+    async def write(
+        self, *, events: Sequence[Event] = (), nodes: Sequence[Node] = (), receipts: Sequence[Receipt] = ()
+    ) -> None:
+        """Write nodes, receipts, and events that belong to no step."""
+        await self._put(Change(self._future(), events=events, nodes=nodes, receipts=receipts))
 
     def _future(self) -> asyncio.Future[Workload | None]:
         return asyncio.get_running_loop().create_future()

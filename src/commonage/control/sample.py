@@ -1,19 +1,24 @@
-"""The sampling loop: what nodes, devices and attempts use, every few seconds, into the metrics port."""
+"""The sampling loop: what nodes, devices and attempts use, every few seconds, into the metrics port.
+
+Each round goes on to whoever follows (the watchdog, the receipts), with the processes on the cards attributed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from commonage.control.attribution import Round, attribute, parts_of, unknown_pids, utilisation_of
 from commonage.control.board import Board
 from commonage.control.fleet import Fleet
 from commonage.domain.errors import CommonageError
-from commonage.domain.sightings import Measurement
+from commonage.domain.fleet import Share
+from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
-from commonage.ports.devices import Devices, DeviceSample
+from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Sample
 
@@ -21,8 +26,12 @@ log = logging.getLogger(__name__)
 TIDY_EVERY_S = 60.0
 
 
+async def _nobody_follows(_round: Round) -> None:
+    """What a round goes on to unless control says otherwise."""
+
+
 class Sampling:
-    """One loop for all sites; `devices` are the cards of this machine."""
+    """One loop for all sites; `devices` are the cards of this machine. `on_round` is awaited with every round."""
 
     def __init__(
         self,
@@ -37,6 +46,7 @@ class Sampling:
         self._metrics, self._clock = metrics, clock
         self._cpu_before: dict[str, tuple[float, float]] = {}
         self._tidied_at = 0.0
+        self.on_round: Callable[[Round], Awaitable[None]] = _nobody_follows
         self.every_s = 5.0
         self.passed_at = 0.0
 
@@ -55,10 +65,15 @@ class Sampling:
         measurements: list[Measurement] = []
         for engine in self._engines.values():
             measurements += await engine.measure()
+        round_ = await self._ask_devices(measurements, now)
         samples = self._of_attempts(measurements, now)
-        samples += await self._of_devices(measurements, now)
+        samples += self._of_devices(round_, now)
+        samples += self._of_attempts_on_devices(round_, now)
         samples += self._of_nodes(measurements, now)
-        await self._metrics.write(samples)
+        try:
+            await self._metrics.write(samples)
+        finally:
+            await self.on_round(round_)
         if now - self._tidied_at >= TIDY_EVERY_S:
             await self._metrics.tidy(now)
             self._tidied_at = now
@@ -78,13 +93,22 @@ class Sampling:
         self._cpu_before = seen
         return samples
 
-    async def _of_devices(self, measurements: Sequence[Measurement], now: float) -> list[Sample]:
+    async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
+        """What the cards measure, and whose the processes on them are: looked up after the cards were asked."""
         held = [one.lease for one in self._board.held()]
         await asyncio.to_thread(self._devices.note_held, held)
+        asked_at = self._clock.now()
         found = await asyncio.to_thread(self._devices.measure)
         self._fleet.measured = {one.uuid: one for one in found}
+        owners: list[ProcessOwner] = []
+        pids = unknown_pids(found)
+        for engine in self._engines.values() if pids else ():
+            owners += await engine.owners(pids)
+        return attribute(found, owners, asked_at, measurements)
+
+    def _of_devices(self, round_: Round, now: float) -> list[Sample]:
         samples = []
-        for one in found:
+        for one in round_.samples.values():
             subject = f"device:{one.uuid}"
             figures = {
                 "gpu_memory_mib": one.memory_used_mib,
@@ -93,30 +117,29 @@ class Sampling:
                 "temperature_c": one.temperature_c,
             }
             samples += [Sample(metric, subject, now, value) for metric, value in figures.items() if value is not None]
-        return samples + self._of_attempts_on_devices(found, measurements, now)
-
-    def _of_attempts_on_devices(
-        self, found: Sequence[DeviceSample], measurements: Sequence[Measurement], now: float
-    ) -> list[Sample]:
-        """VRAM of each attempt by its processes; utilisation of the cards it holds, in proportion to its share."""
-        attempt_of = {pid: one.attempt_id for one in measurements for pid in one.pids}
-        vram: dict[str, int] = defaultdict(int)
-        for device in found:
-            for process in device.processes:
-                attempt = process.attempt_id or (attempt_of.get(process.pid) if process.pid is not None else None)
-                if attempt is not None and process.memory_mib is not None:
-                    vram[attempt] += process.memory_mib
-        samples = [Sample("gpu_memory_mib", f"attempt:{attempt}", now, mib) for attempt, mib in vram.items()]
-        by_uuid = {device.uuid: device for device in found}
-        for held in self._board.held():
-            shares = [(one, by_uuid[one.device_uuid]) for one in held.lease.shares if one.device_uuid in by_uuid]
-            known = [
-                (one.compute_milli, device.utilisation) for one, device in shares if device.utilisation is not None
-            ]
-            if known:
-                mean = sum(milli * (used or 0.0) for milli, used in known) / sum(milli for milli, _ in known)
-                samples.append(Sample("gpu_utilisation", f"attempt:{held.lease.attempt_id}", now, mean))
         return samples
+
+    def _of_attempts_on_devices(self, round_: Round, now: float) -> list[Sample]:
+        """VRAM of each attempt on all cards; utilisation of the cards it holds, its own part of it."""
+        vram: dict[str, int] = defaultdict(int)
+        for (attempt, _uuid), use in round_.uses.items():
+            if use.memory_mib is not None:
+                vram[attempt] += use.memory_mib
+        samples = [Sample("gpu_memory_mib", f"attempt:{attempt}", now, mib) for attempt, mib in vram.items()]
+        holders: dict[str, dict[str, Share]] = defaultdict(dict)
+        for held in self._board.held():
+            for share in held.lease.shares:
+                holders[share.device_uuid][held.lease.attempt_id] = share
+        busy: dict[str, list[float]] = defaultdict(list)
+        for uuid in round_.samples:
+            for attempt, part in parts_of(round_, uuid, holders[uuid]).items():
+                used = utilisation_of(round_, uuid, attempt, part)
+                if used is not None:
+                    busy[attempt].append(used)
+        return samples + [
+            Sample("gpu_utilisation", f"attempt:{attempt}", now, sum(each) / len(each))
+            for attempt, each in busy.items()
+        ]
 
     def _of_nodes(self, measurements: Sequence[Measurement], now: float) -> list[Sample]:
         samples = []

@@ -23,6 +23,9 @@ class ControlSettings:
     prices: Prices = field(default_factory=Prices)
     warn_before_s: float = 300.0
     sample_every_s: float = 5.0
+    gpu_over_share: str = "contended"
+    gpu_over_share_after_s: float = 60.0
+    gpu_over_share_tolerance_mib: int = 512
     sweep_every_s: float = 5.0
     node_lost_after_s: float = 30.0
     session_appears_within_s: float = 30.0

@@ -22,7 +22,7 @@ class Figures:
 
     `vram_peak_mib` is the most on any one card, `vram_mib_s` the sum over all cards times seconds. The driver counts
     the CUDA context in what a process holds, so it is part of both. `gpu_busy_s` is utilisation times seconds, where 1
-    is all of one card; `gpu_idle_s` are those of `gpu_s` in which it computed nothing. `energy_j` is its part of the
+    is all of its cards; `gpu_idle_s` are those of `gpu_s` in which it computed nothing. `energy_j` is its part of the
     card's. `first_gpu_s` are the seconds from running to the first use of a card, None before that.
     """
 
@@ -64,6 +64,54 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What one look saw of an attempt, and for how many seconds it stands. None: not known.
+
+    `cpu_s` are all CPU seconds until now, `cpu_milli` the cores since the look before. `vram_mib` is on all its cards,
+    `vram_most_mib` on the one with the most. `gpu` is its utilisation, the mean over its cards. `running_s`: for how
+    long it has run.
+    """
+
+    span_s: float
+    running_s: float
+    cpu_s: float | None = None
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+    vram_mib: int | None = None
+    vram_most_mib: int = 0
+    gpu: float | None = None
+    energy_j: float | None = None
+    over_share: bool = False
+
+
+IDLE_BELOW = 0.01
+
+
+def grown(figures: Figures, look: Measured) -> Figures:
+    """The figures after one more look. What was not known adds nothing, to the sum nor to its seconds."""
+    span = look.span_s
+    vram_s, gpu_s, energy_s = (span if each is not None else 0.0 for each in (look.vram_mib, look.gpu, look.energy_j))
+    uses_gpu = bool(look.vram_mib) or (look.gpu or 0.0) >= IDLE_BELOW
+    return Figures(
+        measured_s=figures.measured_s + span,
+        cpu_s=max(figures.cpu_s, look.cpu_s or 0.0),
+        cpu_peak_milli=max(figures.cpu_peak_milli, look.cpu_milli or 0),
+        memory_peak_mib=max(figures.memory_peak_mib, look.memory_mib or 0),
+        memory_mib_s=figures.memory_mib_s + (look.memory_mib or 0) * span,
+        vram_s=figures.vram_s + vram_s,
+        vram_peak_mib=max(figures.vram_peak_mib, look.vram_most_mib),
+        vram_mib_s=figures.vram_mib_s + (look.vram_mib or 0) * vram_s,
+        gpu_s=figures.gpu_s + gpu_s,
+        gpu_busy_s=figures.gpu_busy_s + (look.gpu or 0.0) * gpu_s,
+        gpu_idle_s=figures.gpu_idle_s + (gpu_s if (look.gpu or 0.0) < IDLE_BELOW else 0.0),
+        energy_s=figures.energy_s + energy_s,
+        energy_j=figures.energy_j + (look.energy_j or 0.0),
+        first_gpu_s=look.running_s if figures.first_gpu_s is None and uses_gpu else figures.first_gpu_s,
+        over_share_s=figures.over_share_s + (span if look.over_share else 0.0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """Of one try (or, added up, of all tries of a workload): what was asked, and what was used of it.
 
@@ -102,7 +150,7 @@ class Receipt:
 
     @property
     def gpu_utilisation(self) -> float | None:
-        """How much of its cards it used while it was measured, where 1 is all of one card."""
+        """How much of its cards it used while it was measured, where 1 is all of them."""
         return self.figures.gpu_busy_s / self.figures.gpu_s if self.figures.gpu_s else None
 
     @property

@@ -116,6 +116,7 @@ class StopCause(StrEnum):
     TIME_LIMIT = "time-limit"
     DEPENDENCY = "dependency"
     ADMIN = "admin"
+    OVER_SHARE = "over-share"  # it held more VRAM than it was given
     RECALL = "recall"  # its place is needed or goes away: it returns to the queue
 
 

@@ -1,0 +1,155 @@
+"""Who uses what of the cards: the processes that the driver lists, each given to the attempt that owns it. Pure.
+
+Called by the sampling loop; read by the watchdog, the receipts and the metrics. What cannot be known stays unknown: a
+process whose number passed to another since the driver was asked counts for nobody.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from commonage.domain.fleet import Share
+from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.ports.devices import DeviceSample, ProcessMemory
+
+Figure = TypeVar("Figure", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What an attempt uses of one card: VRAM in MiB and utilisation 0..1, each of those of its processes that say it.
+
+    None where none of them does.
+    """
+
+    memory_mib: int | None
+    utilisation: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A process of no attempt that holds VRAM of a card. `name` is empty where it cannot be read."""
+
+    pid: int | None
+    memory_mib: int | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One look at everything. `at`: just before the cards were asked.
+
+    `samples` by device uuid; `uses` by attempt and device uuid: without an entry the driver lists no process of that
+    attempt there. `strays` by device uuid.
+    """
+
+    at: float
+    samples: Mapping[str, DeviceSample] = field(default_factory=dict)
+    uses: Mapping[tuple[str, str], Use] = field(default_factory=dict)
+    strays: Mapping[str, Sequence[Stray]] = field(default_factory=dict)
+    measurements: Sequence[Measurement] = ()
+
+    def memory_of(self, attempt_id: str, uuid: str) -> int | None:
+        """MiB that it holds of the card: 0 without a process there, None where that cannot be known."""
+        if uuid not in self.samples:
+            return None
+        use = self.uses.get((attempt_id, uuid))
+        return 0 if use is None else use.memory_mib
+
+
+def unknown_pids(samples: Iterable[DeviceSample]) -> set[int]:
+    """Those whose owners must be looked up."""
+    listed = (process for sample in samples for process in sample.processes)
+    return {process.pid for process in listed if process.attempt_id is None and process.pid is not None}
+
+
+def attribute(
+    samples: Sequence[DeviceSample],
+    owners: Iterable[ProcessOwner],
+    at: float,
+    measurements: Sequence[Measurement] = (),
+) -> Round:
+    """One round, from samples that were asked for at `at` and owners that were looked up after them."""
+    known: dict[int, ProcessOwner] = {}
+    for each in owners:
+        if each.attempt_id is not None or each.pid not in known:
+            known[each.pid] = each
+    by_uuid = {sample.uuid: sample for sample in samples}
+    uses: dict[tuple[str, str], Use] = {}
+    strays: dict[str, list[Stray]] = defaultdict(list)
+    for uuid, sample in by_uuid.items():
+        for process in _each_once(sample.processes):
+            owner = known.get(process.pid) if process.pid is not None else None
+            attempt = process.attempt_id or (owner.attempt_id if owner else None)
+            if process.attempt_id is None and owner is not None and owner.started_at > at:
+                continue  # the one that the driver saw has ended, and this one has its number
+            if attempt is None:
+                strays[uuid].append(Stray(process.pid, process.memory_mib, owner.name if owner else ""))
+            else:
+                uses[attempt, uuid] = _added(uses.get((attempt, uuid)), process)
+    return Round(at, by_uuid, uses, strays, measurements)
+
+
+def _each_once(processes: Iterable[ProcessMemory]) -> list[ProcessMemory]:
+    """A process that is listed twice (as compute and as graphics) holds what the larger figure says."""
+    once: dict[object, ProcessMemory] = {}
+    for number, process in enumerate(processes):
+        key = number if process.pid is None else ("pid", process.pid)
+        before = once.get(key)
+        if before is None:
+            once[key] = process
+            continue
+        memory = _most(before.memory_mib, process.memory_mib)
+        once[key] = replace(before, memory_mib=memory, utilisation=_most(before.utilisation, process.utilisation))
+    return list(once.values())
+
+
+def _most(one: Figure | None, other: Figure | None) -> Figure | None:
+    return max((each for each in (one, other) if each is not None), default=None)
+
+
+def _added(use: Use | None, process: ProcessMemory) -> Use:
+    if use is None:
+        return Use(process.memory_mib, process.utilisation)
+    busy = _sum(use.utilisation, process.utilisation)
+    return Use(_sum(use.memory_mib, process.memory_mib), None if busy is None else min(1.0, busy))
+
+
+def _sum(one: Figure | None, other: Figure | None) -> Figure | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return one + other
+
+
+def parts_of(round_: Round, uuid: str, holders: Mapping[str, Share]) -> dict[str, float]:
+    """How a card's power and utilisation are divided among the attempts that hold it: parts of 1, by attempt.
+
+    By what each computes, where the driver says that of all; else by their shares, of those that have a process on
+    the card, or of all where none has.
+    """
+    busy = {each: round_.uses[each, uuid].utilisation if (each, uuid) in round_.uses else 0.0 for each in holders}
+    told = {each: part for each, part in busy.items() if part is not None}
+    total = sum(told.values())
+    if len(told) == len(holders) and total > 0:
+        return {each: part / total for each, part in told.items()}
+    present = [each for each in holders if (each, uuid) in round_.uses] or list(holders)
+    weights = {each: max(1, holders[each].compute_milli) for each in present}
+    return {each: weights.get(each, 0) / sum(weights.values()) for each in holders}
+
+
+def utilisation_of(round_: Round, uuid: str, attempt_id: str, part: float) -> float | None:
+    """How busy it keeps the card, 0..1: its own figure where there is one, else its part of the card's."""
+    use, sample = round_.uses.get((attempt_id, uuid)), round_.samples.get(uuid)
+    if use is not None and use.utilisation is not None:
+        return use.utilisation
+    return None if sample is None or sample.utilisation is None else sample.utilisation * part
+
+
+def in_words(found: Sequence[Stray]) -> str:
+    """`python3 (process 4711)`, at most three of them."""
+    named = [f"{one.name or 'a process'}{f' (process {one.pid})' if one.pid else ''}" for one in found[:3]]
+    more = [f"{len(found) - 3} more"] if len(found) > 3 else []
+    return ", ".join([*named, *more])

@@ -1,0 +1,238 @@
+"""Receipts: what each attempt uses, added up while it runs, and what is said of it when it has ended.
+
+Fed with every round of samples by the sampling loop. The figures so far are written every minute, the last ones with
+the next round after the end; after a restart they are taken up again, so that a crash costs a minute of them at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from commonage.control.attribution import Round, parts_of, utilisation_of
+from commonage.control.board import Board
+from commonage.control.ledger import Ledger
+from commonage.domain.fleet import Lease, Share
+from commonage.domain.ids import workload_of
+from commonage.domain.receipts import Figures, Measured, Receipt, grown, likeness_of, sum_of
+from commonage.domain.sightings import Measurement
+from commonage.domain.workloads import Attempt, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.store import Store
+
+WRITE_EVERY_S = 60.0
+ALIKE = 5  # so many of the last ones tell what the next will need
+
+
+@dataclass(frozen=True, slots=True)
+class _Card:
+    """What a card gave in one round: its power as energy since the round before, and each holder's part of it."""
+
+    energy_j: float | None
+    parts: Mapping[str, float]
+
+
+class Receipts:
+    """The only writer of receipts. `every_s` is how often rounds come."""
+
+    def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock, every_s: float) -> None:
+        self._store, self._board, self._ledger, self._clock = store, board, ledger, clock
+        self._every_s = every_s
+        self._open: dict[str, Receipt] = {}  # workload -> of its present try
+        self._ended: dict[str, Receipt] = {}  # not written yet
+        self._cpu: dict[str, tuple[float, float]] = {}  # attempt -> (at, CPU seconds until then)
+        self._looked_at: dict[str, float] = {}
+        self._energy: dict[str, tuple[float, float]] = {}  # device -> (at, the card's own count)
+        self._written_at = 0.0
+
+    async def open(self) -> None:
+        """Take up what was written before a restart; close what has ended meanwhile. After the ledger is open."""
+        for receipt in await self._store.open_receipts():
+            workload = self._board.get(receipt.workload_id)
+            attempt = workload.attempt if workload is not None else None
+            if attempt is None or attempt.id != receipt.attempt_id:
+                tries = await self._store.attempts(receipt.workload_id)
+                attempt = next((each for each in tries if each.id == receipt.attempt_id), None)
+            if attempt is not None and not attempt.state.is_terminal:
+                self._open[receipt.workload_id] = receipt
+            else:
+                ended_at = attempt.ended_at if attempt is not None else None
+                self._ended[receipt.attempt_id] = _closed(receipt, ended_at or self._clock.now())
+
+    # --- while it runs --------------------------------------------------------------------------------------------
+
+    async def look(self, round_: Round, over: frozenset[str]) -> None:
+        """Add one round; `over` are the attempts over their share. Raises Unavailable while the store is away."""
+        held = [one.lease for one in self._board.held()]
+        cards = self._cards(round_, held)
+        measured = {one.attempt_id: one for one in round_.measurements}
+        for lease in held:
+            self._grow(lease, round_, cards, measured.get(lease.attempt_id), lease.attempt_id in over)
+        self._forget({lease.attempt_id for lease in held})
+        await self.keep(everything=round_.at - self._written_at >= WRITE_EVERY_S)
+
+    def _cards(self, round_: Round, held: Sequence[Lease]) -> dict[str, _Card]:
+        holders: dict[str, dict[str, Share]] = {}
+        for lease in held:
+            for share in lease.shares:
+                holders.setdefault(share.device_uuid, {})[lease.attempt_id] = share
+        return {
+            uuid: _Card(self._energy_of(uuid, round_), parts_of(round_, uuid, holders.get(uuid, {})))
+            for uuid in round_.samples
+        }
+
+    def _energy_of(self, uuid: str, round_: Round) -> float | None:
+        """Joules since the round before: by the card's own count, else by its power now."""
+        sample, before = round_.samples[uuid], self._energy.get(uuid)
+        span = min(self._every_s * 3, round_.at - before[0]) if before else self._every_s
+        counted = sample.energy_j
+        self._energy[uuid] = (round_.at, -1.0 if counted is None else counted)
+        if counted is not None and before is not None and 0 <= before[1] <= counted:
+            return counted - before[1]
+        return None if sample.power_w is None else sample.power_w * max(0.0, span)
+
+    def _grow(
+        self, lease: Lease, round_: Round, cards: Mapping[str, _Card], use: Measurement | None, over: bool
+    ) -> None:
+        workload = self._board.get(workload_of(lease.attempt_id))
+        attempt = workload.attempt if workload is not None else None
+        if workload is None or attempt is None or attempt.started_at is None or attempt.ended_at is not None:
+            return  # the time it is made ready is not its own
+        span = self._span(attempt, round_.at)
+        if span <= 0:
+            return
+        receipt = self._open.get(workload.id)
+        if receipt is None or receipt.attempt_id != attempt.id:
+            self.changed(workload)
+            receipt = _begun(workload, attempt)
+        vram = [round_.memory_of(attempt.id, share.device_uuid) for share in lease.shares]
+        known = [mib for mib in vram if mib is not None]
+        look = Measured(
+            span_s=span,
+            running_s=max(0.0, round_.at - attempt.started_at),
+            cpu_s=use.cpu_s if use else None,
+            cpu_milli=self._cpu_milli(attempt, use, round_.at),
+            memory_mib=use.memory_mib if use else None,
+            vram_mib=sum(known) if known and len(known) == len(vram) else None,
+            vram_most_mib=max(known, default=0),
+            gpu=_utilisation(attempt.id, lease, round_, cards),
+            energy_j=_energy(attempt.id, lease, cards),
+            over_share=over,
+        )
+        self._open[workload.id] = replace(receipt, figures=grown(receipt.figures, look))
+
+    def _span(self, attempt: Attempt, at: float) -> float:
+        """Seconds for which this look stands: since the one before, but no more than a few rounds of them."""
+        before = self._looked_at.get(attempt.id)
+        self._looked_at[attempt.id] = at
+        if before is None:
+            return min(self._every_s, at - (attempt.started_at or at))
+        return at - before if at - before <= 3 * self._every_s else self._every_s
+
+    def _cpu_milli(self, attempt: Attempt, use: Measurement | None, at: float) -> int | None:
+        if use is None:
+            return None
+        before_at, before = self._cpu.get(attempt.id, (attempt.started_at or at, 0.0))
+        self._cpu[attempt.id] = (at, use.cpu_s)
+        # Over less than a second the kernel's counts are too coarse for a peak.
+        return round(1000 * max(0.0, use.cpu_s - before) / (at - before_at)) if at - before_at >= 1 else None
+
+    def _forget(self, held: set[str]) -> None:
+        self._cpu = {key: value for key, value in self._cpu.items() if key in held}
+        self._looked_at = {key: value for key, value in self._looked_at.items() if key in held}
+
+    # --- when it has ended ----------------------------------------------------------------------------------------
+
+    def changed(self, workload: Workload) -> None:
+        """A workload was written: if a try of it that was measured has ended, its receipt is made."""
+        receipt, attempt = self._open.get(workload.id), workload.attempt
+        if receipt is None:
+            return
+        mine = attempt if attempt is not None and attempt.id == receipt.attempt_id else None
+        if mine is None or mine.state.is_terminal:  # without one it ended and was tried again, all at once
+            del self._open[workload.id]
+            ended_at = mine.ended_at if mine is not None else None
+            self._ended[receipt.attempt_id] = _closed(receipt, ended_at or self._clock.now())
+
+    async def keep(self, *, everything: bool = True) -> None:
+        """Write those that have ended and, if asked, all the others as they stand. Raises as the ledger does."""
+        ended = dict(self._ended)
+        now = self._clock.now()
+        running = [replace(each, gpu_h=_gpu_h(each, now)) for each in self._open.values()] if everything else []
+        if ended or running:
+            await self._ledger.write(receipts=[*ended.values(), *running])
+        for attempt_id in ended:
+            self._ended.pop(attempt_id, None)
+        if everything:
+            self._written_at = now
+
+    # --- what is asked --------------------------------------------------------------------------------------------
+
+    async def of(self, workload_id: str) -> Receipt | None:
+        """One for all tries of a workload until now; None where none was measured."""
+        there = {each.attempt_id: each for each in await self._store.receipts(workload_id)}
+        fresh = (each for each in (*self._open.values(), *self._ended.values()) if each.workload_id == workload_id)
+        there |= {each.attempt_id: each for each in fresh}
+        return sum_of(sorted(there.values(), key=lambda each: each.began_at))
+
+    async def alike(self, owner: str, environment: str, command: Sequence[str]) -> Sequence[Receipt]:
+        """The last ones of this owner in the same environment with the same command, newest first."""
+        likeness = likeness_of(environment, command)
+        there = {each.attempt_id: each for each in await self._store.receipts_like(owner, likeness, limit=ALIKE)}
+        fresh = (each for each in self._ended.values() if (each.owner, each.likeness) == (owner, likeness))
+        there |= {each.attempt_id: each for each in fresh}
+        return sorted(there.values(), key=lambda each: each.ended_at or 0.0, reverse=True)[:ALIKE]
+
+
+def _begun(workload: Workload, attempt: Attempt) -> Receipt:
+    spec, shares = workload.spec, attempt.lease.shares
+    largest = max(shares, key=lambda share: share.memory_mib, default=None)
+    return Receipt(
+        attempt_id=attempt.id,
+        workload_id=workload.id,
+        owner=spec.owner,
+        likeness=likeness_of(spec.environment, spec.command),
+        began_at=attempt.lease.at,
+        ended_at=None,
+        cpus_milli=attempt.lease.cpus_milli,
+        memory_mib=attempt.lease.memory_mib,
+        cards=len({share.device_uuid for share in shares}),
+        vram_mib=largest.memory_mib if largest else 0,
+        card_mib=largest.device_memory_mib if largest else 0,
+        gpu_milli=sum(share.compute_milli for share in shares),
+        whole=bool(shares) and all(share.whole for share in shares),
+        simulated=bool(shares) and all(share.simulated for share in shares),
+        figures=Figures(),
+    )
+
+
+def _closed(receipt: Receipt, ended_at: float) -> Receipt:
+    return replace(receipt, ended_at=ended_at, gpu_h=_gpu_h(receipt, ended_at))
+
+
+def _gpu_h(receipt: Receipt, until: float) -> float:
+    return receipt.gpu_milli / 1000 * max(0.0, until - receipt.began_at) / 3600
+
+
+def _utilisation(attempt_id: str, lease: Lease, round_: Round, cards: Mapping[str, _Card]) -> float | None:
+    """The mean over its cards; None unless all of them are known."""
+    known = []
+    for share in lease.shares:
+        card = cards.get(share.device_uuid)
+        part = card.parts.get(attempt_id, 0.0) if card else 0.0
+        busy = utilisation_of(round_, share.device_uuid, attempt_id, part)
+        if busy is None:
+            return None
+        known.append(busy)
+    return sum(known) / len(known) if known else None
+
+
+def _energy(attempt_id: str, lease: Lease, cards: Mapping[str, _Card]) -> float | None:
+    """Its part of what its cards have drawn; None unless all of them tell."""
+    total = 0.0
+    for share in lease.shares:
+        card = cards.get(share.device_uuid)
+        if card is None or card.energy_j is None:
+            return None
+        total += card.energy_j * card.parts.get(attempt_id, 0.0)
+    return total if lease.shares else None

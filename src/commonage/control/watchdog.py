@@ -1,0 +1,163 @@
+"""The watchdog over VRAM: an attempt that holds more than its share is recorded, told, and by the site's policy ended.
+
+Fed with every round of samples by the sampling loop; what it decides stands in `over_share`. It only ever ends the
+attempt that holds too much, never one beside it, and nothing on a figure that is missing or old. What processes of no
+attempt hold is told to the fleet and to admins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from commonage.control.attribution import Round, Stray, in_words
+from commonage.control.board import Board
+from commonage.control.ledger import Ledger
+from commonage.control.over_share import Excess, Excesses, OverSharePolicy, who_needs_it
+from commonage.control.settings import ControlSettings
+from commonage.domain.events import Event, EventKind
+from commonage.domain.fleet import Device
+from commonage.domain.ids import workload_of
+from commonage.domain.lifecycle import StopAsked
+from commonage.domain.quantities import format_duration, format_memory
+from commonage.domain.receipts import enough_for
+from commonage.domain.requests import GpuRequest
+from commonage.domain.workloads import State, StopCause, StopWish, Workload
+from commonage.ports.clock import Clock
+
+log = logging.getLogger(__name__)
+WARN_AGAIN_S = 600.0
+STRAY_WORTH_A_WARNING_MIB = 64  # a display or a monitor holds a few MiB, and troubles nobody
+MPS_SERVER = "nvidia-cuda-mps"  # the driver's own, which the shares of a card run through
+_Key = tuple[str, str]
+
+
+class Watchdog:
+    """`strays` are the processes of no attempt, by device uuid, as the fleet shows them; `counts` what was done."""
+
+    def __init__(self, board: Board, ledger: Ledger, clock: Clock, settings: ControlSettings) -> None:
+        self._board, self._ledger, self._clock = board, ledger, clock
+        self._policy = OverSharePolicy(settings.gpu_over_share)
+        self._after_s = settings.gpu_over_share_after_s
+        self._fresh_s = max(15.0, 3 * settings.sample_every_s)
+        self._excesses = Excesses(settings.gpu_over_share_tolerance_mib, self._fresh_s)
+        self._warned: dict[_Key, float] = {}
+        self._strays_before: dict[str, set[tuple[int | None, str]]] = {}
+        self._strays_told: dict[str, tuple[frozenset[tuple[int | None, str]], float]] = {}
+        self.over: list[Excess] = []
+        self.strays: dict[str, tuple[Stray, ...]] = {}
+        self.counts: Counter[str] = Counter()
+
+    async def look(self, round_: Round) -> None:
+        """Judge one round. Raises Unavailable while the store does not answer; then the next round tells it."""
+        now = self._clock.now()
+        if not 0 <= now - round_.at <= self._fresh_s or self._ledger.stuck:
+            return
+        cards = {device.uuid: device for node in self._board.nodes.values() for device in node.report.devices}
+        held = [one.lease for one in self._board.held()]
+        self.over = [one for one in self._excesses.take(round_, held, cards) if one.sure]
+        for excess in self.over:
+            await self._act(excess, round_, now)
+        self._warned = {key: at for key, at in self._warned.items() if now - at < WARN_AGAIN_S}
+        await self._tell_of_strays(round_, cards, now)
+
+    # --- over its share -------------------------------------------------------------------------------------------
+
+    async def _act(self, excess: Excess, round_: Round, now: float) -> None:
+        workload = self._board.get(workload_of(excess.attempt_id))
+        attempt = workload.attempt if workload is not None else None
+        if workload is None or attempt is None or attempt.id != excess.attempt_id or workload.stop is not None:
+            return
+        why = self._why_to_end(excess, round_, now)
+        if why is not None:
+            self._end(workload, excess, why, now)
+        elif (excess.attempt_id, excess.uuid) not in self._warned:
+            await self._warn(workload, excess, now)
+
+    def _why_to_end(self, excess: Excess, round_: Round, now: float) -> str | None:
+        lasts_s = now - excess.since
+        if self._policy is OverSharePolicy.STOP and lasts_s >= self._after_s:
+            return f"for {format_duration(lasts_s)}, longer than the {format_duration(self._after_s)} allowed here"
+        if self._policy is OverSharePolicy.CONTENDED:
+            held = [one.lease for one in self._board.held()]
+            needs = who_needs_it(excess, round_, held, self._queue())
+            return f"and {needs}" if needs else None
+        return None
+
+    def _queue(self) -> list[GpuRequest]:
+        asked = {one.spec.request.gpu for one in self._board.in_state(State.QUEUED)}
+        return [gpu for gpu in asked if gpu is not None]
+
+    def _end(self, workload: Workload, excess: Excess, why: str, now: float) -> None:
+        enough = format_memory(enough_for(excess.used_mib, excess.card.memory_mib))
+        words = f"{_in_numbers(excess)} {why}; ask for {enough} of VRAM"
+        log.warning("attempt %s is ended: it %s", excess.attempt_id, words)
+        wish = StopWish("the VRAM watchdog", now, StopCause.OVER_SHARE, words)
+        self._ledger.note(workload.id, StopAsked(wish))
+        self.counts["stopped"] += 1
+
+    async def _warn(self, workload: Workload, excess: Excess, now: float) -> None:
+        since = format_duration(now - excess.since)
+        words = f"it {_in_numbers(excess)}, since {since}: {self._what_follows(excess, now)}"
+        log.warning("attempt %s: %s", excess.attempt_id, words)
+        spec = workload.spec
+        event = Event(
+            EventKind.WARNING, now, words, workload.id, excess.attempt_id, spec.owner, spec.tenant, workload.state
+        )
+        await self._ledger.write(events=[event])
+        self._warned[excess.attempt_id, excess.uuid] = now
+        self.counts["warned"] += 1
+
+    def _what_follows(self, excess: Excess, now: float) -> str:
+        match self._policy:
+            case OverSharePolicy.STOP:
+                left = format_duration(max(0.0, excess.since + self._after_s - now))
+                return f"it is stopped in {left} unless it gives that back"
+            case OverSharePolicy.CONTENDED:
+                return "it is stopped as soon as somebody else needs the memory"
+            case OverSharePolicy.WARN:
+                return "nothing is done about that here, but work beside it may run out of memory"
+
+    # --- of no attempt --------------------------------------------------------------------------------------------
+
+    async def _tell_of_strays(self, round_: Round, cards: Mapping[str, Device], now: float) -> None:
+        """Those that were there in the round before, too: one that is just ending is nobody's trouble."""
+        self.strays = {uuid: self._lasting(uuid, found) for uuid, found in round_.strays.items() if uuid in cards}
+        self._strays_before = {uuid: {_key(one) for one in found} for uuid, found in round_.strays.items()}
+        for uuid in {*self.strays, *self._strays_told}:
+            if uuid in round_.samples and uuid in cards:
+                await self._tell_of_card(cards[uuid], self.strays.get(uuid, ()), now)
+
+    def _lasting(self, uuid: str, found: Sequence[Stray]) -> tuple[Stray, ...]:
+        before = self._strays_before.get(uuid, set())
+        mine = (one for one in found if _key(one) in before and not one.name.startswith(MPS_SERVER))
+        return tuple(sorted(mine, key=lambda one: -(one.memory_mib or 0)))
+
+    async def _tell_of_card(self, card: Device, found: Sequence[Stray], now: float) -> None:
+        holds = sum(one.memory_mib or 0 for one in found)
+        there = frozenset(_key(one) for one in found) if holds >= STRAY_WORTH_A_WARNING_MIB else frozenset()
+        before, told_at = self._strays_told.get(card.uuid, (frozenset(), 0.0))
+        if there <= before and (there or not before):
+            return
+        if there and now - told_at < WARN_AGAIN_S:
+            return
+        where = f"card {card.index} ({card.model})"
+        words = f"{where}: {format_memory(holds)} of VRAM are held by {in_words(found)}, which no workload started"
+        if not there:
+            words = f"{where}: no process of others holds VRAM any more"
+        log.warning("%s", words)
+        await self._ledger.write(events=[Event(EventKind.WARNING if there else EventKind.NODE, now, words)])
+        self._strays_told[card.uuid] = (there, now)
+
+
+def _in_numbers(excess: Excess) -> str:
+    used, where = format_memory(excess.used_mib), f"card {excess.card.index}"
+    if not excess.share_mib:
+        return f"holds {used} of VRAM on {where}, of which it was given no part"
+    over = format_memory(excess.used_mib - excess.share_mib)
+    return f"holds {used} of VRAM on {where}, {over} more than its share of {format_memory(excess.share_mib)}"
+
+
+def _key(stray: Stray) -> tuple[int | None, str]:
+    return stray.pid, stray.name
