@@ -230,6 +230,21 @@ class Settings(BaseModel):
     default_memory: Mib = _setting(
         1024, "Memory of a workload that asks for none.", Row("an amount of memory, like 1GiB", "Work")
     )
+    gpu_over_share: Literal["warn", "stop", "contended"] = _setting(
+        "contended",
+        "What becomes of a workload that holds more VRAM than its share. It is always told; beyond that `warn` does "
+        "nothing, `stop` ends it after `gpu_over_share_after`, `contended` ends it as soon as somebody else needs the "
+        "memory.",
+        Row("warn, stop or contended", "Work"),
+    )
+    gpu_over_share_after: Seconds = _setting(
+        60, "How long `gpu_over_share = stop` lets it go on.", Row("a duration, like 1m", "Work")
+    )
+    gpu_over_share_tolerance: Mib = _setting(
+        512,
+        "So much more than its share is no fault: a CUDA context, which each further process needs for itself.",
+        Row("an amount of memory, like 512MiB", "Work"),
+    )
     max_array: Annotated[int, Field(ge=1, le=10_000)] = _setting(
         10_000, "Most workloads in one array.", Row("a number from 1 to 10000", "Work")
     )
