@@ -12,6 +12,7 @@ from typing import NamedTuple
 from commonage.domain.errors import InvalidInput
 from commonage.domain.fleet import Device
 from commonage.domain.quantities import format_memory
+from commonage.gpus.isolation.devices import IsolatedDevices, Sharing
 from commonage.gpus.none import NoDevices
 from commonage.gpus.nvml import NvmlDevices
 from commonage.gpus.simulated import SimulatedDevices, parse_simulated
@@ -40,8 +41,14 @@ def check_wanted(wanted: str) -> str:
     return wanted
 
 
+def share_devices(wanted: str, sharing: Sharing, *, node_name: str, clock: Clock) -> Opened:
+    """Like `open_devices`, for the server that gives the cards out: they are claimed, and shares of them held."""
+    opened = open_devices(wanted, node_name=node_name, clock=clock)
+    return Opened(IsolatedDevices(opened.devices, sharing), opened.said)
+
+
 def open_devices(wanted: str, *, node_name: str, clock: Clock) -> Opened:
-    """The cards that are wanted, opened; the caller closes them.
+    """The cards that are wanted, opened, to look at; the caller closes them.
 
     `auto`: the real cards, and where there are none a simulated one. `nvml`: the real cards or
     DevicesUnavailable. `none`: no card. `simulated:2x24GiB`: these, also on a machine that has real ones.

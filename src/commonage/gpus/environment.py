@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from commonage.domain.fleet import Share
+from commonage.domain.fleet import Isolation, Share
 
 DEFAULT_CONTEXT_MIB = 512
 """MiB that a process's CUDA context takes of a card before it allocates anything, where it was not measured.
@@ -67,7 +67,8 @@ def _limits(limited: Sequence[Share], context_mib: Mapping[str, int], default_co
         return max(1, share.memory_mib - context_mib.get(share.device_uuid, default_context_mib))
 
     limit = str(min(share.memory_mib for share in limited))
-    parts = min(usable_mib(share) * _PARTS // max(1, share.device_memory_mib) for share in limited)
+    usable = min(usable_mib(share) for share in limited)
+    parts = min(usable_mib(share) * _PARTS // max(1, _total_mib(share)) for share in limited)
     fraction = f"{min(max(parts, 1), _PARTS) / _PARTS:.6f}"
     return {
         # Read by NVIDIA's container toolkit, which sets the driver's limits by them: whole MiB, singular
@@ -82,5 +83,12 @@ def _limits(limited: Sequence[Share], context_mib: Mapping[str, int], default_co
         "PYTORCH_CUDA_ALLOC_CONF": f"per_process_memory_fraction:{fraction}",
         # TensorFlow has no variable for an upper limit; this one keeps it from taking the whole card at once.
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-        "CUPY_GPU_MEMORY_LIMIT": str(min(usable_mib(share) for share in limited) * MIB),
+        "CUPY_GPU_MEMORY_LIMIT": str(usable * MIB),
+        # Read by our sitecustomize (isolation/site) and by whoever sets limits by hand.
+        "COMMONAGE_GPU_USABLE_MIB": str(usable),
     }
+
+
+def _total_mib(share: Share) -> int:
+    """The card's memory as CUDA says it to the workload: where the driver holds the limit, that is the limit."""
+    return share.memory_mib if share.isolation is Isolation.DRIVER_LIMIT else share.device_memory_mib

@@ -5,7 +5,7 @@ What really holds shares is `isolation.devices`, which stands around any of them
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from commonage.ports.devices import Hold
 
@@ -25,4 +25,8 @@ class Unconfined:
 
     def confined(self) -> Collection[str]:
         """None."""
+        return ()
+
+    def take_warnings(self) -> Sequence[tuple[str, str]]:
+        """Nothing of ours can fail an attempt."""
         return ()

@@ -116,6 +116,10 @@ class Devices(Protocol):
         """The attempts for which something is applied now."""
         ...
 
+    def take_warnings(self) -> Sequence[tuple[str, str]]:
+        """What happened to attempts since the last call, each with its id and a sentence for its owner."""
+        ...
+
     def close(self) -> None:
         """Let go of the driver. Idempotent; nothing else is called afterwards."""
         ...

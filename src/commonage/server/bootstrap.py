@@ -21,7 +21,9 @@ from commonage.control.settings import ControlSettings
 from commonage.domain.environments import Environment
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
-from commonage.gpus.detect import Opened, open_devices
+from commonage.gpus.detect import Opened, share_devices
+from commonage.gpus.isolation.devices import Sharing
+from commonage.gpus.slots import parse_slots
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.engine import Engine
@@ -108,11 +110,17 @@ def control_settings(settings: Settings) -> ControlSettings:
     )
 
 
+def sharing_of(settings: Settings, data_dir: Path) -> Sharing:
+    """How this machine's cards are shared."""
+    return Sharing(data_dir.absolute() / "gpus", settings.gpu_isolation, parse_slots(settings.gpu_slots))
+
+
 async def assemble(settings: Settings, data: DataDir, secrets: Secrets, hub_url: str) -> Parts:
     """Make all parts, wired, none of them open yet but the cards. Raises InvalidInput, DevicesUnavailable."""
     clock = SystemClock()
     node_name = settings.node_name or socket.gethostname()
-    cards = await asyncio.to_thread(open_devices, settings.gpus, node_name=node_name, clock=clock)
+    sharing = sharing_of(settings, data.path)
+    cards = await asyncio.to_thread(share_devices, settings.gpus, sharing, node_name=node_name, clock=clock)
     engine = ProcessEngine(
         SITE,
         data.path,

@@ -19,6 +19,7 @@ from commonage.domain.quantities import parse_cpus, parse_duration, parse_memory
 from commonage.domain.usage import Prices
 from commonage.domain.workloads import Kind
 from commonage.gpus.detect import check_wanted
+from commonage.gpus.slots import parse_slots
 
 ENV_PREFIX = "COMMONAGE_"
 
@@ -61,6 +62,14 @@ def _gpus(value: str) -> str:
         return check_wanted(value)
     except InvalidInput as error:
         raise ValueError(error.message) from error
+
+
+def _slots(value: str) -> str:
+    try:
+        parse_slots(value)
+    except InvalidInput as error:
+        raise ValueError(error.message) from error
+    return value
 
 
 def _database(value: str | None) -> str | None:
@@ -187,6 +196,17 @@ class Settings(BaseModel):
         "auto",
         "Cards on offer: `auto` takes the real ones, and simulates one where there are none.",
         Row("auto, nvml, none, or simulated:2x24GiB", "This machine", flag="--gpus"),
+    )
+    gpu_isolation: Literal["auto", "driver-limit", "mig", "mps", "cooperative"] = _setting(
+        "auto",
+        "How shares of a card are held: `auto` takes the strongest level that holds; a card on which the level named "
+        "here does not hold takes no work (docs/gpu-sharing.md).",
+        Row("auto, driver-limit, mig, mps or cooperative", "This machine"),
+    )
+    gpu_slots: Annotated[str, BeforeValidator(str), AfterValidator(_slots)] = _setting(
+        "",
+        "Equal slots that a card is shared in: one number for all, or by model; empty shares in any parts.",
+        Row("a number like 3, or A100=4,T4=2", "This machine"),
     )
     node_name: OptionalText = _setting(
         None, "Name of this machine; its host name if left out.", Row("a name", "This machine")

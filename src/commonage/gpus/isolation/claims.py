@@ -1,0 +1,62 @@
+"""Which Commonage on this machine gives out which card: two of them must not both do, or it would be given twice.
+
+Whoever opens a card first holds a lock on a file named after it, for as long as its process lives; the kernel lets go
+of it at any death. Machine-wide, for two servers have two data folders. Used by `devices.IsolatedDevices`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from pathlib import Path
+
+_PLACES = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  # locks of a machine, not files of ours with content to guard
+
+
+class Claims:
+    """The locks of this process, on files in `folder`. `says` is what others are told, like its data folder."""
+
+    def __init__(self, says: str, folder: Path | None = None) -> None:
+        self._says = says
+        self._folder = folder or _place()
+        self._held: dict[str, int] = {}
+
+    def claim(self, uuid: str) -> str:
+        """Empty if the card is ours now; else who has it, in half a sentence. Idempotent."""
+        if uuid in self._held:
+            return ""
+        path = self._folder / f"commonage-gpu-{re.sub(r'[^A-Za-z0-9-]', '_', uuid)[:100]}.lock"
+        try:
+            descriptor = _open(path)
+        except OSError as error:
+            return f"cannot be claimed for this server: {path} cannot be opened ({error.strerror})"
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            other = os.read(descriptor, 1000).decode("utf-8", "replace").strip()
+            os.close(descriptor)
+            return f"is given out by another Commonage on this machine ({other or 'which does not say who it is'})"
+        with contextlib.suppress(OSError):  # another user's file: the lock holds, only nobody is told whose it is
+            os.truncate(path, 0)
+            os.pwrite(descriptor, f"process {os.getpid()}, {self._says}\n".encode(), 0)
+        self._held[uuid] = descriptor
+        return ""
+
+    def close(self) -> None:
+        """Let go of all. Idempotent."""
+        while self._held:
+            os.close(self._held.popitem()[1])
+
+
+def _open(path: Path) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except PermissionError:  # made by another user: a lock can be had by reading, too
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    return descriptor
+
+
+def _place() -> Path:
+    return next((place for place in _PLACES if place.is_dir() and os.access(place, os.W_OK)), _PLACES[-1])

@@ -1,0 +1,193 @@
+"""Stands around any cards: says which level of isolation holds on each and in how many slots it is shared, and holds
+the shares of attempts at that level.
+
+Made by `detect.open_devices` for the server. What is applied is remembered on disk before it is applied (`holds`), so
+that it is released after any crash; cards that another server of this machine gives out are not given out (`claims`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from commonage.domain.fleet import Device, Isolation, Lease, Share
+from commonage.gpus.environment import share_environment
+from commonage.gpus.isolation.claims import Claims
+from commonage.gpus.isolation.contexts import Contexts
+from commonage.gpus.isolation.cooperative import Cooperative
+from commonage.gpus.isolation.driver_limit import DriverLimit
+from commonage.gpus.isolation.holds import Holds
+from commonage.gpus.isolation.level import Level
+from commonage.gpus.isolation.mig import Mig
+from commonage.gpus.isolation.mps import Mps
+from commonage.gpus.slots import Slots
+from commonage.ports.devices import Devices, DeviceSample, Hold, NotConfined
+
+log = logging.getLogger(__name__)
+Wanted = Literal["auto", "driver-limit", "mig", "mps", "cooperative"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How this machine's cards are shared: files in `folder`, the level that is wanted, the slots."""
+
+    folder: Path
+    wanted: Wanted = "auto"
+    slots: Slots = field(default_factory=Slots)
+
+
+def holds_in(folder: Path) -> Holds:
+    """What is applied by the server whose `Sharing` has this folder, for those who only look."""
+    return Holds(folder / "holds")
+
+
+class IsolatedDevices:
+    """The cards of `inner`, shared as `sharing` says. `levels` are best first; the last is always available."""
+
+    def __init__(
+        self,
+        inner: Devices,
+        sharing: Sharing,
+        *,
+        levels: Sequence[Level] | None = None,
+        claims: Claims | None = None,
+        contexts: Contexts | None = None,
+    ) -> None:
+        self._inner = inner
+        self._sharing = sharing
+        self._warnings: list[tuple[str, str]] = []
+        self._levels = tuple(levels or self._all_levels())
+        self._by = {level.isolation: level for level in self._levels}
+        self._holds = holds_in(sharing.folder)
+        self._claims = claims or Claims(f"data folder {sharing.folder.parent}")
+        self._contexts = contexts or Contexts(sharing.folder / "contexts.json")
+        self._lock = threading.RLock()
+
+    def _all_levels(self) -> tuple[Level, ...]:
+        return DriverLimit(), Mig(), Mps(self._sharing.folder / "mps", self._warn), Cooperative()
+
+    def _warn(self, attempt_id: str, words: str) -> None:
+        self._warnings.append((attempt_id, words))
+
+    # --- what there is ------------------------------------------------------------------------------------
+
+    def inventory(self) -> Sequence[Device]:
+        """The cards of `inner`, each with its level, its slots, and what is to be said about that."""
+        found = self._inner.inventory()
+        with self._lock:
+            notices: dict[str, tuple[str, ...]] = {}
+            for level in self._levels:
+                notices.update(level.watch())
+            return [self._judged(device, notices.get(device.uuid, ())) for device in found]
+
+    def _judged(self, device: Device, notices: tuple[str, ...]) -> Device:
+        slots = self._sharing.slots.of(device)
+        if device.simulated:
+            return replace(device, slots=slots, isolation=Isolation.COOPERATIVE)
+        taken = self._claims.claim(device.parent_uuid or device.uuid)
+        self._contexts.look_for(device)
+        why_not = {level.isolation: level.available(device) for level in self._levels}
+        level = self._choice(device, why_not)
+        faults = (*device.faults, taken) if taken else device.faults
+        if level is None:
+            level, wanted = Isolation.COOPERATIVE, Isolation(self._sharing.wanted)
+            faults += (f"is not shared: gpu_isolation is {wanted}, which does not hold here: {why_not[wanted]}",)
+        return replace(
+            device,
+            slots=slots,
+            isolation=level,
+            unavailable=tuple((one, why) for one, why in why_not.items() if why and one is not level),
+            faults=faults,
+            notices=(*device.notices, *notices),
+        )
+
+    def _choice(self, device: Device, why_not: Mapping[Isolation, str]) -> Isolation | None:
+        """The strongest that holds, or the one that is wanted; None if that does not hold."""
+        if device.parent_uuid is not None or self._sharing.wanted == "auto":
+            return next((level for level, why in why_not.items() if not why), None)
+        wanted = Isolation(self._sharing.wanted)
+        return None if why_not[wanted] else wanted
+
+    def measure(self) -> Sequence[DeviceSample]:
+        """As the cards measure."""
+        return self._inner.measure()
+
+    def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+        """The variables for these shares, with the contexts as they were measured."""
+        return share_environment(shares, self._contexts.known())
+
+    def note_held(self, leases: Sequence[Lease]) -> None:
+        """Passed on."""
+        self._inner.note_held(leases)
+
+    # --- holding shares -----------------------------------------------------------------------------------
+
+    def confine(self, hold: Hold) -> Mapping[str, str]:
+        """Hold each share that is a part of its card at the level that it was given with."""
+        parts = tuple(share for share in hold.shares if not share.whole)
+        if not parts:
+            return {}
+        with self._lock:
+            try:
+                self._holds.put(replace(hold, shares=parts))
+                # Frameworks are asked to keep to their part at every level: it spares them a failure.
+                variables = dict(self._by[Isolation.COOPERATIVE].apply(hold))
+                for isolation in dict.fromkeys(share.isolation for share in parts):
+                    mine = tuple(share for share in parts if share.isolation is isolation)
+                    variables |= self._by[isolation].apply(replace(hold, shares=mine))
+                return variables
+            except OSError as error:
+                self.release(hold.attempt_id)
+                raise NotConfined(f"its share of a GPU cannot be written down: {error}", retryable=True) from error
+            except BaseException:
+                self.release(hold.attempt_id)
+                raise
+
+    def release(self, attempt_id: str) -> None:
+        """Undo all of it; what a card does not let us undo is logged."""
+        with self._lock:
+            hold = self._holds.get(attempt_id)
+            if hold is None:
+                return
+            for isolation in dict.fromkeys(share.isolation for share in hold.shares):
+                mine = tuple(share for share in hold.shares if share.isolation is isolation)
+                self._by[isolation].release(replace(hold, shares=mine))
+            self._holds.drop(attempt_id)
+
+    def settle(self, live: Collection[str]) -> None:
+        """Take up the holds of those that live, release all others."""
+        with self._lock:
+            for attempt_id in set(self._holds.ids()) - set(live):
+                log.info("attempt %s does not live any more: its share is released", attempt_id)
+                self.release(attempt_id)
+            kept = list(self._holds)
+            for level in self._levels:
+                mine = (_only(hold, level.isolation) for hold in kept)
+                level.settle([hold for hold in mine if hold.shares])
+
+    def confined(self) -> Collection[str]:
+        """By the files."""
+        with self._lock:
+            return self._holds.ids()
+
+    def take_warnings(self) -> Sequence[tuple[str, str]]:
+        """What the levels told since."""
+        with self._lock:
+            taken, self._warnings = self._warnings, []
+            return [*self._inner.take_warnings(), *taken]
+
+    def close(self) -> None:
+        """Let go of the driver and of the claims. What attempts hold stays held."""
+        with self._lock:
+            for level in self._levels:
+                level.close()
+            self._claims.close()
+        self._inner.close()
+
+
+def _only(hold: Hold, isolation: Isolation) -> Hold:
+    return replace(hold, shares=tuple(share for share in hold.shares if share.isolation is isolation))

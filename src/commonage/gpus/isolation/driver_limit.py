@@ -1,0 +1,128 @@
+"""`driver-limit`: the driver itself refuses memory beyond the share, to everything in the attempt's control group.
+
+NVML's nvmlDeviceSetMemoryLimits_v1 takes the full path of a cgroup (version 2) folder, a soft and a hard limit in
+bytes. Allocations beyond the hard limit fail; above the soft limit MPS may take memory back, so both are the share. The
+soft limit is counted on the groups above, too, and comes off them only if it is set to nothing before the group is
+removed. Needs driver 615 (CUDA 13.4), Linux, root, and a card that is not in MIG mode. For a container the same is done
+by NVIDIA's container toolkit from the variables NVIDIA_GPU_MEMORY_REQUEST and _LIMIT (whole MiB).
+Source: NVIDIA, "MPS v3 Memory Partitioning" and the NVML reference, release 615.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pynvml
+
+from commonage.domain.fleet import Device, Isolation
+from commonage.gpus.environment import MIB
+from commonage.gpus.isolation.session import handle_of, nvml, words
+from commonage.ports.devices import Hold, NotConfined
+
+log = logging.getLogger(__name__)
+LEAST_DRIVER = 615
+
+
+class DriverLimit:
+    """Memory limits by the driver. `cgroup_root` is where cgroups version 2 are mounted."""
+
+    isolation = Isolation.DRIVER_LIMIT
+
+    def __init__(
+        self, cgroup_root: Path = Path("/sys/fs/cgroup"), is_root: Callable[[], bool] = lambda: os.geteuid() == 0
+    ) -> None:
+        self._root = cgroup_root
+        self._is_root = is_root
+        self._asked: dict[tuple[str, str], str] = {}
+
+    def available(self, device: Device) -> str:
+        """The driver is asked once for each card and driver."""
+        if device.simulated:
+            return "the card is simulated"
+        if sys.platform != "linux":
+            return "only Linux has it"
+        if device.parent_uuid is not None:
+            return "the driver has no such limits for MIG instances"
+        major = device.driver.partition(".")[0]
+        if not major.isdigit() or int(major) < LEAST_DRIVER:
+            return f"it needs driver {LEAST_DRIVER} or newer, here is {device.driver or 'one that does not say'}"
+        if not (self._root / "cgroup.controllers").exists():
+            return f"it needs cgroups version 2 at {self._root}; boot with systemd.unified_cgroup_hierarchy=1"
+        if not self._is_root():
+            return "only root may set it; start the server as root"
+        key = device.uuid, device.driver
+        if key not in self._asked:
+            self._asked[key] = self._ask(device.uuid)
+        return self._asked[key]
+
+    def _ask(self, uuid: str) -> str:
+        limits = pynvml.c_nvmlGetMemoryLimits_v1_t()
+        limits.nameSpace = os.fsencode(self._root)
+        try:
+            with nvml():
+                pynvml.nvmlDeviceGetMemoryLimits_v1(handle_of(uuid), limits)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # of the topmost group, which never has limits
+                return ""
+            return words(error)
+        return ""
+
+    def apply(self, hold: Hold) -> Mapping[str, str]:
+        """Set the limits; or, for a container, say them to its runtime."""
+        if hold.in_container:
+            limit = str(min(share.memory_mib for share in hold.shares))
+            return {"NVIDIA_GPU_MEMORY_REQUEST": limit, "NVIDIA_GPU_MEMORY_LIMIT": limit}
+        folder = _unified(hold)
+        if folder is None:
+            raise NotConfined(
+                "its share of a GPU cannot be held by the driver: it has no control group of version 2; "
+                "see `commonage doctor`, or set gpu_isolation to another level"
+            )
+        for share in hold.shares:
+            try:
+                _set(share.device_uuid, folder, share.memory_mib * MIB, share.memory_mib * MIB)
+            except pynvml.NVMLError as error:
+                raise NotConfined(
+                    f"the limit of {share.memory_mib} MiB on GPU {share.device_index} cannot be set: {words(error)}; "
+                    "see `commonage doctor gpu`",
+                    retryable=error.value in (pynvml.NVML_ERROR_TIMEOUT, pynvml.NVML_ERROR_IN_USE),
+                ) from error
+        return {}
+
+    def release(self, hold: Hold) -> None:
+        """Lift the limits, so that the groups above get back what was counted on them."""
+        folder = _unified(hold)
+        if folder is None or not folder.is_dir():  # its limits went with it
+            return
+        for share in hold.shares:
+            try:
+                _set(share.device_uuid, folder, 0, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
+            except pynvml.NVMLError as error:
+                log.warning("attempt %s: its limit on %s stays: %s", hold.attempt_id, share.device_uuid, words(error))
+
+    def settle(self, holds: Sequence[Hold]) -> None:
+        """Limits stay in the driver without us."""
+
+    def watch(self) -> Mapping[str, tuple[str, ...]]:
+        """Nothing of ours runs."""
+        return {}
+
+    def close(self) -> None:
+        """Limits stay."""
+
+
+def _unified(hold: Hold) -> Path | None:
+    """The attempt's folder in the version 2 hierarchy."""
+    return next((Path(one) for one in hold.cgroups if (Path(one).parent / "cgroup.controllers").exists()), None)
+
+
+def _set(uuid: str, folder: Path, soft: int, hard: int) -> None:
+    limits = pynvml.c_nvmlSetMemoryLimits_v1_t()
+    limits.nameSpace = os.fsencode(folder)
+    limits.softLimit, limits.hardLimit = soft, hard
+    with nvml():
+        pynvml.nvmlDeviceSetMemoryLimits_v1(handle_of(uuid), limits)

@@ -1,0 +1,74 @@
+"""The holds that are applied, one file each in a folder of the node, so that a later process can release them.
+
+A file is written before anything is applied and removed after all of it was released: what a crash leaves behind is
+too much, never too little. Used by `devices.IsolatedDevices`, under its lock; `commonage node mig` reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from commonage.ports.devices import Hold
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
+_HOLDS = TypeAdapter(Hold)
+_SUFFIX = ".json"
+
+
+class Holds:
+    """The files in `folder`, which is made with the first one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, hold: Hold) -> None:
+        """Remember it; over an earlier one of the same attempt. Raises OSError."""
+        path = self._path(hold.attempt_id)
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = path.with_suffix(".new")
+        new.write_bytes(_HOLDS.dump_json(hold))
+        os.replace(new, path)
+
+    def get(self, attempt_id: str) -> Hold | None:
+        """What is applied for this attempt; None for nothing. A file that cannot be read counts as one without shares:
+        it is removed like any other, and what it named ends with its control group or with the driver."""
+        if not _ID.fullmatch(attempt_id):
+            return None
+        try:
+            return _HOLDS.validate_json(self._path(attempt_id).read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError):
+            return Hold(attempt_id, ())
+
+    def drop(self, attempt_id: str) -> None:
+        """All of it was released. Idempotent."""
+        if _ID.fullmatch(attempt_id):
+            self._path(attempt_id).unlink(missing_ok=True)
+
+    def __iter__(self) -> Iterator[Hold]:
+        for attempt_id in self.ids():
+            hold = self.get(attempt_id)
+            if hold is not None:
+                yield hold
+
+    def ids(self) -> list[str]:
+        """The attempts, in order."""
+        try:
+            return sorted(entry.name[: -len(_SUFFIX)] for entry in os.scandir(self._folder) if _is_ours(entry.name))
+        except FileNotFoundError:
+            return []
+
+    def _path(self, attempt_id: str) -> Path:
+        if not _ID.fullmatch(attempt_id):
+            raise ValueError(f"{attempt_id[:100]!r} cannot be the id of an attempt")
+        return self._folder / f"{attempt_id}{_SUFFIX}"
+
+
+def _is_ours(name: str) -> bool:
+    return name.endswith(_SUFFIX) and _ID.fullmatch(name[: -len(_SUFFIX)]) is not None

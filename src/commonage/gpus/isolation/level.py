@@ -1,0 +1,45 @@
+"""The protocol that each level of isolation implements. Called by `devices.IsolatedDevices` only, under its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from commonage.domain.fleet import Device, Isolation
+from commonage.ports.devices import Hold
+
+
+class Level(Protocol):
+    """One way of holding shares. `apply` and `release` are idempotent, and may be called by a later process."""
+
+    @property
+    def isolation(self) -> Isolation:
+        """Which level it is."""
+        ...
+
+    def available(self, device: Device) -> str:
+        """Empty if it holds on this device, else why it does not and what would change that, in half a sentence."""
+        ...
+
+    def apply(self, hold: Hold) -> Mapping[str, str]:
+        """Hold these shares, all of this level and each a part of its card; gives the variables to add.
+
+        Raises NotConfined.
+        """
+        ...
+
+    def release(self, hold: Hold) -> None:
+        """The attempt has no process any more. What cannot be undone (a card that fell off) is logged, not raised."""
+        ...
+
+    def settle(self, holds: Sequence[Hold]) -> None:
+        """After a start: these are all that is applied. Take up again what serves them, end what serves nobody."""
+        ...
+
+    def watch(self) -> Mapping[str, tuple[str, ...]]:
+        """Look after what serves the shares; gives notices by device uuid. Called every few seconds."""
+        ...
+
+    def close(self) -> None:
+        """The server ends. What attempts still need stays."""
+        ...

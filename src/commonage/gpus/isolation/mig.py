@@ -1,0 +1,44 @@
+"""`mig`: a share is a MIG instance, all of it; the hardware keeps it apart, its memory and its compute.
+
+The inventory lists instances as devices of their own, and a request takes a whole one (`domain/parts.py`), so there is
+nothing to apply: that only this instance is visible says its uuid in CUDA_VISIBLE_DEVICES. How a card is split is the
+admin's business: `mig_split`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from commonage.domain.fleet import Device, Isolation
+from commonage.ports.devices import Hold
+
+
+class Mig:
+    """Shares that are MIG instances."""
+
+    isolation = Isolation.MIG
+
+    def available(self, device: Device) -> str:
+        """On instances only: a card in MIG mode is not listed itself."""
+        if device.parent_uuid is not None:
+            return ""
+        if device.simulated:
+            return "the card is simulated"
+        return "the card is not split into MIG instances; cards that can be are split with `commonage node mig`"
+
+    def apply(self, hold: Hold) -> Mapping[str, str]:
+        """Nothing to add."""
+        return {}
+
+    def release(self, hold: Hold) -> None:
+        """Nothing was applied."""
+
+    def settle(self, holds: Sequence[Hold]) -> None:
+        """Nothing of ours runs."""
+
+    def watch(self) -> Mapping[str, tuple[str, ...]]:
+        """Nothing of ours runs."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing of ours runs."""

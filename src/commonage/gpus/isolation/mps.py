@@ -1,0 +1,180 @@
+"""`mps`: the card's workloads are clients of one MPS server, which refuses each of them memory beyond its share.
+
+A client is told by variables: where the daemon is, the most memory (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, `0=NNNM` for its
+first visible card; one entry for a card that it does not see would undo all limits), and the part of the card's
+multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). While the daemon runs the card is in exclusive-process mode where
+we may set that, so that a program which clears its variables gets nothing instead of everything.
+
+A fatal fault of one client ends the work of all clients of its card; the notice on the device says so. The daemon is
+started with a card's first limited share and ended with its last, so that a whole card never has one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from commonage.domain.fleet import Device, Isolation
+from commonage.gpus.isolation.mps_daemon import MOST_PATH, PROGRAM, MpsDaemon
+from commonage.ports.devices import Hold, NotConfined
+
+log = logging.getLogger(__name__)
+_LEAST_CAPABILITY = 7.0  # Volta: before it clients share one address space, and nothing is limited
+_TRY_AGAIN_S = 60.0
+_TELL_FOR_S = 3600.0
+_FAULTS = "shared by MPS: a fatal fault of one workload's program ends the programs of all that share the card"
+_LOST = (
+    "the MPS daemon of its GPU ended, so its programs can no longer use the GPU: start them again "
+    "(in a notebook, restart the kernel)"
+)
+_ESCAPE = "a program that clears its variables leaves MPS and its limits, for the card is not in exclusive-process mode"
+
+
+@dataclass(slots=True)
+class _Served:
+    """A card's daemon and the attempts that are its clients."""
+
+    daemon: MpsDaemon
+    attempts: set[str] = field(default_factory=set)
+    escape: str = ""
+    ended: str = ""
+    is_down: bool = False
+    tell_until: float = 0.0
+
+
+class Mps:
+    """MPS on the cards of this machine, files in `folder`. `lost` is told who lost a daemon: attempt id and why."""
+
+    isolation = Isolation.MPS
+
+    def __init__(
+        self,
+        folder: Path,
+        lost: Callable[[str, str], None] = lambda _attempt, _why: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = folder
+        self._lost = lost
+        self._now = now
+        self._served: dict[str, _Served] = {}
+        self._broken: dict[str, tuple[str, float]] = {}  # why no daemon could be started, and until when that counts
+
+    def available(self, device: Device) -> str:
+        """By the card's generation, and whether the program is there."""
+        if device.simulated:
+            return "the card is simulated"
+        if device.parent_uuid is not None:
+            return "a MIG instance is held by the hardware already"
+        if shutil.which(PROGRAM) is None:
+            return f"{PROGRAM} is not on PATH; it comes with the driver (Debian and Ubuntu: nvidia-compute-utils)"
+        if _capability(device) < _LEAST_CAPABILITY:
+            has = device.compute_capability or "one that does not say"
+            return f"it needs compute capability {_LEAST_CAPABILITY} or newer, here is {has}"
+        pipe = self._daemon(device.uuid).pipe
+        if len(str(pipe)) > MOST_PATH:
+            return f"the path {pipe} is too long for its sockets; use a data folder with a shorter path"
+        why, until = self._broken.get(device.uuid, ("", 0.0))
+        return why if self._now() < until else ""
+
+    def apply(self, hold: Hold) -> Mapping[str, str]:
+        """Have the daemon run, and tell the client its limits."""
+        if len(hold.shares) > 1:
+            raise NotConfined("parts of several GPUs cannot be held by MPS: each card has a daemon of its own")
+        (share,) = hold.shares
+        served = self._served.get(share.device_uuid) or _Served(self._daemon(share.device_uuid))
+        self._start(served)
+        served.attempts.add(hold.attempt_id)
+        self._served[share.device_uuid] = served
+        return {
+            **served.daemon.variables,
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={share.memory_mib}M",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(1, min(100, share.compute_milli // 10))),
+        }
+
+    def _start(self, served: _Served) -> None:
+        uuid = served.daemon.uuid
+        try:
+            served.daemon.start()
+        except NotConfined as error:
+            self._broken[uuid] = error.message, self._now() + _TRY_AGAIN_S
+            raise
+        self._broken.pop(uuid, None)
+        served.escape = served.daemon.exclusive_mode()
+
+    def release(self, hold: Hold) -> None:
+        """With the last client the daemon ends."""
+        for share in hold.shares:
+            served = self._served.get(share.device_uuid)
+            if served is None:
+                continue
+            served.attempts.discard(hold.attempt_id)
+            if not served.attempts:
+                served.daemon.stop()
+                del self._served[share.device_uuid]
+
+    def settle(self, holds: Sequence[Hold]) -> None:
+        """Know the daemons of a former life by who needs them; end those that nobody does."""
+        for hold in holds:
+            for share in hold.shares:
+                served = self._served.setdefault(share.device_uuid, _Served(self._daemon(share.device_uuid)))
+                served.attempts.add(hold.attempt_id)
+        for served in self._served.values():
+            if served.daemon.pid() is not None:
+                served.escape = served.daemon.exclusive_mode()
+        needed = {served.daemon.folder for served in self._served.values()}
+        for folder in self._folder.glob("*/pipe"):
+            if folder.parent not in needed:
+                MpsDaemon(_uuid_of(folder.parent), folder.parent).stop()
+
+    def watch(self) -> Mapping[str, tuple[str, ...]]:
+        """Start again what died, and say what an admin should know of each card that is shared so."""
+        return {uuid: self._look_after(served) for uuid, served in self._served.items()}
+
+    def _look_after(self, served: _Served) -> tuple[str, ...]:
+        if served.daemon.pid() is None:
+            self._revive(served)
+        notices = [_FAULTS]
+        if served.escape:
+            notices.append(f"{_ESCAPE}: {served.escape}")
+        if served.is_down or self._now() < served.tell_until:
+            notices.append(served.ended)
+        return tuple(notices)
+
+    def _revive(self, served: _Served) -> None:
+        uuid = served.daemon.uuid
+        if not served.is_down:
+            at = time.strftime("%H:%M", time.localtime(self._now()))
+            served.ended = f"its MPS daemon ended at {at}; the programs that were its clients must be started again"
+            served.is_down, served.tell_until = True, self._now() + _TELL_FOR_S
+            log.error("the MPS daemon of %s ended, it had %d workloads; starting it again", uuid, len(served.attempts))
+            for attempt in sorted(served.attempts):
+                self._lost(attempt, _LOST)
+        if self._now() < self._broken.get(uuid, ("", 0.0))[1]:
+            return
+        try:
+            self._start(served)
+            served.is_down = False
+        except NotConfined as error:
+            log.error("the MPS daemon of %s cannot be started again: %s", uuid, error.message)
+
+    def close(self) -> None:
+        """The daemons stay for their clients, and are found again."""
+
+    def _daemon(self, uuid: str) -> MpsDaemon:
+        return MpsDaemon(uuid, self._folder / re.sub(r"[^A-Za-z0-9-]", "_", uuid))
+
+
+def _uuid_of(folder: Path) -> str:
+    return folder.name  # uuids have no other characters than those that a folder's name keeps
+
+
+def _capability(device: Device) -> float:
+    try:
+        return float(device.compute_capability)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,163 @@
+"""One MPS control daemon for one card: started, recognised by a later process, and ended. Used by `mps` only.
+
+The daemon (`nvidia-cuda-mps-control -d`, part of the driver) detaches itself and outlives us, as the workloads do that
+are its clients. It sees its card alone, and has pipe and log folders of its own, 0700: workloads run as we do. In the
+pipe folder it writes its process id. Source: NVIDIA, "Multi-Process Service", legacy interface (version 2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pynvml
+
+from commonage.gpus.isolation.session import handle_of, nvml, words
+from commonage.ports.devices import NotConfined
+
+log = logging.getLogger(__name__)
+PROGRAM = "nvidia-cuda-mps-control"
+PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+MOST_PATH = 80
+"""Characters of the pipe folder's path: with the names of its sockets it must stay below the system's 108."""
+_STARTS_WITHIN_S, _ENDS_WITHIN_S, _LOOK_S = 20.0, 10.0, 0.05
+
+
+class MpsDaemon:
+    """The daemon of the card `uuid`, with its files in `folder`."""
+
+    def __init__(self, uuid: str, folder: Path) -> None:
+        self.uuid = uuid
+        self.folder = folder
+        self.pipe, self.log = folder / "pipe", folder / "log"
+        self._notes = folder / "daemon.json"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Where its clients find it. A container has both folders mounted at the same place."""
+        return {PIPE: str(self.pipe), LOG: str(self.log)}
+
+    def pid(self) -> int | None:
+        """Its process, if that lives."""
+        try:
+            pid = int((self.pipe / f"{PROGRAM}.pid").read_text(encoding="ascii").strip())
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (OSError, ValueError):
+            return None
+        return pid if PROGRAM.encode() in command else None
+
+    def start(self) -> None:
+        """Have it run; nothing to do if it does. Raises NotConfined."""
+        if self.pid() is not None:
+            return
+        program = shutil.which(PROGRAM)
+        if program is None:
+            raise NotConfined(f"MPS cannot be started: {PROGRAM} is not there any more", retryable=True)
+        try:
+            for place in (self.folder, self.pipe, self.log):
+                place.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for left in self.pipe.iterdir():  # sockets of one that was killed; a new one would refuse to start
+                if not left.is_dir() or left.is_symlink():
+                    left.unlink()
+                else:
+                    shutil.rmtree(left, ignore_errors=True)
+            ended = subprocess.run(
+                [program, "-d"],
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_STARTS_WITHIN_S,
+                start_new_session=True,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NotConfined(f"MPS does not start for {self.uuid}: {error}", retryable=True) from error
+        if not self._comes():
+            said = ended.stdout.decode("utf-8", "replace").strip()[-300:] or f"see {self.log}"
+            raise NotConfined(f"MPS does not start for {self.uuid}: {said}", retryable=True)
+
+    def _comes(self) -> bool:
+        deadline = time.monotonic() + _STARTS_WITHIN_S / 4
+        while self.pid() is None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_S)
+        return True
+
+    def stop(self) -> None:
+        """End it, by force if it does not by itself; the card's compute mode is what it was before. Idempotent."""
+        pid = self.pid()
+        if pid is not None:
+            program = shutil.which(PROGRAM)
+            if program is not None:
+                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                    subprocess.run(
+                        [program], env=self._environment(), input=b"quit\n", timeout=_ENDS_WITHIN_S,
+                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+                    )  # fmt: skip
+            self._end(pid)
+        self.share_mode()
+        self._notes.unlink(missing_ok=True)
+
+    def _end(self, pid: int) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self._goes():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+        if not self._goes():
+            log.warning("the MPS daemon of %s (process %d) cannot be ended", self.uuid, pid)
+
+    def _goes(self) -> bool:
+        deadline = time.monotonic() + 1.0
+        while self.pid() is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_S)
+        return True
+
+    def _environment(self) -> Mapping[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+        return {**kept, **self.variables, "CUDA_VISIBLE_DEVICES": self.uuid}
+
+    # --- the card's compute mode --------------------------------------------------------------------------
+
+    def exclusive_mode(self) -> str:
+        """Let nothing but the daemon's clients use the card: else who clears its variables has all of it.
+
+        Empty if that holds now, else why not. The mode from before is remembered on disk first.
+        """
+        wanted = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+        try:
+            with nvml():
+                handle = handle_of(self.uuid)
+                before = pynvml.nvmlDeviceGetComputeMode(handle)
+                if before == wanted:
+                    return ""
+                self._notes.write_text(json.dumps({"compute_mode_before": before}), encoding="ascii")
+                pynvml.nvmlDeviceSetComputeMode(handle, wanted)
+        except pynvml.NVMLError as error:
+            return words(error)
+        except OSError as error:
+            return f"it cannot be written down: {error.strerror}"
+        return ""
+
+    def share_mode(self) -> None:
+        """The card is for everybody again, if it was before."""
+        try:
+            before = int(json.loads(self._notes.read_text(encoding="ascii"))["compute_mode_before"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        try:
+            with nvml():
+                pynvml.nvmlDeviceSetComputeMode(handle_of(self.uuid), before)
+        except pynvml.NVMLError as error:
+            log.warning("%s stays in exclusive-process mode, `nvidia-smi -c 0` ends that: %s", self.uuid, words(error))

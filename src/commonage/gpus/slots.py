@@ -1,0 +1,56 @@
+"""The setting `gpu_slots`: into how many equal slots each card is shared, for all cards or by model.
+
+`3` shares every card in three; `A100=4,T4=2` those of which the model's name contains that word. A MIG instance has no
+slots: it is one already. Used by `isolation.devices`; what a request takes of a card with slots stands in
+`domain/parts.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.fleet import Device
+
+MOST_SLOTS = 64
+_PART = re.compile(r"(?:(?P<model>[A-Za-z0-9][\w ./+-]{0,62}?)\s*=\s*)?(?P<count>\d{1,3})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """`by_model`: words of a model's name in lower case, with a count each; `otherwise` for all others (0: none)."""
+
+    by_model: tuple[tuple[str, int], ...] = ()
+    otherwise: int = 0
+
+    def of(self, device: Device) -> int:
+        """How many slots this card has; 0 if it is shared in any parts. The longest word that fits counts."""
+        if device.parent_uuid is not None:
+            return 0
+        model = device.model.lower()
+        fitting = [(len(word), count) for word, count in self.by_model if word in model]
+        return max(fitting)[1] if fitting else self.otherwise
+
+
+def parse_slots(text: str) -> Slots:
+    """The slots of `3`, `A100=4,T4=2`, `A100=4,2`; empty or 0: none. Raises InvalidInput that names the part."""
+    by_model: dict[str, int] = {}
+    otherwise: int | None = None
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        match = _PART.fullmatch(part)
+        if match is None or int(match["count"]) > MOST_SLOTS:
+            raise _invalid(part, f"write a number of slots up to {MOST_SLOTS}, like 3, or A100=4,T4=2")
+        if match["model"] is not None:
+            if by_model.setdefault(match["model"].lower(), int(match["count"])) != int(match["count"]):
+                raise _invalid(part, "this model is named twice")
+        elif otherwise is not None:
+            raise _invalid(part, "there is more than one number without a model")
+        else:
+            otherwise = int(match["count"])
+    return Slots(tuple(by_model.items()), otherwise or 0)
+
+
+def _invalid(part: str, why: str) -> InvalidInput:
+    shown = repr(part if len(part) <= 60 else part[:57] + "...")
+    return InvalidInput(f"gpu_slots has {shown}: {why}", field="gpu_slots", code="invalid-gpu-slots")
