@@ -1,52 +1,17 @@
-"""Each policy on machines where one can see what it should do, and what every policy must keep to."""
+"""Each policy on machines where one can see what it should do."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.placement.fleets import GIB, REQUESTS, fleets
+from tests.unit.placement.policies.machines import choose, make, node, put, wish
 
 from commonage.domain.fleet import Node
 from commonage.domain.requests import Request, parse_gpus
 from commonage.placement.fragmentation import Fragmentation, Mix
-from commonage.placement.grid import Grid
-from commonage.placement.policies import Policy
-from commonage.placement.policies.registry import DEFAULT, POLICIES
-from commonage.placement.shapes import Shape
 from commonage.testing import factories
-
-TYPICAL = Mix.of([Request(1000, 0, parse_gpus(gpus)) for gpus in ("0.5", "0.5", "1", "2", "0.25")])
-
-
-def wish(gpus: str | None = None, cpus: int = 1000) -> Request:
-    return Request(cpus, GIB, parse_gpus(gpus))
-
-
-def make(name: str, *nodes: Node, mix: Mix = TYPICAL) -> tuple[Grid, Policy]:
-    grid = Grid(nodes)
-    return grid, POLICIES[name](grid, mix, 7)
-
-
-def choose(grid: Grid, policy: Policy, shape: Shape) -> tuple[int, list[int]] | None:
-    """The node and cards, None where there is no place."""
-    policy.arrived(shape)
-    costs = policy.costs(shape)
-    node = int(np.argmin(costs))
-    return None if np.isinf(costs[node]) else (node, list(policy.cards(shape, node)))
-
-
-def put(grid: Grid, policy: Policy, request: Request, *, at: tuple[int, list[int]] | None = None) -> tuple:
-    """Place it where the policy wants it, or there; (node, cards)."""
-    shape = grid.shape(request)
-    node, cards = at or choose(grid, policy, shape) or pytest.fail(f"no place for {request}")
-    grid.take(grid.lease(shape, node, cards, f"held-{len(grid.changed)}", 0.0))
-    return node, cards
-
-
-def node(name: str, cards: int, cpus: int = 32_000) -> Node:
-    return factories.node(name, cards, cpus_milli=cpus, memory_mib=256 * GIB)
 
 
 def test_best_fit_leaves_least_over() -> None:
@@ -122,40 +87,6 @@ def test_random_tries_all_and_says_the_same_twice() -> None:
         assert found == choose(grid, policy, shape)
         places.add(str(put(grid, policy, wish("0.1"))))
     assert len(places) == 8
-
-
-@pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=25, deadline=None)
-@given(fleets(), st.lists(REQUESTS, min_size=1, max_size=12))
-def test_every_policy_places_what_fits_where_it_fits(name: str, fleet: list[Node], asked: list[Request]) -> None:
-    grid = Grid(fleet)
-    policy = POLICIES[name](grid, Mix.of(asked), 1)
-    for number, request in enumerate(asked):
-        shape = grid.shape(request)
-        policy.arrived(shape)
-        costs = policy.costs(shape)
-        assert (np.isfinite(costs) == grid.fits(shape, np.arange(len(fleet)))).all()
-        if np.isfinite(costs).any():
-            best = int(np.argmin(costs))
-            cards = list(policy.cards(shape, best))
-            assert len(set(cards)) == shape.cards
-            assert all(grid.cards_fit(shape, np.array([best]))[0, cards])
-            grid.take(grid.lease(shape, best, cards, str(number), 0.0))
-    assert (grid.free_milli >= 0).all() and (grid.free_mib >= 0).all() and (grid.cpus >= 0).all()
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_a_policy_sees_nodes_that_come_and_cards_that_are_new_to_it(name: str) -> None:
-    grid, policy = make(name, factories.node("a", 1, cpus_milli=1000))
-    assert put(grid, policy, wish("1")) == (0, [0])
-    assert choose(grid, policy, grid.shape(wish("1"))) is None
-    card = factories.device(0, uuid="H100-0", model="H100", memory_mib=80 * GIB)
-    grid.put([factories.node("b", [card], cpus_milli=2000)])
-    assert put(grid, policy, wish("1")) == (1, [0])
-
-
-def test_the_default_is_one_of_them() -> None:
-    assert DEFAULT in POLICIES
 
 
 def test_cards_of_one_numa_node_where_that_is_wanted() -> None:

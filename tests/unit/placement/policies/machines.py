@@ -1,0 +1,47 @@
+"""Small fleets, and how a policy is asked about them, for the tests of the policies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.unit.placement.fleets import GIB
+
+from commonage.domain.fleet import Node
+from commonage.domain.requests import Request, parse_gpus
+from commonage.placement.fragmentation import Mix
+from commonage.placement.grid import Grid
+from commonage.placement.policies import Policy
+from commonage.placement.policies.registry import POLICIES
+from commonage.placement.shapes import Shape
+from commonage.testing import factories
+
+TYPICAL = Mix.of([Request(1000, 0, parse_gpus(gpus)) for gpus in ("0.5", "0.5", "1", "2", "0.25")])
+
+
+def wish(gpus: str | None = None, cpus: int = 1000) -> Request:
+    return Request(cpus, GIB, parse_gpus(gpus))
+
+
+def make(name: str, *nodes: Node, mix: Mix = TYPICAL) -> tuple[Grid, Policy]:
+    grid = Grid(nodes)
+    return grid, POLICIES[name](grid, mix, 7)
+
+
+def choose(grid: Grid, policy: Policy, shape: Shape) -> tuple[int, list[int]] | None:
+    """The node and cards, None where there is no place."""
+    policy.arrived(shape)
+    costs = policy.costs(shape)
+    node = int(np.argmin(costs))
+    return None if np.isinf(costs[node]) else (node, list(policy.cards(shape, node)))
+
+
+def put(grid: Grid, policy: Policy, request: Request, *, at: tuple[int, list[int]] | None = None) -> tuple:
+    """Place it where the policy wants it, or there; (node, cards)."""
+    shape = grid.shape(request)
+    node, cards = at or choose(grid, policy, shape) or pytest.fail(f"no place for {request}")
+    grid.take(grid.lease(shape, node, cards, f"held-{len(grid.changed)}", 0.0))
+    return node, cards
+
+
+def node(name: str, cards: int, cpus: int = 32_000) -> Node:
+    return factories.node(name, cards, cpus_milli=cpus, memory_mib=256 * GIB)
