@@ -27,7 +27,7 @@ class Grid:
     `cpus`, `memory` [N] are free, `cpus_total`, `memory_total` [N] what there is; `ready` [N] tells who takes work;
     `free_mib`, `free_milli`, `total_mib`, `numa` [N, C]; `kind` [N, C] is the number of the card's kind, -1 where there
     is no card or it takes no work. `changed` lists the nodes that were touched, in order, for those who remember rows;
-    `epoch` counts what makes all such memories void.
+    `epoch` counts what makes all such memories void, `puts` the reports of nodes.
     """
 
     def __init__(self, nodes: Sequence[Node] = ()) -> None:
@@ -36,6 +36,7 @@ class Grid:
         self.kinds: list[tuple[CardKind, Device]] = []
         self.changed: list[int] = []
         self.epoch = 0
+        self.puts = 0
         self._kind_number: dict[CardKind, int] = {}
         self._card: dict[str, tuple[int, int]] = {}
         self._held: list[dict[str, Lease]] = []
@@ -105,9 +106,12 @@ class Grid:
 
     def _write(self, number: int, node: Node) -> None:
         report = node.report
+        if [device.uuid for device in self.nodes[number].report.devices] != [device.uuid for device in report.devices]:
+            self._forget()
+        for device in self.nodes[number].report.devices:
+            if self._card.get(device.uuid, (-1, 0))[0] == number:
+                del self._card[device.uuid]
         self.nodes[number] = node
-        for uuid in [uuid for uuid, (at, _) in self._card.items() if at == number] if self._card else []:
-            del self._card[uuid]
         self.ready[number] = node.state is NodeState.READY
         self.cpus[number] = self.cpus_total[number] = report.cpus_milli
         self.memory[number] = self.memory_total[number] = report.memory_mib
@@ -123,6 +127,7 @@ class Grid:
         for lease in self._held[number].values():
             self._apply(lease, 1)
         self.changed.append(number)
+        self.puts += 1
 
     def _number_of_kind(self, device: Device) -> int:
         kind = CardKind.of(device)
@@ -184,6 +189,14 @@ class Grid:
         """The leases on a node."""
         return list(self._held[number].values())
 
+    def card(self, uuid: str) -> tuple[int, int] | None:
+        """The numbers of a card's node and of the card on it; None for a card that nobody knows."""
+        return self._card.get(uuid)
+
+    def touch(self, number: int) -> None:
+        """What somebody reckons about a node has changed, though nothing was taken or given."""
+        self.changed.append(number)
+
     # --- requests -------------------------------------------------------------------------------------------------
 
     def shape(self, request: Request) -> Shape:
@@ -216,6 +229,18 @@ class Grid:
             fit &= self.labelled(shape, nodes)
         if shape.cards:
             fit &= most_together(self.cards_fit(shape, nodes), self.numa[nodes], shape) >= shape.cards
+        return fit
+
+    def fits_empty(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: where the shape would fit if nothing were held there."""
+        fit: Bools = self.ready[nodes] & (self.cpus_total[nodes] >= shape.cpus_milli)
+        fit &= self.memory_total[nodes] >= shape.memory_mib
+        if shape.request.labels:
+            fit &= self.labelled(shape, nodes)
+        if shape.cards:
+            kind = self.kind[nodes]
+            enough = (self.total_mib[nodes] >= shape.need_mib[kind]) & (shape.need_milli[kind] <= 1000)
+            fit &= most_together(enough, self.numa[nodes], shape) >= shape.cards
         return fit
 
     def lease(self, shape: Shape, number: int, cards: Sequence[int], attempt_id: str, now: float) -> Lease:
@@ -271,7 +296,7 @@ class Row:
         if self._epoch != grid.epoch:
             self._row = compute(np.arange(len(grid.nodes)))
         elif self._at != at:
-            stale = np.unique(grid.changed[self._at :])
+            stale = np.fromiter(set(grid.changed[self._at :]), np.int64)
             self._row[stale] = compute(stale)
         self._epoch, self._at = grid.epoch, at
         return self._row
