@@ -23,7 +23,8 @@ from commonage.engines.process.groups import Use
 from commonage.engines.process.processes import send
 
 _PERIOD_US = 100_000
-_WANTED = ("memory", "cpu", "cpuacct", "pids")
+# dmem (kernel 6.14) is where the GPU driver counts and limits a card's memory; we set nothing there ourselves.
+_WANTED = ("memory", "cpu", "cpuacct", "pids", "dmem")
 _MIB = 1024 * 1024
 _KILL_ROUNDS = 40
 _KILL_PAUSE_S = 0.005

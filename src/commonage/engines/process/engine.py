@@ -78,7 +78,7 @@ class ProcessEngine:
         self._environments = Environments(self._data / "environments", site, told)
         self._groups: Groups = self._find_groups()
         shared = {"SHELL": shutil.which("bash") or "/bin/sh", **shared_variables(os.environ)}
-        self._launcher = Launcher(self._data / "workspaces", self._groups, shared, self._settings)
+        self._launcher = Launcher(self._data / "workspaces", self._groups, shared, self._settings, devices)
         self._tasks = Tasks()
         self._in_thread, self._spawn = self._tasks.in_thread, self._tasks.spawn
 
@@ -130,6 +130,8 @@ class ProcessEngine:
             if port is not None:
                 self._ports.hold(port)
         await asyncio.gather(*(self._settle(run) for run in self._board))
+        live = [run.id for run in self._board if run.sighting.seen is not Seen.ENDED]
+        await self._in_thread(lambda: self._launcher.settle(live))
         await self._in_thread(self._warm_up_all)
         self._spawn(keep_house(self._board, self._groups, self._settings.log_keep_mib, self._in_thread))
         self._spawn(keep_old_logs(self._files, self._settings, self._in_thread))

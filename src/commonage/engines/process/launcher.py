@@ -6,7 +6,7 @@ The parts that touch disk and kernel. Called in threads.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +19,10 @@ from commonage.engines.process.machine import node_name
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
 from commonage.engines.process.runs import Claim, Exit, RunFolder
 from commonage.engines.process.settings import ProcessSettings
-from commonage.engines.process.translate import Place, program_of, url_of
+from commonage.engines.process.translate import Place, Program, confined, program_of, url_of
 from commonage.engines.process.warm import WarmSessions
 from commonage.engines.process.workspaces import make_workspace, unpack_bundle
+from commonage.ports.devices import Devices, Hold
 
 STOPPED_EARLY = "stopped before it started"
 _TERMINATED, _KILLED = 143, 137
@@ -45,7 +46,15 @@ class Unclaimed:
 class Launcher:
     """Starts shims and reads their traces. `shared` are the variables that every workload gets."""
 
-    def __init__(self, workspaces: Path, groups: Groups, shared: Mapping[str, str], settings: ProcessSettings) -> None:
+    def __init__(
+        self,
+        workspaces: Path,
+        groups: Groups,
+        shared: Mapping[str, str],
+        settings: ProcessSettings,
+        devices: Devices | None = None,
+    ) -> None:
+        self._devices = devices
         self._workspaces = workspaces
         self._groups = groups
         self._shared = shared
@@ -81,11 +90,34 @@ class Launcher:
         program = program_of(order, place, self._shared)
         groups = self._groups.make(order.attempt_id, order.lease.cpus_milli, order.lease.memory_mib)
         try:
+            program = self._confine(order, program, groups)
             pid = self._warm and self._warm.spawn(python.programs, folder.path, groups, program, cwd)
             return pid or spawn_shim(folder.path, groups, program.command, program.variables, cwd)
         except BaseException:
+            self._release(order)
             self._groups.remove(order.attempt_id)
             raise
+
+    def settle(self, live: Collection[str]) -> None:
+        """After a start: whatever is held of the cards for others than these is released. Raises EngineFailure."""
+        if self._devices is None:
+            return
+        try:
+            self._devices.settle(live)
+        except OSError as error:
+            raise EngineFailure(f"what is held of the GPUs cannot be read: {error}") from error
+
+    def _confine(self, order: Order, program: Program, groups: Collection[str]) -> Program:
+        """Its shares are held from before its command runs: its groups are there, and nothing is in them yet."""
+        if self._devices is None or not order.lease.shares:
+            return program
+        folders = tuple(str(Path(path).parent) for path in groups)
+        return confined(program, self._devices.confine(Hold(order.attempt_id, order.lease.shares, folders)))
+
+    def _release(self, order: Order) -> None:
+        """To be called when it has no process any more, and before its groups go: the driver counts by them."""
+        if self._devices is not None and order.lease.shares:
+            self._devices.release(order.attempt_id)
 
     def find(self, order: Order, folder: RunFolder, over_memory: bool) -> Alive | Unclaimed | Sighting:
         """What became of an attempt: its living shim, or its end, tidied up; or nobody ran it yet.
@@ -120,6 +152,7 @@ class Launcher:
     def _never_ran(self, order: Order, folder: RunFolder, claim: Claim) -> Sighting:
         folder.tidy()
         # A shim that came too late may have been given groups.
+        self._release(order)
         self._groups.remove(order.attempt_id)
         end = folder.exit() or Exit(_TERMINATED, STOPPED_EARLY, claim.at)
         return Sighting(order.attempt_id, Seen.ENDED, claim.at, self._node, end.detail, exit_code=end.code)
@@ -131,6 +164,10 @@ class Launcher:
         end = written or self._guess(folder, claim, was_oom)
         if was_oom and end.code != 0:
             end = replace(end, oom=True)
+        if order.lease.shares and self._devices is not None:
+            if self._groups.pids(order.attempt_id):
+                self._groups.kill(order.attempt_id)
+            self._release(order)
         if not self._groups.remove(order.attempt_id):
             if not self._groups.kill(order.attempt_id):
                 words = f"{end.detail or f'exit code {end.code}'}; some of its processes cannot be ended"

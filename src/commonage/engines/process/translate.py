@@ -85,6 +85,15 @@ def program_of(order: Order, place: Place, shared: Mapping[str, str]) -> Program
     )
 
 
+def confined(program: Program, variables: Mapping[str, str]) -> Program:
+    """The program with the variables that hold its shares: they win, but a PYTHONPATH of its own goes after theirs."""
+    merged = {**program.variables, **variables}
+    own = program.variables.get("PYTHONPATH")
+    if own and "PYTHONPATH" in variables:
+        merged["PYTHONPATH"] = f"{variables['PYTHONPATH']}:{own}"
+    return Program(program.command, merged)
+
+
 def _ours(order: Order, place: Place) -> dict[str, str]:
     cores = str(max(1, -(-order.lease.cpus_milli // 1000)))
     variables = {

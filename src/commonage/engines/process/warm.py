@@ -33,6 +33,9 @@ _ROOM_FOR_A_NAME = 1000
 # Read where we cannot see it: by the interpreter, the linker and libraries, mostly before any program begins.
 _UNSEEN = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OPENSSL_", "LANG", "LC_")
 _WITHOUT_EFFECT = {"PYTHON_CPU_COUNT"}  # on the server itself; kernels and terminals are started afresh
+_GPU_SITE = (
+    "COMMONAGE_GPU_SITE"  # the folder whose sitecustomize limits frameworks: nothing to a server, which has none
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -178,6 +181,8 @@ def may_fork(program: Program, programs: Path, started_with: Mapping[str, str], 
     ):
         return False  # the cold start says what is wrong with it
     unseen = {name for name in (*theirs, *started_with) if name.startswith(_UNSEEN) and name not in _WITHOUT_EFFECT}
+    if theirs.get("PYTHONPATH", "") == theirs.get(_GPU_SITE):
+        unseen.discard("PYTHONPATH")
     return all(theirs.get(name) == started_with.get(name) for name in unseen | read)
 
 
