@@ -40,7 +40,7 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One look at everything. `at`: just before the cards were asked.
+    """One look at everything. `at`: just before engines and cards were asked.
 
     `samples` by device uuid; `uses` by attempt and device uuid: without an entry the driver lists no process of that
     attempt there. `strays` by device uuid.

@@ -97,14 +97,13 @@ class Sampling:
         """What the cards measure, and whose the processes on them are: looked up after the cards were asked."""
         held = [one.lease for one in self._board.held()]
         await asyncio.to_thread(self._devices.note_held, held)
-        asked_at = self._clock.now()
         found = await asyncio.to_thread(self._devices.measure)
         self._fleet.measured = {one.uuid: one for one in found}
         owners: list[ProcessOwner] = []
         pids = unknown_pids(found)
         for engine in self._engines.values() if pids else ():
             owners += await engine.owners(pids)
-        return attribute(found, owners, asked_at, measurements)
+        return attribute(found, owners, now, measurements)
 
     def _of_devices(self, round_: Round, now: float) -> list[Sample]:
         samples = []

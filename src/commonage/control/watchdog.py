@@ -98,8 +98,8 @@ class Watchdog:
         self.counts["stopped"] += 1
 
     async def _warn(self, workload: Workload, excess: Excess, now: float) -> None:
-        since = format_duration(now - excess.since)
-        words = f"it {_in_numbers(excess)}, since {since}: {self._what_follows(excess, now)}"
+        lasts = format_duration(now - excess.since)
+        words = f"it {_in_numbers(excess)}, for {lasts} now: {self._what_follows(excess, now)}"
         log.warning("attempt %s: %s", excess.attempt_id, words)
         spec = workload.spec
         event = Event(

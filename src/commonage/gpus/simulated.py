@@ -2,7 +2,7 @@
 
 Opened by `detect.open_devices`. Everything here is flagged `simulated`, and whoever shows it says so. What
 it measures is a smooth, deterministic curve of the time and of the leases held, within each share; nothing
-is computed on it.
+is computed on it. A test can have an attempt overrun its share, or a process of nobody sit on a card.
 """
 
 from __future__ import annotations
@@ -93,7 +93,11 @@ def _invalid(text: str, why: str) -> InvalidInput:
 
 
 class SimulatedDevices(Unconfined):
-    """Simulated cards of the node `node_name`, with the same uuids each time. `now` gives unix seconds."""
+    """Simulated cards of the node `node_name`, with the same uuids each time. `now` gives unix seconds.
+
+    `overruns`: the MiB that an attempt holds of each of its cards instead of what the curve says. `strays`: processes
+    of no attempt, by device uuid.
+    """
 
     def __init__(self, cards: Sequence[Cards], *, node_name: str, now: Callable[[], float]) -> None:
         each = [some for some in cards for _ in range(some.count)]
@@ -110,15 +114,40 @@ class SimulatedDevices(Unconfined):
         )
         self._now = now
         self._leases: tuple[Lease, ...] = ()
+        self.overruns: dict[str, int] = {}
+        self.strays: dict[str, tuple[ProcessMemory, ...]] = {}
 
     def inventory(self) -> Sequence[Device]:
         """All cards; they never fail."""
         return self._devices
 
     def measure(self) -> Sequence[DeviceSample]:
-        """An invented sample of each card: never above what its leases hold of it."""
+        """An invented sample of each card: never above what its leases hold of it, unless a test says so."""
         now, leases = self._now(), self._leases
-        return tuple(_sample(device, leases, now) for device in self._devices)
+        return tuple(self._sample(device, leases, now) for device in self._devices)
+
+    def _sample(self, device: Device, leases: Sequence[Lease], now: float) -> DeviceSample:
+        held = [(lease, share) for lease in leases for share in lease.shares if share.device_uuid == device.uuid]
+        processes = tuple(
+            ProcessMemory(
+                pid=None,
+                memory_mib=self.overruns.get(lease.attempt_id, _memory_mib(lease, share, now)),
+                attempt_id=lease.attempt_id,
+                utilisation=round(share.compute_milli / 1000 * _busy(lease, now), 3),
+            )
+            for lease, share in held
+        )
+        processes += self.strays.get(device.uuid, ())
+        utilisation = round(min(1.0, sum(process.utilisation or 0.0 for process in processes)), 3)
+        used = sum(process.memory_mib or 0 for process in processes)
+        return DeviceSample(
+            uuid=device.uuid,
+            memory_used_mib=min(device.memory_mib, used),
+            utilisation=utilisation,
+            power_w=round(IDLE_W + (FULL_W - IDLE_W) * utilisation, 1),
+            temperature_c=round(IDLE_C + (FULL_C - IDLE_C) * utilisation, 1),
+            processes=processes,
+        )
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
         """As for real cards, with COMMONAGE_GPU_SIMULATED=1."""
@@ -130,25 +159,6 @@ class SimulatedDevices(Unconfined):
 
     def close(self) -> None:
         """Nothing to let go of."""
-
-
-def _sample(device: Device, leases: Sequence[Lease], now: float) -> DeviceSample:
-    held = [(lease, share) for lease in leases for share in lease.shares if share.device_uuid == device.uuid]
-    processes = tuple(
-        ProcessMemory(pid=None, memory_mib=_memory_mib(lease, share, now), attempt_id=lease.attempt_id)
-        for lease, share in held
-    )
-    busy = sum(share.compute_milli / 1000 * _busy(lease, now) for lease, share in held)
-    utilisation = round(min(1.0, busy), 3)
-    used = sum(process.memory_mib or 0 for process in processes)
-    return DeviceSample(
-        uuid=device.uuid,
-        memory_used_mib=min(device.memory_mib, used),
-        utilisation=utilisation,
-        power_w=round(IDLE_W + (FULL_W - IDLE_W) * utilisation, 1),
-        temperature_c=round(IDLE_C + (FULL_C - IDLE_C) * utilisation, 1),
-        processes=processes,
-    )
 
 
 def _memory_mib(lease: Lease, share: Share, now: float) -> int:

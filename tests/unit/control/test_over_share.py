@@ -1,0 +1,143 @@
+"""When an attempt is over its share, and whether somebody else needs what it took."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commonage.control.attribution import Round, Use
+from commonage.control.over_share import Excess, Excesses, who_needs_it
+from commonage.domain.fleet import Lease
+from commonage.domain.requests import parse_gpus
+from commonage.ports.devices import DeviceSample
+from commonage.testing import factories as make
+
+CARD = make.device(uuid="GPU-0", memory_mib=24 * 1024)
+CARDS = {"GPU-0": CARD}
+SHARE = 8 * 1024
+
+
+def lease(attempt: str = "a-1", memory_mib: int = SHARE) -> Lease:
+    return make.lease(attempt, shares=[make.share(CARD, memory_mib=memory_mib)])
+
+
+def seen(at: float, used: int | None = None, **others: Use) -> Round:
+    uses = {("a-1", "GPU-0"): Use(used, None)} if used is not None else {}
+    return Round(at, {"GPU-0": DeviceSample("GPU-0", used, 0.5)}, uses)
+
+
+def test_a_context_above_its_share_is_no_fault() -> None:
+    excesses = Excesses(512, 20)
+    assert excesses.take(seen(0, SHARE + 512), [lease()], CARDS) == []
+    (found,) = excesses.take(seen(5, SHARE + 513), [lease()], CARDS)
+    assert (found.used_mib, found.share_mib, found.since, found.sure) == (SHARE + 513, SHARE, 5, False)
+    (found,) = excesses.take(seen(10, SHARE + 2000), [lease()], CARDS)
+    assert (found.since, found.rounds, found.sure) == (5, 2, True)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        seen(5, 100),
+        seen(5),  # the card lists it no more
+        seen(500, 9000),  # the machine slept meanwhile
+        seen(-100, 9000),  # the clock was set back
+    ],
+)
+def test_what_is_interrupted_begins_anew(between: Round) -> None:
+    excesses = Excesses(512, 20)
+    excesses.take(seen(0, 9000), [lease()], CARDS)
+    excesses.take(between, [lease()], CARDS)
+    (found,) = excesses.take(seen(505, 9000), [lease()], CARDS)
+    assert found.since >= 5 or found.since == between.at
+    assert found.since != 0
+
+
+def test_a_missing_figure_neither_counts_nor_ends_it() -> None:
+    excesses = Excesses(512, 20)
+    excesses.take(seen(0, 9000), [lease()], CARDS)
+    unknown = Round(5, {"GPU-0": DeviceSample("GPU-0", None, None)}, {("a-1", "GPU-0"): Use(None, None)})
+    assert excesses.take(unknown, [lease()], CARDS) == []
+    assert excesses.take(Round(6), [lease()], CARDS) == [], "a card that does not answer says nothing"
+    assert excesses.take(seen(10, 9000), [lease()], CARDS)[0].since == 0
+    assert excesses.take(Round(15), [lease()], {}) == [], "the card is gone"
+
+
+def test_a_whole_card_cannot_be_overrun_and_an_impossible_figure_is_none() -> None:
+    whole = lease(memory_mib=CARD.memory_mib)
+    assert Excesses(0, 20).take(seen(0, CARD.memory_mib + 100), [whole], CARDS) == []
+    assert Excesses(0, 20).take(seen(0, CARD.memory_mib * 2), [lease()], CARDS) == []
+
+
+def test_memory_of_a_card_it_was_given_no_part_of() -> None:
+    other = {"GPU-1": make.device(uuid="GPU-1")}
+    round_ = Round(0, {"GPU-1": DeviceSample("GPU-1", 300, None)}, {("a-1", "GPU-1"): Use(300, None)})
+    (found,) = Excesses(512, 20).take(round_, [lease()], other)
+    assert (found.used_mib, found.share_mib) == (300, 0)
+
+
+def test_an_attempt_without_a_lease_is_not_judged() -> None:
+    assert Excesses(0, 20).take(seen(0, 20_000), [lease("b-1")], CARDS) == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1000), st.one_of(st.none(), st.integers(0, SHARE + 512)), st.integers(0, 30_000)),
+        max_size=20,
+    )
+)
+def test_an_attempt_within_its_share_is_never_found(rounds: list[tuple[float, int | None, int]]) -> None:
+    """Whatever others do, at whatever times, with or without figures."""
+    excesses = Excesses(512, 20)
+    held = [lease(), lease("b-1")]
+    for at, mine, theirs in rounds:
+        uses = {("a-1", "GPU-0"): Use(mine, None), ("b-1", "GPU-0"): Use(theirs, None)}
+        found = excesses.take(Round(at, {"GPU-0": DeviceSample("GPU-0", None, None)}, uses), held, CARDS)
+        assert all(each.attempt_id == "b-1" for each in found)
+
+
+# --- who needs it -----------------------------------------------------------------------------------------------------
+
+OVER = Excess("a-1", "GPU-0", CARD, 14 * 1024, SHARE, 0.0, 2)
+
+
+def full(used: int | None, neighbour: int | None) -> Round:
+    uses = {("a-1", "GPU-0"): Use(OVER.used_mib, None)}
+    if neighbour is not None:
+        uses["b-1", "GPU-0"] = Use(neighbour, None)
+    return Round(0, {"GPU-0": DeviceSample("GPU-0", used, None)}, uses)
+
+
+def test_a_neighbour_whose_share_is_no_longer_free_needs_it() -> None:
+    held = [lease(), lease("b-1", 12 * 1024)]
+    words = who_needs_it(OVER, full(14 * 1024, None), held, [])
+    assert words == "workloads beside it are still owed 12 GiB of the card, and 10 GiB are free"
+    assert who_needs_it(OVER, full(16 * 1024, 2 * 1024), held, []) is not None, "10 GiB owed, 8 GiB free"
+    assert who_needs_it(OVER, full(26 * 1024, 12 * 1024), held, []) is None, "it has all of its own already"
+    assert who_needs_it(OVER, full(14 * 1024, None), [lease(), lease("b-1", 9 * 1024)], []) is None, "there is room"
+
+
+def test_nobody_is_said_to_need_what_nobody_measured() -> None:
+    held = [lease(), lease("b-1", 12 * 1024)]
+    assert who_needs_it(OVER, full(None, None), held, []) is None
+    assert who_needs_it(OVER, Round(0), held, []) is None
+    unknown = Round(0, {"GPU-0": DeviceSample("GPU-0", 14 * 1024, None)}, {("b-1", "GPU-0"): Use(None, None)})
+    assert who_needs_it(OVER, unknown, held, []) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "needs"),
+    [("16GiB", True), ("17GiB", True), ("0.5", True), ("1", False), ("A100:4GiB", False), ("A30:4GiB", True)],
+)
+def test_one_in_the_queue_needs_it_if_it_would_fit_without_the_culprit(asked: str, needs: bool) -> None:
+    gpu = parse_gpus(asked)
+    assert gpu is not None
+    held = [lease(), lease("b-1", 7 * 1024)]
+    found = who_needs_it(OVER, full(20 * 1024, 7 * 1024), held, [gpu])
+    assert (found is not None) is needs
+    assert found is None or "in the queue" in found
+
+
+def test_two_whole_cards_are_not_waited_for_here() -> None:
+    gpu = parse_gpus("2")
+    assert gpu is not None
+    assert who_needs_it(OVER, full(14 * 1024, None), [lease()], [gpu]) is None
