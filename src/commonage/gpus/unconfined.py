@@ -1,4 +1,5 @@
-"""The part of the device port that cards themselves have no say in: holding shares. Inherited by each kind of cards.
+"""The part of the device port that most cards have no say in: holding shares, remembering faults. Inherited by each
+kind of cards.
 
 What really holds shares is `isolation.devices`, which stands around any of them.
 """
@@ -26,6 +27,9 @@ class Unconfined:
     def confined(self) -> Collection[str]:
         """None."""
         return ()
+
+    def resume(self, uuid: str | None = None) -> None:
+        """No fault is remembered."""
 
     def take_warnings(self) -> Sequence[tuple[str, str]]:
         """Nothing of ours can fail an attempt."""

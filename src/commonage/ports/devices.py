@@ -42,7 +42,9 @@ class DeviceSample:
     guess.
 
     `utilisation` is the part of the last moments in which it computed, 0..1. `energy_j` is the card's own count of what
-    it has drawn: it only rises, until the driver is loaded anew.
+    it has drawn: it only rises, until the driver is loaded anew. `throttle` are the reasons why its clocks are low, in
+    words; `ecc_*` count memory errors since the driver was loaded, `remapped_*` the rows of memory replaced for good;
+    `xid` is the number of the last error message of the driver about it (NVIDIA's Xid).
     """
 
     uuid: str
@@ -52,6 +54,15 @@ class DeviceSample:
     temperature_c: float | None = None
     processes: tuple[ProcessMemory, ...] = ()
     energy_j: float | None = None
+    power_limit_w: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    throttle: tuple[str, ...] = ()
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    remapped_corrected: int | None = None
+    remapped_uncorrected: int | None = None
+    xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,13 @@ class Devices(Protocol):
 
     def note_held(self, leases: Sequence[Lease]) -> None:
         """All leases of this machine now. Real cards ignore them; simulated ones measure what they hold."""
+        ...
+
+    def resume(self, uuid: str | None = None) -> None:
+        """An admin says that this card is sound again, or all are: forget faults that are only remembered.
+
+        What is still wrong is found again. Unknown uuids are no error.
+        """
         ...
 
     def confine(self, hold: Hold) -> Mapping[str, str]:

@@ -124,6 +124,10 @@ class IsolatedDevices:
         """Passed on."""
         self._inner.note_held(leases)
 
+    def resume(self, uuid: str | None = None) -> None:
+        """Passed on."""
+        self._inner.resume(uuid)
+
     # --- holding shares -----------------------------------------------------------------------------------
 
     def confine(self, hold: Hold) -> Mapping[str, str]:
