@@ -28,17 +28,18 @@ class RandomChoice:
     def costs(self, shape: Shape) -> Floats:
         """[N]: as chance will have it, 0 to 1."""
         fits = self._fits.of(shape)
-        return np.where(fits, self._chance(shape).random(len(fits)), np.inf)
+        return np.where(fits, self._chance(shape, 0).random(len(fits)), np.inf)
 
     def cards(self, shape: Shape, node: int) -> Sequence[int]:
         """Any card that has it; the first whole ones, which are all alike."""
         if not shape.is_part:
             return first_fitting(self._grid, shape, node)
         fitting = np.flatnonzero(self._grid.cards_fit(shape, np.array([node]))[0])
-        return [int(self._chance(shape).choice(fitting))]
+        return [int(self._chance(shape, 1).choice(fitting))]
 
     def _fit(self, shape: Shape, nodes: Ints) -> Bools:
         return self._grid.fits(shape, nodes)
 
-    def _chance(self, shape: Shape) -> np.random.Generator:
-        return np.random.default_rng([self._seed, shape.number, self._grid.epoch, len(self._grid.changed)])
+    def _chance(self, shape: Shape, of: int) -> np.random.Generator:
+        """Dice for one throw: of nodes (0), or of the cards of one (1)."""
+        return np.random.default_rng([self._seed, of, shape.number, self._grid.epoch, len(self._grid.changed)])
