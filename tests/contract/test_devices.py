@@ -10,9 +10,13 @@ import pytest
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
 
 from commonage.domain.fleet import Device
+from commonage.gpus.detect import share_devices
+from commonage.gpus.isolation.devices import Sharing
 from commonage.gpus.simulated import SimulatedDevices, parse_simulated
+from commonage.gpus.slots import parse_slots
 from commonage.ports.devices import Devices, DevicesUnavailable, ProcessMemory
-from commonage.testing.devices_contract import DevicesContract, share_of
+from commonage.testing.devices_contract import DevicesContract, hold_of, share_of
+from commonage.testing.fake_clock import FakeClock
 
 MACHINE = ("driver 615.10", "nvml 13.615.10", "cuda 13010")
 A100 = (
@@ -37,6 +41,23 @@ class TestSimulated(DevicesContract):
     def devices(self) -> Devices:
         cards = parse_simulated("simulated:1x80GiB:A100,2x24GiB")
         return SimulatedDevices(cards, node_name="here", now=lambda: 1000.0)
+
+
+class TestSimulatedAndShared(DevicesContract):
+    """As the server opens them: with levels of isolation, slots, and files."""
+
+    @pytest.fixture
+    def devices(self, tmp_path: Path) -> Devices:
+        sharing = Sharing(tmp_path / "gpus", slots=parse_slots("A100=3"))
+        return share_devices("simulated:1x80GiB:A100,2x24GiB", sharing, node_name="here", clock=FakeClock()).devices
+
+    def test_slots_are_by_model(self, devices: Devices) -> None:
+        assert [card.slots for card in devices.inventory()] == [3, 0, 0]
+
+    def test_what_is_held_outlives_the_process(self, devices: Devices, tmp_path: Path) -> None:
+        devices.confine(hold_of("a-1", devices))
+        later = share_devices("simulated", Sharing(tmp_path / "gpus"), node_name="here", clock=FakeClock()).devices
+        assert list(later.confined()) == ["a-1"]
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,13 @@
 """The contract of the device port is worth nothing if it lets a broken implementation pass: each of these must fail."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from commonage.domain.fleet import Device, Lease, Share
 from commonage.gpus.simulated import Cards, SimulatedDevices
-from commonage.ports.devices import DeviceSample, ProcessMemory
+from commonage.ports.devices import DeviceSample, Hold, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract
 
 suite = DevicesContract()
@@ -72,6 +72,66 @@ class Pretender(Sound):
         return super().environment([replace(share, simulated=False) for share in shares])
 
 
+class Remembering(Sound):
+    """Keeps what is applied, as an implementation that applies something does; the next ones do it wrongly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[str] = []
+
+    def confine(self, hold: Hold) -> Mapping[str, str]:
+        if all(share.whole for share in hold.shares):
+            return {}
+        self.held = [*dict.fromkeys([*self.held, hold.attempt_id])]
+        return {"HELD": "1"}
+
+    def release(self, attempt_id: str) -> None:
+        self.held = [one for one in self.held if one != attempt_id]
+
+    def settle(self, live: Collection[str]) -> None:
+        self.held = [one for one in self.held if one in live]
+
+    def confined(self) -> Collection[str]:
+        return self.held
+
+
+class Counting(Remembering):
+    def confine(self, hold: Hold) -> Mapping[str, str]:
+        self.held = [*self.held, hold.attempt_id]
+        return {"HELD": str(len(self.held))}
+
+
+class Leaking(Remembering):
+    def release(self, attempt_id: str) -> None:
+        pass
+
+
+class Unhiding(Remembering):
+    def confine(self, hold: Hold) -> Mapping[str, str]:
+        return {**super().confine(hold), "CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+class Fussy(Remembering):
+    def confine(self, hold: Hold) -> Mapping[str, str]:
+        self.held = [hold.attempt_id]
+        return {"HELD": "1"}
+
+
+class Forgiving(Remembering):
+    def settle(self, live: Collection[str]) -> None:
+        pass
+
+
+class Sweeping(Remembering):
+    def settle(self, live: Collection[str]) -> None:
+        self.held = []
+
+
+class Repeating(Remembering):
+    def take_warnings(self) -> Sequence[tuple[str, str]]:
+        return [("a-1", "again and again")]
+
+
 @pytest.mark.parametrize(
     ("broken", "test"),
     [
@@ -85,9 +145,17 @@ class Pretender(Sound):
         (Generous, suite.test_a_share_shows_its_card_and_its_limits),
         (Stingy, suite.test_a_whole_card_has_no_limits),
         (Pretender, suite.test_simulated_cards_say_so),
+        (Counting, suite.test_confining_twice_is_confining_once),
+        (Leaking, suite.test_confining_twice_is_confining_once),
+        (Leaking, suite.test_releasing_twice_is_no_error),
+        (Unhiding, suite.test_confining_does_not_widen_what_is_seen),
+        (Fussy, suite.test_a_whole_card_is_not_confined),
+        (Forgiving, suite.test_settling_releases_what_does_not_live),
+        (Sweeping, suite.test_settling_releases_what_does_not_live),
+        (Repeating, suite.test_warnings_are_given_once),
     ],
 )
 def test_it_bites(broken: type[Sound], test: Callable[[Sound], None]) -> None:
-    test(Sound())
+    test(Remembering() if issubclass(broken, Remembering) else Sound())
     with pytest.raises(AssertionError):
         test(broken())

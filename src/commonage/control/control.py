@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from commonage.control.attribution import Round
 from commonage.control.board import Board
+from commonage.control.device_warnings import DeviceWarnings
 from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet
 from commonage.control.ledger import Ledger
@@ -69,6 +70,7 @@ class Control:
         self.sampling = Sampling(self._engines, world.devices, self.board, self.fleet, world.metrics, world.clock)
         self.watchdog = Watchdog(self.board, self.ledger, world.clock, self.settings)
         self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
+        self.device_warnings = DeviceWarnings(world.devices, self.board, self.ledger, world.clock)
         self.sampling.on_round = self._measured
         self._world = world
         self.work = self._work(IdSequence())
@@ -91,6 +93,7 @@ class Control:
         try:
             await self.watchdog.look(round_)
             self.fleet.strays = self.watchdog.strays
+            await self.device_warnings.look()
         finally:
             await self.receipts.look(round_, frozenset(one.attempt_id for one in self.watchdog.over))
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commonage.domain.fleet import Device, Lease, Share
-from commonage.ports.devices import Devices
+from commonage.domain.fleet import Device, Isolation, Lease, Share
+from commonage.ports.devices import Devices, Hold
 
 _LIMITS = (
     "NVIDIA_GPU_MEMORY_LIMIT",
@@ -42,6 +42,12 @@ def share_of(device: Device, memory_mib: int | None = None) -> Share:
 def lease_of(attempt_id: str, shares: Sequence[Share], at: float = 0.0) -> Lease:
     """A lease of these shares and a little of the machine."""
     return Lease(attempt_id, node="here", cpus_milli=1000, memory_mib=1024, shares=tuple(shares), at=at)
+
+
+def hold_of(attempt_id: str, devices: Devices) -> Hold:
+    """A quarter of the first healthy card, for this attempt."""
+    card = next(card for card in devices.inventory() if not card.faults)
+    return Hold(attempt_id, (share_of(card, card.memory_mib // 4),))
 
 
 class DevicesContract:
@@ -100,7 +106,8 @@ class DevicesContract:
         assert variables["CUDA_VISIBLE_DEVICES"] == card.uuid
         assert variables["COMMONAGE_GPU_MEMORY_MIB"] == str(card.memory_mib // 2)
         assert set(_LIMITS) <= set(variables)
-        assert 0 < float(variables["XLA_PYTHON_CLIENT_MEM_FRACTION"]) < 0.5
+        most = 1.0 if card.isolation is Isolation.DRIVER_LIMIT else 0.5  # there CUDA says the limit to be all there is
+        assert 0 < float(variables["XLA_PYTHON_CLIENT_MEM_FRACTION"]) < most
 
     def test_a_whole_card_has_no_limits(self, devices: Devices) -> None:
         """It is made visible, that is all."""
@@ -115,6 +122,47 @@ class DevicesContract:
         variables = devices.environment([share_of(card)])
         assert variables.get("COMMONAGE_GPU_SIMULATED") == ("1" if card.simulated else None)
         assert variables["NVIDIA_VISIBLE_DEVICES"] == ("void" if card.simulated else card.uuid)
+
+    def test_confining_twice_is_confining_once(self, devices: Devices) -> None:
+        """The same variables, and nothing is left after one release."""
+        hold = hold_of("a-1", devices)
+        assert dict(devices.confine(hold)) == dict(devices.confine(hold))
+        devices.release("a-1")
+        assert not devices.confined()
+
+    def test_confining_does_not_widen_what_is_seen(self, devices: Devices) -> None:
+        """Nor any limit: those of the share stand in `environment`."""
+        hold = hold_of("a-1", devices)
+        assert not {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", *_LIMITS} & set(devices.confine(hold))
+        devices.release("a-1")
+
+    def test_a_whole_card_is_not_confined(self, devices: Devices) -> None:
+        """There is nobody beside it."""
+        card = next(card for card in devices.inventory() if not card.faults)
+        assert not devices.confine(Hold("a-1", (share_of(card),)))
+        assert not devices.confined()
+
+    def test_releasing_twice_is_no_error(self, devices: Devices) -> None:
+        """Nor is what was never confined, nor what cannot be an id."""
+        devices.confine(hold_of("a-1", devices))
+        for unknown in ("a-1", "a-1", "a-2", "../a"):
+            devices.release(unknown)
+        assert not devices.confined()
+
+    def test_settling_releases_what_does_not_live(self, devices: Devices) -> None:
+        """And leaves the others; it does not invent any."""
+        devices.confine(hold_of("a-1", devices))
+        devices.confine(hold_of("a-2", devices))
+        before = set(devices.confined())
+        devices.settle(["a-2", "a-3"])
+        assert set(devices.confined()) == before & {"a-2"}
+        devices.settle([])
+        assert not devices.confined()
+
+    def test_warnings_are_given_once(self, devices: Devices) -> None:
+        """Asked again, there are none."""
+        devices.take_warnings()
+        assert not devices.take_warnings()
 
     def test_closing_twice_is_no_error(self, devices: Devices) -> None:
         """The second time does nothing."""

@@ -10,14 +10,14 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
 from commonage.domain.fleet import Device, Lease, Share
-from commonage.ports.devices import DeviceSample
+from commonage.ports.devices import DeviceSample, Hold
 
 SOURCES = Path(__file__).with_name("source")
 LIBRARY = "libnvidia-ml.so.1"
@@ -113,6 +113,21 @@ class NvmlProcess:
 
     def note_held(self, leases: Sequence[Lease]) -> None:
         self.call("note_held", leases)
+
+    def confine(self, hold: Hold) -> Mapping[str, str]:
+        return self.call("confine", hold)
+
+    def release(self, attempt_id: str) -> None:
+        self.call("release", attempt_id)
+
+    def settle(self, live: Collection[str]) -> None:
+        self.call("settle", live)
+
+    def confined(self) -> Collection[str]:
+        return self.call("confined")
+
+    def take_warnings(self) -> Sequence[tuple[str, str]]:
+        return self.call("take_warnings")
 
     def close(self) -> None:
         self.call("close")

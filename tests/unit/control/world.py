@@ -65,6 +65,7 @@ class NoDevices:
     def __init__(self) -> None:
         self.held: Sequence[Lease] = ()
         self.measured: list[DeviceSample] = []
+        self.warnings: list[tuple[str, str]] = []
 
     def inventory(self) -> Sequence[Any]:
         return []
@@ -77,6 +78,10 @@ class NoDevices:
 
     def note_held(self, leases: Sequence[Lease]) -> None:
         self.held = leases
+
+    def take_warnings(self) -> Sequence[tuple[str, str]]:
+        taken, self.warnings = self.warnings, []
+        return taken
 
     def close(self) -> None:
         pass
@@ -120,6 +125,7 @@ class Site:
         self.default = FOREVER
         self.engine = self.new_engine()
         self.chances = iter(range(1, 1 << 30, 7919))
+        self.samples_itself = True  # False: rounds come by `sampled` alone
 
     def new_engine(self) -> FakeEngine:
         return FakeEngine("here", self.nodes, self.clock, world=self.world, default=self.default)
@@ -147,6 +153,8 @@ class Site:
         await self.store.open()
         control = self.control(engine)
         await control.open()
+        if not self.samples_itself:
+            control.sampling.every_s = 1e9
         loops = asyncio.create_task(control.run())
         await self.clock.advance(0.1)
         try:
@@ -158,6 +166,14 @@ class Site:
             await settle()
         if not loops.cancelled() and (error := loops.exception()) is not None:
             raise error
+
+    async def sampled(self, control: Control, seconds: float) -> None:
+        """Let time pass with a round of samples every five seconds, each awaited: threads know nothing of this clock."""
+        while seconds > 0:
+            await self.clock.advance(min(5.0, seconds))
+            await control.sampling.tick()
+            await settle()
+            seconds -= 5.0
 
     def all(self) -> list[Workload]:
         """Every workload, as it was written."""

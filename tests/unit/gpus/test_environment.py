@@ -1,10 +1,12 @@
 """A workload's environment for its shares: which cards it sees, and limits that never exceed a share."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.domain.fleet import Share
+from commonage.domain.fleet import Isolation, Share
 from commonage.gpus.environment import DEFAULT_CONTEXT_MIB, MIB, share_environment
 
 FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -48,7 +50,14 @@ def test_a_third_of_a_card() -> None:
         "PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.312500",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "CUPY_GPU_MEMORY_LIMIT": str((8192 - DEFAULT_CONTEXT_MIB) * MIB),
+        "COMMONAGE_GPU_USABLE_MIB": str(8192 - DEFAULT_CONTEXT_MIB),
     }
+
+
+def test_where_the_driver_holds_the_limit_it_is_all_that_cuda_says_there_is() -> None:
+    held = replace(share(8192, 24576), isolation=Isolation.DRIVER_LIMIT)
+    fraction = float(share_environment([held])["XLA_PYTHON_CLIENT_MEM_FRACTION"])
+    assert fraction == pytest.approx((8192 - DEFAULT_CONTEXT_MIB) / 8192, abs=1e-6)
 
 
 def test_whole_cards_are_made_visible_and_not_limited() -> None:

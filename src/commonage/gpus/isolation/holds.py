@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -41,7 +42,7 @@ class Holds:
             return None
         try:
             return _HOLDS.validate_json(self._path(attempt_id).read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValidationError):
             return Hold(attempt_id, ())
@@ -49,7 +50,8 @@ class Holds:
     def drop(self, attempt_id: str) -> None:
         """All of it was released. Idempotent."""
         if _ID.fullmatch(attempt_id):
-            self._path(attempt_id).unlink(missing_ok=True)
+            with suppress(FileNotFoundError, NotADirectoryError):
+                self._path(attempt_id).unlink()
 
     def __iter__(self) -> Iterator[Hold]:
         for attempt_id in self.ids():

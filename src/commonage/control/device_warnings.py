@@ -1,0 +1,51 @@
+"""What the cards' port has to tell of attempts (an MPS daemon that was killed under them), passed on to their owners.
+
+Called with every round of the sampling loop. Decides nothing: an attempt goes on as long as its command does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from commonage.control.board import Board
+from commonage.control.ledger import Ledger
+from commonage.domain.events import Event, EventKind
+from commonage.domain.ids import workload_of
+from commonage.ports.clock import Clock
+from commonage.ports.devices import Devices
+
+log = logging.getLogger(__name__)
+
+
+class DeviceWarnings:
+    """Makes an event of each warning; those that could not be written are kept for the next time."""
+
+    def __init__(self, devices: Devices, board: Board, ledger: Ledger, clock: Clock) -> None:
+        self._devices, self._board, self._ledger, self._clock = devices, board, ledger, clock
+        self._left: list[tuple[str, str]] = []
+
+    async def look(self) -> None:
+        """Pass on what came since. Raises Unavailable while the store does not answer."""
+        self._left += await asyncio.to_thread(self._devices.take_warnings)
+        events = [event for attempt_id, words in self._left if (event := self._event(attempt_id, words))]
+        if events:
+            await self._ledger.write(events=events)
+        self._left = []
+
+    def _event(self, attempt_id: str, words: str) -> Event | None:
+        workload = self._board.get(workload_of(attempt_id))
+        if workload is None or workload.attempt is None or workload.attempt.id != attempt_id:
+            return None
+        log.warning("attempt %s: %s", attempt_id, words)
+        spec = workload.spec
+        return Event(
+            EventKind.WARNING,
+            self._clock.now(),
+            words,
+            workload.id,
+            attempt_id,
+            spec.owner,
+            spec.tenant,
+            workload.state,
+        )

@@ -1,0 +1,221 @@
+"""The cards with their levels: which one holds, what is applied and released, and what two servers may do."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from commonage.domain.fleet import Device, Isolation, Share
+from commonage.gpus.isolation.claims import Claims
+from commonage.gpus.isolation.contexts import Contexts
+from commonage.gpus.isolation.cooperative import Cooperative
+from commonage.gpus.isolation.devices import IsolatedDevices, Sharing, Wanted
+from commonage.gpus.isolation.driver_limit import DriverLimit
+from commonage.gpus.isolation.level import Level
+from commonage.gpus.isolation.mig import Mig
+from commonage.gpus.isolation.mps import Mps
+from commonage.gpus.none import NoDevices
+from commonage.gpus.slots import Slots
+from commonage.ports.devices import Hold, NotConfined
+from commonage.testing.devices_contract import share_of
+
+A100 = Device("GPU-1", 0, "A100", 40960, driver="615.10", compute_capability="8.0")
+INSTANCE = replace(A100, uuid="MIG-1", index=1, parent_uuid="GPU-9", parent_memory_mib=40960, mig_profile="1g.5gb")
+SIMULATED = replace(A100, uuid="GPU-SIM-1", index=2, simulated=True)
+
+
+class Cards(NoDevices):
+    def __init__(self, *cards: Device) -> None:
+        self.cards = cards
+
+    def inventory(self) -> Sequence[Device]:
+        return self.cards
+
+
+class FakeLevel:
+    """Remembers for whom it is applied; `why` says why it is not available, `fails` why it cannot be applied."""
+
+    def __init__(self, isolation: Isolation, why: str = "", fails: str = "") -> None:
+        self.isolation = isolation
+        self.why, self.fails = why, fails
+        self.applied: dict[str, Hold] = {}
+
+    def available(self, device: Device) -> str:
+        return "the card is simulated" if device.simulated else self.why
+
+    def apply(self, hold: Hold) -> Mapping[str, str]:
+        self.applied[hold.attempt_id] = hold
+        if self.fails:
+            raise NotConfined(self.fails)
+        return {f"BY_{self.isolation.name}": str(hold.shares[0].memory_mib)}
+
+    def release(self, hold: Hold) -> None:
+        self.applied.pop(hold.attempt_id, None)
+
+    def settle(self, holds: Sequence[Hold]) -> None:
+        self.applied = {hold.attempt_id: hold for hold in holds}
+
+    def watch(self) -> Mapping[str, tuple[str, ...]]:
+        return {"GPU-1": ("watched",)} if self.isolation is Isolation.MPS else {}
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def limit() -> FakeLevel:
+    return FakeLevel(Isolation.DRIVER_LIMIT)
+
+
+@pytest.fixture
+def mps() -> FakeLevel:
+    return FakeLevel(Isolation.MPS)
+
+
+@pytest.fixture
+def make(tmp_path: Path, limit: FakeLevel, mps: FakeLevel) -> "Make":
+    return Make(tmp_path, [limit, Mig(), mps, Cooperative()])
+
+
+class Make:
+    """Each call is a later process: the claims of the one before went with it."""
+
+    def __init__(self, folder: Path, levels: list[Level]) -> None:
+        self.folder, self.levels = folder, levels
+        self.claims = Claims("test", folder)
+
+    def __call__(self, *cards: Device, wanted: Wanted = "auto", slots: int = 0) -> IsolatedDevices:
+        self.claims.close()
+        self.claims = Claims("test", self.folder)
+        sharing = Sharing(self.folder / "gpus", wanted, Slots(otherwise=slots))
+        contexts = Contexts(self.folder / "contexts.json", lambda _: "not here")
+        return IsolatedDevices(Cards(*cards), sharing, levels=self.levels, claims=self.claims, contexts=contexts)
+
+
+def quarter(device: Device) -> Share:
+    return share_of(device, device.memory_mib // 4)
+
+
+def test_the_strongest_that_holds_is_chosen_and_of_the_others_is_said_why_not(make: Make, limit: FakeLevel) -> None:
+    (card,) = make(A100).inventory()
+    assert card.isolation is Isolation.DRIVER_LIMIT
+    assert [level for level, _ in card.unavailable] == [Isolation.MIG]
+    limit.why = "it needs driver 615"
+    (card,) = make(A100).inventory()
+    assert card.isolation is Isolation.MPS
+    assert (Isolation.DRIVER_LIMIT, "it needs driver 615") in card.unavailable
+    assert "watched" in card.notices
+
+
+def test_an_instance_is_held_by_the_hardware_whatever_is_wanted(make: Make, limit: FakeLevel) -> None:
+    limit.why = "not on MIG"
+    (card,) = make(INSTANCE, wanted="mps").inventory()
+    assert (card.isolation, card.faults) == (Isolation.MIG, ())
+
+
+def test_the_level_that_is_wanted_is_taken_or_the_card_takes_no_work(make: Make, mps: FakeLevel) -> None:
+    (card,) = make(A100, wanted="mps").inventory()
+    assert (card.isolation, card.faults) == (Isolation.MPS, ())
+    mps.why = "nvidia-cuda-mps-control is not on PATH"
+    (card,) = make(A100, wanted="mps").inventory()
+    assert card.isolation is Isolation.COOPERATIVE
+    assert card.faults == (
+        "is not shared: gpu_isolation is mps, which does not hold here: nvidia-cuda-mps-control is not on PATH",
+    )
+
+
+def test_simulated_cards_are_cooperative_and_have_slots(make: Make) -> None:
+    (card,) = make(SIMULATED, wanted="driver-limit", slots=3).inventory()
+    assert (card.isolation, card.faults, card.slots) == (Isolation.COOPERATIVE, (), 3)
+
+
+def test_a_card_of_another_server_takes_no_work(make: Make, tmp_path: Path) -> None:
+    others = Claims("data folder /other", tmp_path)
+    others.claim("GPU-1")
+    (card,) = make(A100).inventory()
+    assert "another Commonage" in card.faults[0]
+    others.close()
+    (card,) = make(A100).inventory()
+    assert not card.faults
+
+
+def test_a_share_is_held_at_its_level_and_frameworks_are_told(make: Make, limit: FakeLevel) -> None:
+    devices = make(A100)
+    (card,) = devices.inventory()
+    variables = devices.confine(Hold("a-1", (quarter(card),), ("/cgroup/a-1",)))
+    assert variables["BY_DRIVER_LIMIT"] == "10240"
+    assert variables["PYTHONPATH"].endswith("isolation/site")
+    assert limit.applied["a-1"].cgroups == ("/cgroup/a-1",)
+    devices.release("a-1")
+    assert not limit.applied
+
+
+def test_what_fails_to_be_applied_leaves_nothing(make: Make, limit: FakeLevel) -> None:
+    limit.fails = "the driver answers no"
+    devices = make(A100)
+    (card,) = devices.inventory()
+    with pytest.raises(NotConfined, match="the driver answers no"):
+        devices.confine(Hold("a-1", (quarter(card),)))
+    assert not devices.confined()
+    assert not limit.applied
+
+
+def test_a_later_process_releases_what_a_crash_left(make: Make, limit: FakeLevel, mps: FakeLevel) -> None:
+    crashed = make(A100)
+    (card,) = crashed.inventory()
+    for attempt in ("a-1", "a-2"):
+        crashed.confine(Hold(attempt, (quarter(card),)))
+    crashed.confine(Hold("a-3", (replace(quarter(card), isolation=Isolation.MPS),)))
+    later = make(A100)
+    later.settle(["a-2"])
+    assert set(later.confined()) == set(limit.applied) == {"a-2"}
+    assert not mps.applied
+
+
+def test_a_folder_that_cannot_be_written_is_said(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "gpus").write_text("a file")
+    devices = make(A100)
+    with pytest.raises(NotConfined, match="cannot be written down"):
+        devices.confine(Hold("a-1", (quarter(devices.inventory()[0]),)))
+
+
+# --- when each level is available -----------------------------------------------------------------------------
+
+
+def why_not(device: Device, root: Path, is_root: bool = True) -> str:
+    return DriverLimit(root, lambda: is_root).available(device)
+
+
+def test_limits_of_the_driver_need_much(tmp_path: Path) -> None:
+    assert "version 2" in why_not(A100, tmp_path)
+    (tmp_path / "cgroup.controllers").write_text("memory")
+    assert "only root" in why_not(A100, tmp_path, is_root=False)
+    assert "simulated" in why_not(SIMULATED, tmp_path)
+    assert "MIG" in why_not(INSTANCE, tmp_path)
+    assert "needs driver 615 or newer, here is 580.65" in why_not(replace(A100, driver="580.65"), tmp_path)
+    assert "does not say" in why_not(replace(A100, driver=""), tmp_path)
+
+
+def test_mps_needs_its_program_and_a_card_that_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "not on PATH" in Mps(tmp_path).available(A100)
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    short = Path("/tmp/c")  # nothing is written there
+    assert Mps(short).available(A100) == ""
+    assert "too long" in Mps(short / ("x" * 80)).available(A100)
+    assert "capability" in Mps(short).available(replace(A100, compute_capability="6.1"))
+    assert "does not say" in Mps(short).available(replace(A100, compute_capability=""))
+
+
+def test_a_container_is_told_by_variables() -> None:
+    hold = Hold("a-1", (quarter(A100),), in_container=True)
+    assert DriverLimit().apply(hold) == {"NVIDIA_GPU_MEMORY_REQUEST": "10240", "NVIDIA_GPU_MEMORY_LIMIT": "10240"}
+    assert not Cooperative().apply(hold)
+
+
+def test_without_a_control_group_the_driver_cannot_hold_it(tmp_path: Path) -> None:
+    with pytest.raises(NotConfined, match="control group of version 2"):
+        DriverLimit(tmp_path).apply(Hold("a-1", (quarter(A100),), (str(tmp_path / "a-1"),)))
