@@ -18,11 +18,11 @@ from commonage.catalogue import builtin_environments
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order, Seen
+from commonage.engines.common.runs import RunFolder, Runs
+from commonage.engines.common.workspaces import folder_name
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.processes import boot_id, send, spawn_shim
-from commonage.engines.process.runs import RunFolder, Runs
 from commonage.engines.process.settings import ProcessSettings
-from commonage.engines.process.workspaces import folder_name
 from commonage.testing.behaviour import KILLED, Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import FOREVER, EngineRig, Orders

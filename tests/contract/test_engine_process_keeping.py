@@ -11,7 +11,7 @@ import pytest
 from tests.contract.test_engine_process import ProcessRig, process_rig
 
 from commonage.domain.errors import NotFound
-from commonage.engines.process.runs import Runs
+from commonage.engines.common.runs import Runs
 from commonage.engines.process.settings import ProcessSettings
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER

@@ -19,8 +19,8 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order, Seen
 from commonage.domain.workloads import Kind
+from commonage.engines.common.runs import RunFolder
 from commonage.engines.process import warm
-from commonage.engines.process.runs import RunFolder
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import Program
 from commonage.engines.process.warm import PROGRAM, WarmSessions

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from commonage.engines.process.board import InThread, Run
+from commonage.engines.common.board import InThread
+from commonage.engines.process.board import Run
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.processes import send
 

@@ -24,6 +24,9 @@ from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Seen, Sighting
 from commonage.domain.workloads import Kind
+from commonage.engines.common.logs import read_log
+from commonage.engines.common.runs import Exit, Runs
+from commonage.engines.common.tasks import Tasks
 from commonage.engines.process.board import Board, Run
 from commonage.engines.process.cgroups import find_cgroups
 from commonage.engines.process.ending import end_run
@@ -31,15 +34,12 @@ from commonage.engines.process.environments import Environments, PythonPlace
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.housekeeping import keep_house, keep_old_logs
 from commonage.engines.process.launcher import Alive, Launcher, Unclaimed
-from commonage.engines.process.logs import read_log
 from commonage.engines.process.machine import report_node
 from commonage.engines.process.marked import MarkedProcesses
 from commonage.engines.process.owners import owners_of
 from commonage.engines.process.ports import PortRange
 from commonage.engines.process.processes import leave_signals_alone, raise_file_limit, reap
-from commonage.engines.process.runs import Exit, Runs
 from commonage.engines.process.settings import ProcessSettings
-from commonage.engines.process.tasks import Tasks
 from commonage.engines.process.translate import shared_variables
 from commonage.engines.process.uv import read_pip_settings, uv_environment
 from commonage.ports.devices import Devices
@@ -79,7 +79,7 @@ class ProcessEngine:
         self._groups: Groups = self._find_groups()
         shared = {"SHELL": shutil.which("bash") or "/bin/sh", **shared_variables(os.environ)}
         self._launcher = Launcher(self._data / "workspaces", self._groups, shared, self._settings, devices)
-        self._tasks = Tasks()
+        self._tasks = Tasks("process")
         self._in_thread, self._spawn = self._tasks.in_thread, self._tasks.spawn
 
     def _find_groups(self) -> Groups:

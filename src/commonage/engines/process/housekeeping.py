@@ -10,10 +10,11 @@ import logging
 import time
 from functools import partial
 
-from commonage.engines.process.board import Board, InThread, Run
+from commonage.engines.common.board import InThread
+from commonage.engines.common.logs import limit_log
+from commonage.engines.common.runs import Runs
+from commonage.engines.process.board import Board, Run
 from commonage.engines.process.groups import Groups
-from commonage.engines.process.logs import limit_log
-from commonage.engines.process.runs import Runs
 from commonage.engines.process.settings import ProcessSettings
 
 PAUSE_S = 5.0

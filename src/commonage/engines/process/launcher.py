@@ -13,15 +13,15 @@ from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.engines.common.runs import Claim, Exit, RunFolder
+from commonage.engines.common.workspaces import make_workspace, unpack_bundle
 from commonage.engines.process.environments import PythonPlace
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.machine import node_name
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
-from commonage.engines.process.runs import Claim, Exit, RunFolder
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import Place, Program, confined, program_of, url_of
 from commonage.engines.process.warm import WarmSessions
-from commonage.engines.process.workspaces import make_workspace, unpack_bundle
 from commonage.ports.devices import Devices, Hold
 
 STOPPED_EARLY = "stopped before it started"

@@ -10,8 +10,8 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Isolation, Lease, Share
 from commonage.domain.sightings import Order
 from commonage.domain.workloads import Kind
+from commonage.engines.common.runs import Exit, Runs
 from commonage.engines.process.ports import PortRange
-from commonage.engines.process.runs import Exit, Runs
 
 SHARE = Share("GPU-1", 0, "A100", 6144, 250, False, 24576, True, Isolation.COOPERATIVE)
 ORDER = Order(

@@ -2,7 +2,7 @@
 
 A log is a plain file, appended to by the program itself, so that it needs nobody of ours to go on. Of a long
 one the oldest part is given back to the file system as a hole: offsets stay what they were, and reading
-begins behind it. Used by the engine.
+begins behind it. Used by the engines.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.process.workspaces import folder_name, make_workspace, unpack_bundle
+from commonage.engines.common.workspaces import folder_name, make_workspace, unpack_bundle
 
 users = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=80)
 

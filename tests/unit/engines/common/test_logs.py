@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.sightings import LogLine
-from commonage.engines.process.logs import LINE_MAX, Lines, limit_log, read_log
+from commonage.engines.common.logs import LINE_MAX, Lines, limit_log, read_log
 
 MIB = 1024 * 1024
 

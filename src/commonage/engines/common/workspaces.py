@@ -3,7 +3,7 @@
     workspaces/<user>/                      0700, the HOME of all that the user runs
     workspaces/<user>/jobs/<workload id>/   the files sent along with a job, and its working directory
 
-Used by the engine, in threads. The folders are one account's: they keep users apart by name, not by
+Used by the engines, in threads. The folders are one account's: they keep users apart by name, not by
 permission.
 """
 

@@ -1,7 +1,4 @@
-"""The engine's own tasks, and the few threads for what may block a little.
-
-Used by the engine only.
-"""
+"""An engine's own tasks, and the few threads for what may block a little."""
 
 from __future__ import annotations
 
@@ -17,10 +14,11 @@ _THREADS = 4
 
 
 class Tasks:
-    """Tasks that end with the engine; what they raise is logged."""
+    """Tasks that end with the engine; what they raise is logged. `name` is the engine's."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="process-engine")
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"{name}-engine")
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
@@ -37,7 +35,7 @@ class Tasks:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _log.error("a task of the process engine failed", exc_info=task.exception())
+            _log.error("a task of the %s engine failed", self._name, exc_info=task.exception())
 
     async def cancel(self) -> None:
         """End the tasks; the threads still work."""
