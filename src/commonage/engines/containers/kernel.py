@@ -1,0 +1,115 @@
+"""What the kernel of this machine says of containers: their processes, CPU time and memory, and whose a process is.
+
+For engines whose containers run on the control plane's own machine. Called in threads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from commonage.domain.sightings import Measurement, ProcessOwner
+
+_MIB = 1024 * 1024
+_TICKS = os.sysconf("SC_CLK_TCK")
+_CONTAINER = re.compile(r"[0-9a-f]{64}")
+
+
+class _Look(NamedTuple):
+    name: str
+    began: int
+
+
+def booted_at() -> float:
+    """When this machine was started, unix seconds."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def process_started_at(pid: int) -> float | None:
+    """When a process began, unix seconds; None if there is none."""
+    look = _look(pid)
+    return None if look is None else booted_at() + look.began / _TICKS
+
+
+def measure(attempt_id: str, pid: int, root: Path = Path("/sys/fs/cgroup")) -> Measurement | None:
+    """What the container uses whose first process is `pid`; None if it is gone, or its control group is not seen."""
+    groups = _groups_of(pid)
+    if groups is None:
+        return None
+    unified = (root / "cgroup.controllers").exists()
+    try:
+        if unified:
+            group = root / groups[""]
+            cpu_s = _field(group / "cpu.stat", "usage_usec") / 1e6
+            memory = int((group / "memory.current").read_text()) - _field(group / "memory.stat", "inactive_file")
+            pids = _pids(group)
+        else:
+            group = root / "memory" / groups["memory"]
+            cpu_s = int((root / "cpuacct" / groups["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
+            memory = int((group / "memory.usage_in_bytes").read_text())
+            memory -= _field(group / "memory.stat", "total_inactive_file")
+            pids = _pids(group)
+    except (OSError, KeyError, ValueError):
+        return None
+    return Measurement(attempt_id, cpu_s, max(0, memory) // _MIB, pids)
+
+
+def owners_of(pids: Collection[int], attempts: Mapping[str, str]) -> list[ProcessOwner]:
+    """The owners of those that still run, by pid; `attempts` are the attempts by container id."""
+    found, since = [], booted_at()
+    for pid in sorted(set(pids)):
+        look, groups = _look(pid), _groups_of(pid)
+        if look is not None and groups is not None:
+            ids = {attempts.get(one) for path in groups.values() for one in _CONTAINER.findall(path)} - {None}
+            found.append(ProcessOwner(pid, next(iter(ids), None), look.name, since + look.began / _TICKS))
+    return found
+
+
+def _groups_of(pid: int) -> dict[str, str] | None:
+    """Its control groups by controller ("" in version 2), as paths below the root."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    found = {}
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        for controller in controllers.split(","):
+            found[controller] = path.lstrip("/")
+    return found
+
+
+def _pids(group: Path) -> tuple[int, ...]:
+    found = [int(word) for word in (group / "cgroup.procs").read_text().split()]
+    for entry in os.scandir(group):  # groups that the container made for itself
+        if entry.is_dir(follow_symlinks=False):
+            with suppress(OSError):
+                found += _pids(Path(entry.path))
+    return tuple(sorted(found))
+
+
+def _field(path: Path, name: str) -> int:
+    for line in path.read_text().splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return int(value)
+    raise KeyError(name)
+
+
+def _look(pid: int) -> _Look | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The name, in parentheses, may contain anything.
+    name, _, rest = stat.partition(b"(")[2].rpartition(b")")
+    fields = rest.split()
+    if fields[0] in (b"Z", b"X"):
+        return None
+    return _Look(name.decode("utf-8", "replace"), int(fields[19]))

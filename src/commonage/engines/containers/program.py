@@ -1,0 +1,115 @@
+"""From an order to a program in a container: its arguments, its variables, its secrets. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.sightings import Order
+from commonage.domain.workloads import Kind
+from commonage.engines.common.workspaces import folder_name
+from commonage.engines.containers.box import can_export
+
+MARK = "COMMONAGE_ATTEMPT_ID"
+PORT = 8888
+"""The port that a session or service listens on; each container has an address of its own."""
+
+_SESSION_COMMAND = ("jupyterhub-singleuser", "--allow-root")
+_SHARED = re.compile(r"TZ|(https?|ftp|all|no)_proxy", re.IGNORECASE)
+_LOOPBACK = re.compile(r"(?<=//)(?:127\.0\.0\.1|localhost):(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What is different in a container: the address by which it reaches this machine, and at which of its ports."""
+
+    gateway: str
+    ports: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What runs: the argument vector, the variables, those that nobody may read, and where it works."""
+
+    command: tuple[str, ...]
+    variables: Mapping[str, str]
+    secrets: Mapping[str, str]
+    home: str
+    cwd: str
+
+
+def shared_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those of the server's own variables that hold in a container, too: time zone, proxies that are not its own."""
+    return {name: value for name, value in environ.items() if _SHARED.fullmatch(name) and not _is_loopback(value)}
+
+
+def _is_loopback(value: str) -> bool:
+    host = urlsplit(value if "//" in value else f"//{value}").hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def program_of(order: Order, inside: Inside, shared: Mapping[str, str], devices: Mapping[str, str]) -> Program:
+    """The program of an order. `devices` are the variables that hold its shares. Raises EngineFailure.
+
+    Later ones win: what is shared, ours, the environment's, the owner's, the devices'; our ids are nobody else's to
+    set. The loopback that an order speaks of is this machine's: for a container it has another name.
+    """
+    command = order.command or (_SESSION_COMMAND if order.kind is Kind.SESSION else ())
+    if not command:
+        raise EngineFailure(f"{order.workload_id} has no command, so there is nothing to run")
+    home = f"/home/{folder_name(order.owner)}"
+    ids = {
+        MARK: order.attempt_id,
+        "COMMONAGE_WORKLOAD_ID": order.workload_id,
+        "COMMONAGE_USER": order.owner,
+        "COMMONAGE_TENANT": order.tenant,
+    }
+    variables = {"LANG": "C.UTF-8", **shared, **_ours(order, home), **dict(order.environment.variables)}
+    variables |= dict(order.variables) | dict(devices)
+    fixed = frozenset(ids) | frozenset(devices)
+    secrets = {name: value for name, value in order.secrets if name not in fixed}
+    # A name that no shell takes cannot come by the entry's file.
+    variables |= {name: value for name, value in secrets.items() if not can_export(name)} | ids
+    secrets = {name: value for name, value in secrets.items() if can_export(name)}
+    variables = {name: value for name, value in variables.items() if name not in secrets}
+    return Program(
+        tuple(_filled(word, order) for word in command),
+        {name: _reachable(_filled(value, order), inside) for name, value in variables.items()},
+        {name: _filled(value, order) for name, value in secrets.items()},
+        home,
+        f"{home}/jobs/{order.workload_id}" if order.bundle_path is not None else home,
+    )
+
+
+def _filled(text: str, order: Order) -> str:
+    if not order.wants_port:
+        return text
+    # What would listen on the loopback would be heard by nobody outside its container.
+    return text.replace("//127.0.0.1:{port}", "//0.0.0.0:{port}").replace("{port}", str(PORT))
+
+
+def _reachable(text: str, inside: Inside) -> str:
+    def other(found: re.Match[str]) -> str:
+        return f"{inside.gateway}:{found[1]}" if int(found[1]) in inside.ports else found[0]
+
+    return _LOOPBACK.sub(other, text)
+
+
+def _ours(order: Order, home: str) -> dict[str, str]:
+    cores = str(max(1, -(-order.lease.cpus_milli // 1000)))
+    variables = {
+        "HOME": home,
+        "USER": order.owner,
+        "LOGNAME": order.owner,
+        # A log is read while it is written.
+        "PYTHONUNBUFFERED": "1",
+        # Libraries start as many threads as the machine has cores, and would wait for each other.
+        "OMP_NUM_THREADS": cores,
+        "PYTHON_CPU_COUNT": cores,
+    }
+    if order.wants_port:
+        variables["COMMONAGE_PORT"] = str(PORT)
+    return variables

@@ -1,0 +1,192 @@
+"""The Docker daemon as this engine uses it: a few calls of its API, every failure an EngineFailure of ours.
+
+Descriptions go in and out as the daemon's own JSON; what is in them is for `translate` and `sightings` to know.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiodocker import Docker
+
+from commonage.engines.containers.kernel import process_started_at
+from commonage.engines.docker.errors import DaemonUnreachable, Refused, translated
+
+Json = Mapping[str, Any]
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
+_FOREVER = aiohttp.ClientTimeout(total=None, sock_connect=5)
+_EVENTS = ["start", "die", "kill", "oom", "destroy"]
+
+
+class Client:
+    """One daemon at `url` (unix:///…, or tcp://…)."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._docker: Docker | None = None
+
+    @property
+    def _daemon(self) -> Docker:
+        if self._docker is None:  # it wants a running loop
+            with translated(self.url):
+                self._docker = Docker(url=self.url, timeout=_TIMEOUT)
+        return self._docker
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        if self._docker is not None:
+            await self._docker.close()
+            self._docker = None
+
+    # --- the daemon ---------------------------------------------------------------------------------------------
+
+    async def info(self) -> Json:
+        """What it says of itself. Raises DaemonUnreachable."""
+        with translated(self.url):
+            return await self._daemon.system.info()
+
+    def started_at(self) -> float | None:
+        """When the daemon's process began, unix seconds; None if it is not on this machine. Blocks a moment."""
+        parts = urlsplit(self.url)
+        if parts.scheme != "unix":
+            return None
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(2)
+            probe.connect(parts.path)
+            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            pid, _, _ = struct.unpack("3i", credentials)
+            # With socket activation it is the service manager who listens.
+            return process_started_at(pid) if pid > 1 else None
+        return None
+
+    async def events(self, label: str) -> AsyncIterator[Json]:
+        """What happens to containers with this label, from a moment ago on. First an empty one: we listen now.
+
+        Ends when the connection does. Raises EngineFailure when there is none.
+        """
+        filters = {"type": ["container"], "event": _EVENTS, "label": [label]}
+        params = {"filters": json.dumps(filters), "since": str(int(time.time()) - 1)}
+        await self.info()  # has the client find out the API's version
+        daemon = self._daemon
+        url = f"{daemon.docker_host}/{daemon.api_version}/events"
+        with translated(self.url):
+            async with daemon.session.get(url, params=params, timeout=_FOREVER) as answer:
+                answer.raise_for_status()
+                yield {}
+                async for line in answer.content:
+                    yield json.loads(line)
+
+    # --- containers ---------------------------------------------------------------------------------------------
+
+    async def create(self, name: str, config: Json) -> str | None:
+        """Its id; None if the name is taken. Raises Refused, DaemonUnreachable."""
+        try:
+            with translated(self.url):
+                return (await self._daemon.containers.create(config, name=name)).id
+        except Refused as error:
+            if error.http_status == 409:
+                return None
+            raise
+
+    async def start(self, container: str) -> None:
+        """Start it. One that runs is left alone; one that ended would run again: that is the entry's to prevent."""
+        with translated(self.url):
+            await self._daemon.containers.container(container).start()
+
+    async def inspect(self, container: str) -> Json | None:
+        """All of it; None if there is none of this id or name."""
+        try:
+            with translated(self.url):
+                return await self._daemon.containers.container(container).show()
+        except Refused as error:
+            if error.http_status == 404:
+                return None
+            raise
+
+    async def kill(self, container: str, signal: str) -> None:
+        """Send it a signal. One that does not run is no error."""
+        try:
+            with translated(self.url):
+                await self._daemon.containers.container(container).kill(signal=signal)
+        except Refused as error:
+            if error.http_status not in (404, 409):
+                raise
+
+    async def remove(self, container: str) -> None:
+        """Remove it, whether it runs or not. One that is gone, or going, is no error."""
+        try:
+            with translated(self.url):
+                await self._daemon.containers.container(container).delete(force=True, v=True)
+        except Refused as error:
+            if error.http_status not in (404, 409):
+                raise
+
+    async def containers(self, label: str) -> Mapping[str, Mapping[str, str]]:
+        """The labels of all that have this one, by id."""
+        with translated(self.url):
+            found = await self._daemon.containers.list(all=1, filters=json.dumps({"label": [label]}))
+        return {one.id: one["Labels"] for one in found}
+
+    # --- images and networks ------------------------------------------------------------------------------------
+
+    async def image(self, name: str) -> Json | None:
+        """What it says of an image that is here; None if it is not."""
+        try:
+            with translated(self.url):
+                return await self._daemon.images.inspect(name)
+        except Refused as error:
+            if error.http_status == 404:
+                return None
+            raise
+
+    async def pull(self, name: str) -> AsyncIterator[Json]:
+        """Fetch an image; what comes are the daemon's progress messages."""
+        with translated(self.url):
+            async for message in self._daemon.images.pull(name, stream=True):
+                yield message
+
+    async def networks(self, label: str) -> Sequence[Json]:
+        """Those with this label, oldest first."""
+        with translated(self.url):
+            found = await self._daemon.networks.list(filters={"label": [label]})
+        return sorted(found, key=lambda one: str(one["Created"]))
+
+    async def network(self, network: str) -> Json | None:
+        """All of it, what is attached included; None if there is none."""
+        try:
+            with translated(self.url):
+                found = await self._daemon.networks.get(network)
+                return await found.show()
+        except Refused as error:
+            if error.http_status == 404:
+                return None
+            raise
+
+    async def create_network(self, config: Json) -> str:
+        """Its id."""
+        with translated(self.url):
+            return str((await self._daemon.networks.create(dict(config))).id)
+
+    async def remove_network(self, network: str) -> bool:
+        """False if something is attached to it."""
+        try:
+            with translated(self.url):
+                await (await self._daemon.networks.get(network)).delete()
+        except Refused as error:
+            if error.http_status == 404:
+                return True
+            if error.http_status == 403 or "active endpoints" in error.message:
+                return False
+            raise
+        return True
+
+
+__all__ = ["Client", "DaemonUnreachable", "Json", "Refused"]

@@ -1,0 +1,140 @@
+"""What the daemon says of itself, and what follows from it: the node, what the engine can do, how users are mapped."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.fleet import Device, NodeReport
+from commonage.domain.sightings import Capabilities
+from commonage.engines.common.board import InThread
+from commonage.engines.containers.box import Owner
+from commonage.engines.docker.client import Client
+from commonage.engines.docker.settings import DockerSettings
+from commonage.ports.devices import Devices, DevicesUnavailable
+
+_MIB = 1024 * 1024
+_REMAPPED = re.compile(r"/(\d+)\.(\d+)$")
+
+
+class Daemon:
+    """One daemon, as it was when it was last asked. `fault` is empty while it answers."""
+
+    def __init__(self, client: Client, settings: DockerSettings, in_thread: InThread) -> None:
+        self._client = client
+        self._settings = settings
+        self._in_thread = in_thread
+        self._info: Mapping[str, Any] = {}
+        self.fault = ""
+        self.started_at: float | None = None
+        self.node = settings.node_name or socket.gethostname()
+
+    async def look(self) -> None:
+        """Ask it. Raises EngineFailure."""
+        self._info = await self._client.info()
+        self.started_at = await self._in_thread(self._client.started_at)
+        self.fault = ""
+
+    @property
+    def live_restore(self) -> bool:
+        """True if containers go on while the daemon is away."""
+        return bool(self._info.get("LiveRestoreEnabled"))
+
+    @property
+    def gpus(self) -> Literal["cdi", "request"]:
+        """How cards are asked for: by CDI where the daemon knows it and has no NVIDIA runtime."""
+        has_runtime = "nvidia" in (self._info.get("Runtimes") or {})
+        return "cdi" if self._info.get("CDISpecDirs") and not has_runtime else "request"
+
+    @property
+    def owner(self) -> Owner:
+        """Who a container's user is inside and outside.
+
+        Root inside where we are root; else our own user, so that what it writes is ours to remove. Where the daemon
+        maps users, root inside is nobody outside: its number is in the name of the daemon's folder.
+        """
+        uid, gid = os.geteuid(), os.getegid()
+        mapped = remapped_root(self._info)
+        if mapped is not None and uid == 0:
+            return Owner(0, 0, *mapped)
+        return Owner(uid, gid, uid, gid)
+
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        info = self._info
+        return Capabilities(
+            "docker",
+            isolates_users=True,
+            limits_memory=bool(info.get("MemoryLimit", True)),
+            limits_cpu=bool(info.get("CpuShares", True)),
+            notes=notes_of(info),
+        )
+
+    async def report(self, data: Path, devices: Devices | None) -> NodeReport:
+        """The machine, from the newest that is known. What is set counts before what is found."""
+        if not self.fault:
+            try:
+                self._info = await self._client.info()
+            except EngineFailure as error:
+                self.fault = error.message
+        return await self._in_thread(lambda: self._report(data, devices))
+
+    def _report(self, data: Path, devices: Devices | None) -> NodeReport:
+        faults = [self.fault] if self.fault else []
+        cards: tuple[Device, ...] = ()
+        if devices is not None:
+            try:
+                cards = tuple(devices.inventory())
+            except DevicesUnavailable as error:
+                faults.append(error.message)
+        places = [data, Path(str(self._info.get("DockerRootDir", data)))]
+        free_mib = min(shutil.disk_usage(place).free // _MIB for place in places if place.exists())
+        least = self._settings.disk_low_mib
+        if free_mib < least:
+            faults.append(f"only {free_mib} MiB are free on the disk of {data} or of Docker; {least} MiB are needed")
+        return NodeReport(
+            self.node,
+            self._settings.cpus_milli or int(self._info.get("NCPU", 0)) * 1000,
+            self._settings.memory_mib or int(self._info.get("MemTotal", 0)) // _MIB,
+            cards,
+            free_mib,
+            (("arch", str(self._info.get("Architecture", ""))), ("os", "linux")),
+            tuple(faults),
+        )
+
+
+def remapped_root(info: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The user and group that root in a container is outside; None if it is root."""
+    if not any("name=userns" in option for option in info.get("SecurityOptions") or ()):
+        return None
+    found = _REMAPPED.search(str(info.get("DockerRootDir", "")))
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def notes_of(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an admin should know of this daemon, in sentences."""
+    options = " ".join(info.get("SecurityOptions") or ())
+    notes = [f"Docker {info.get('ServerVersion', '?')}, storage {info.get('Driver', '?')}."]
+    if "name=userns" in options:
+        notes.append("The daemon maps users: root in a container is nobody on this machine.")
+    else:
+        notes.append(
+            "The daemon does not map users: root in a container is this machine's root, with hardly any capability. "
+            'Set "userns-remap": "default" in /etc/docker/daemon.json to have that barrier, too.'
+        )
+    if "name=seccomp" not in options:
+        notes.append("The daemon has no seccomp profile: containers may make any system call.")
+    if not info.get("LiveRestoreEnabled"):
+        notes.append(
+            'When the daemon is restarted, all workloads end and are queued again. Set "live-restore": true in '
+            "/etc/docker/daemon.json to have them go on."
+        )
+    if not info.get("SwapLimit", True):
+        notes.append("The kernel does not limit swap: a workload may take as much again there as it has memory.")
+    return tuple(notes)

@@ -1,0 +1,82 @@
+"""The daemon's errors in our words. Nothing of its client library's gets further than this."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import aiohttp
+from aiodocker.exceptions import DockerError
+
+from commonage.domain.errors import EngineFailure
+
+# What the daemon says, what we say of it, and whether the same may work later.
+_WORDS: tuple[tuple[str, str, bool], ...] = (
+    (r"no space left on device", "the disk of the Docker daemon is full", True),
+    (r"could not find an available, non-overlapping", "Docker has no addresses left for another network: widen "
+     "`default-address-pools` in /etc/docker/daemon.json", True),
+    (r"exec: \"/bin/sh\".*(no such file|not found)", "its image has no /bin/sh, which starts the command", False),
+    (r"could not select device driver.*gpu", "Docker cannot give GPUs to containers here: install the NVIDIA Container "
+     "Toolkit and run `nvidia-ctk runtime configure`", False),
+    (r"(unresolvable CDI devices|CDI.*not)", "Docker does not know this GPU by CDI: run `nvidia-ctk cdi generate`",
+     False),
+    (r"pull access denied|repository does not exist|requested access to the resource is denied|unauthorized",
+     "the registry has no such image, or does not let us have it", False),
+    (r"manifest (for .* )?(not found|unknown)", "the registry has no such image", False),
+    (r"invalid reference format|repository name must be", "that is not a name of an image", False),
+    (r"toomanyrequests", "the registry wants us to wait: too many pulls", True),
+    (r"no such host|i/o timeout|Client\.Timeout|connection refused|TLS handshake timeout|network is unreachable"
+     r"|server misbehaving|Temporary failure in name resolution", "the registry cannot be reached", True),
+    (r"[Mm]inimum memory limit", "a container needs 6 MiB of memory at least", False),
+)  # fmt: skip
+_UNREACHABLE = 900  # the client library's own number for it
+_MOST = 300
+
+
+class DaemonUnreachable(EngineFailure):
+    """The daemon does not answer: what became of what we asked for is not known."""
+
+    code = "docker-unreachable"
+    retryable = True
+
+
+class Refused(EngineFailure):
+    """The daemon answered, and refuses. `http_status` is its own."""
+
+    def __init__(self, message: str, status: int, *, retryable: bool) -> None:
+        super().__init__(message, retryable=retryable)
+        self.http_status = status
+
+
+@contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Have what the client library raises leave as an EngineFailure. `url` is the daemon's address."""
+    try:
+        yield
+    except DockerError as error:
+        raise failure_of(error.status, str(error.message), url) from error
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise _unreachable(url, str(error) or type(error).__name__) from error
+
+
+def failure_of(status: int, message: str, url: str = "") -> EngineFailure:
+    """The failure for what the daemon said."""
+    if status == _UNREACHABLE:
+        return _unreachable(url, message)
+    for pattern, words, retryable in _WORDS:
+        if re.search(pattern, message, re.IGNORECASE | re.DOTALL):
+            return Refused(f"{words} (Docker: {_short(message)})", status, retryable=retryable)
+    return Refused(f"Docker: {_short(message)}", status, retryable=status >= 500)
+
+
+def _unreachable(url: str, why: str) -> DaemonUnreachable:
+    return DaemonUnreachable(
+        f"the Docker daemon does not answer at {url}: {_short(why)}. Is it running (systemctl status docker), and may "
+        "this user talk to it? `commonage doctor` looks"
+    )
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MOST else f"{text[:_MOST]} …"

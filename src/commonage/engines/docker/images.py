@@ -1,0 +1,126 @@
+"""Environments as images: here already, or fetched with progress. One fetch for all who wait for the same image."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Literal
+
+from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
+from commonage.domain.errors import EngineFailure
+from commonage.engines.docker.client import Client
+
+Told = Callable[[str, float | None], None]
+"""Is told what is being done, and how far it is (0..1)."""
+
+_FIRST_WORD_S = 15.0
+_SILENCE_S = 120.0
+
+
+class Images:
+    """The images of one daemon. `pull`: whether one that is missing is fetched."""
+
+    def __init__(self, client: Client, site: str, pull: Literal["missing", "never"]) -> None:
+        self._client = client
+        self._site = site
+        self._pull = pull
+        self._statuses: dict[str, EnvironmentStatus] = {}
+        self._fetching: dict[str, asyncio.Task[None]] = {}
+        self._listeners: dict[str, list[Told]] = {}
+
+    def statuses(self) -> list[EnvironmentStatus]:
+        """Where each environment stands that was ever asked for."""
+        return list(self._statuses.values())
+
+    async def ensure(self, environment: Environment, told: Told) -> str:
+        """The image of the environment, here. Raises EngineFailure, with the environment's name, when it cannot be."""
+        name = environment.name
+
+        def note(detail: str, progress: float | None) -> None:
+            self._note(name, EnvironmentState.BUILDING, detail, progress)
+            told(detail, progress)
+
+        try:
+            image = _image_of(environment)
+            if await self._client.image(image) is None:
+                await self._fetch(image, note)
+        except EngineFailure as error:
+            words = f"the environment {name} cannot be prepared: {error.message}"
+            self._note(name, EnvironmentState.FAILED, words)
+            raise EngineFailure(words, retryable=error.is_retryable) from error
+        self._note(name, EnvironmentState.READY, image)
+        return image
+
+    def _note(self, name: str, state: EnvironmentState, detail: str, progress: float | None = None) -> None:
+        self._statuses[name] = EnvironmentStatus(name, self._site, state, detail, progress)
+
+    async def _fetch(self, image: str, told: Told) -> None:
+        if self._pull == "never":
+            raise EngineFailure(
+                f"there is no image {image} on this machine, and images are not fetched here (docker_pull = never): "
+                f"load it with `docker load` or `docker import`"
+            )
+        told(f"fetching the image {image}", None)
+        listeners = self._listeners.setdefault(image, [])
+        listeners.append(told)
+        try:
+            fetching = self._fetching.get(image)
+            if fetching is None:
+                fetching = asyncio.create_task(self._pull_image(image))
+                self._fetching[image] = fetching
+                fetching.add_done_callback(lambda _: self._fetching.pop(image, None))
+            # Others may wait for it, too: one that is stopped leaves it running.
+            await asyncio.shield(fetching)
+        finally:
+            listeners.remove(told)
+
+    async def _pull_image(self, image: str) -> None:
+        layers: dict[str, tuple[int, int]] = {}
+        patience = _FIRST_WORD_S
+        async with aclosing(self._client.pull(image)) as messages:  # type: ignore[type-var]  # a generator in practice
+            while True:
+                try:
+                    async with asyncio.timeout(patience):
+                        message = await anext(messages)
+                except StopAsyncIteration:
+                    return
+                except TimeoutError as error:
+                    words = f"the registry of {image} did not answer within {patience:.0f} s"
+                    raise EngineFailure(words, retryable=True) from error
+                patience = _SILENCE_S
+                detail, progress = progress_of(message, layers)
+                for told in self._listeners.get(image, ()):
+                    told(f"fetching the image {image}: {detail}", progress)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        for task in list(self._fetching.values()):
+            task.cancel()
+        await asyncio.gather(*self._fetching.values(), return_exceptions=True)
+
+
+def _image_of(environment: Environment) -> str:
+    """The image's name. Raises EngineFailure for an environment that has none."""
+    if environment.image:
+        return environment.image
+    has = "a list of requirements, but " if environment.requirements else ""
+    raise EngineFailure(
+        f"it has {has}no image, and workloads run in containers here: give it an `image` in the settings, or set "
+        "docker_image for the environments that come with Commonage"
+    )
+
+
+def progress_of(message: Mapping[str, Any], layers: dict[str, tuple[int, int]]) -> tuple[str, float | None]:
+    """What a progress message says, and how much of all layers is here. `layers` (bytes here, bytes in all) is kept."""
+    status, layer = str(message.get("status", "")), str(message.get("id", ""))
+    detail = message.get("progressDetail") or {}
+    if status == "Downloading" and detail.get("total"):
+        layers[layer] = (int(detail.get("current", 0)), int(detail["total"]))
+    elif status in ("Download complete", "Pull complete", "Already exists") and layer in layers:
+        layers[layer] = (layers[layer][1], layers[layer][1])
+    total = sum(size for _, size in layers.values())
+    if not total:
+        return status.lower(), None
+    here = sum(size for size, _ in layers.values())
+    return f"{here / 1e6:.0f} of {total / 1e6:.0f} MB", here / total

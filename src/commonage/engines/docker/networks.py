@@ -1,0 +1,93 @@
+"""The tenants' networks: one bridge each, made when it is first needed, removed when nothing uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from commonage.domain.errors import EngineFailure
+from commonage.engines.docker.client import Client, Json
+from commonage.engines.docker.relays import Relays
+from commonage.engines.docker.translate import LABEL, network_config, ours
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A tenant's network; `gateway` is this machine's address in it."""
+
+    id: str
+    name: str
+    gateway: str
+
+
+class Networks:
+    """Those of one installation."""
+
+    def __init__(self, client: Client, installation: str, relays: Relays) -> None:
+        self._client = client
+        self._installation = installation
+        self._relays = relays
+        self._known: dict[str, Network] = {}
+        # Docker takes two networks of one name, so that only one of us may make one at a time.
+        self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def open(self) -> None:
+        """Take up those that are there. Raises EngineFailure."""
+        for found in await self._client.networks(ours(self._installation)):
+            await self._note(found)
+
+    async def of(self, tenant: str) -> Network:
+        """The tenant's network, made if need be. Raises EngineFailure."""
+        async with self._making[tenant]:
+            if tenant not in self._known:
+                config = network_config(self._installation, tenant)
+                made = await self._client.network(await self._client.create_network(config))
+                if made is None:
+                    raise EngineFailure(f"the network {config['Name']} was removed while it was made", retryable=True)
+                await self._note(made)
+            return self._known[tenant]
+
+    async def _note(self, found: Json) -> None:
+        tenant = str((found["Labels"] or {}).get(f"{LABEL}.tenant", ""))
+        if tenant and tenant not in self._known:
+            network = Network(str(found["Id"]), str(found["Name"]), _gateway(found))
+            await self._relays.open_at(network.gateway)
+            self._known[tenant] = network
+
+    async def look_again(self) -> None:
+        """After the daemon was away: networks may be gone, and addresses may have come back. Raises EngineFailure."""
+        there = {str(found["Id"]) for found in await self._client.networks(ours(self._installation))}
+        for tenant, network in list(self._known.items()):
+            if network.id not in there:
+                self._drop(tenant)
+            else:
+                await self._relays.open_at(network.gateway)
+
+    def _drop(self, tenant: str) -> None:
+        network = self._known.pop(tenant, None)
+        if network is not None:
+            self._relays.close_at(network.gateway)
+
+    async def clear_unused(self, used: Collection[str]) -> int:
+        """Remove the networks of tenants that run nothing; gives how many. Raises EngineFailure."""
+        removed = 0
+        for found in await self._client.networks(ours(self._installation)):
+            tenant = str((found["Labels"] or {}).get(f"{LABEL}.tenant", ""))
+            async with self._making[tenant]:
+                if tenant not in used and await self._client.remove_network(str(found["Id"])):
+                    self._drop(tenant)
+                    removed += 1
+        return removed
+
+
+def _gateway(found: Json) -> str:
+    configs: list[dict[str, Any]] = found["IPAM"]["Config"] or []
+    for config in configs:
+        if ":" not in config["Subnet"]:
+            subnet = ipaddress.ip_network(config["Subnet"])
+            return str(config.get("Gateway") or next(subnet.hosts())).partition("/")[0]
+    raise EngineFailure(f"the network {found['Name']} has no IPv4 address")

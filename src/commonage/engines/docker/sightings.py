@@ -1,0 +1,116 @@
+"""What the daemon says of a container, read as a sighting. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.engines.common.runs import Exit
+from commonage.engines.containers.box import Claim
+from commonage.engines.containers.program import PORT
+
+STOPPED_EARLY = "stopped before it started"
+TERMINATED = 143
+_KILLED = 137
+_LIVES = ("running", "paused", "restarting")
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What else one has to know to read an end: what the box says, and since when daemon and machine are up.
+
+    `from_outside`: somebody else than we sent it a signal that ends, shortly before it did.
+    """
+
+    claim: Claim
+    run_again: bool
+    from_outside: bool
+    booted_at: float
+    daemon_started_at: float | None
+    live_restore: bool
+    now: float
+
+
+def instant(text: str) -> float | None:
+    """Docker's time stamp as unix seconds; None for its zero."""
+    if text.startswith("0001"):
+        return None
+    # It has nanoseconds; Python reads microseconds.
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    moment = datetime.fromisoformat(f"{whole}+00:00").timestamp()
+    return moment + (float(f"0.{fraction}") if fraction.isdigit() else 0.0)
+
+
+def lives(state: Mapping[str, Any]) -> bool:
+    """True while it runs."""
+    return state["Status"] in _LIVES
+
+
+def has_ended(state: Mapping[str, Any]) -> bool:
+    """True if it ran, or was to run, and does not any more."""
+    return state["Status"] in ("exited", "dead", "removing")
+
+
+def running(order: Order, node: str, found: Mapping[str, Any], now: float) -> Sighting:
+    """The sighting of a container that runs. `found` is what the daemon says of it."""
+    started_at = instant(found["State"]["StartedAt"])
+    return Sighting(
+        order.attempt_id, Seen.RUNNING, now, node, url=_url(order, found), started_at=started_at or now
+    )  # fmt: skip
+
+
+def _url(order: Order, found: Mapping[str, Any]) -> str | None:
+    if not order.wants_port:
+        return None
+    networks = found["NetworkSettings"]["Networks"] or {}
+    address = next((one["IPAddress"] for one in networks.values() if one.get("IPAddress")), None)
+    return None if address is None else f"http://{address}:{PORT}"
+
+
+def may_be_oom_yet(state: Mapping[str, Any]) -> bool:
+    """True if it was killed, and the daemon may still learn that it was for want of memory."""
+    return bool(state["ExitCode"] == _KILLED and not state["OOMKilled"])
+
+
+def end_of(state: Mapping[str, Any], about: Circumstances) -> Exit:
+    """How a container ended. `code` is None where nobody knows the program's own."""
+    started_at = instant(state["StartedAt"])
+    ended_at = instant(state["FinishedAt"]) or about.now
+    code = int(state["ExitCode"])
+    if about.claim is Claim.NEVER:
+        return Exit(TERMINATED, STOPPED_EARLY, ended_at)
+    if about.claim is Claim.NOBODY:
+        # The entry did not get so far: a broken image, a full disk.
+        why = str(state["Error"]) or f"its first process ended with {code}"
+        return Exit(code or 1, f"its container could not run its command: {why}", ended_at)
+    if about.run_again:
+        return Exit(None, "Docker started it a second time, which was refused; its exit code is lost", ended_at)
+    if started_at is not None and _fell_with_the_machine(started_at, ended_at, about):
+        return Exit(None, "the machine was restarted while it ran", ended_at)
+    if started_at is not None and _fell_with_the_daemon(started_at, ended_at, about):
+        return Exit(None, "the Docker daemon was restarted while it ran, and ended it", ended_at)
+    oom = bool(state["OOMKilled"]) and code != 0
+    if about.from_outside and not oom:
+        return Exit(None, "it was ended from outside, through Docker: by an admin, or as the daemon stopped", ended_at)
+    return Exit(code, "", ended_at, oom)
+
+
+def _fell_with_the_machine(started_at: float, ended_at: float, about: Circumstances) -> bool:
+    return started_at < about.booted_at - 1 and ended_at >= about.booted_at - 1
+
+
+def _fell_with_the_daemon(started_at: float, ended_at: float, about: Circumstances) -> bool:
+    """Without live-restore a daemon that comes up ends whatever the one before it had started."""
+    born = about.daemon_started_at
+    return born is not None and not about.live_restore and started_at < born <= ended_at
+
+
+def ended(order: Order, node: str, end: Exit, started_at: float | None) -> Sighting:
+    """The sighting of one that ended so."""
+    return Sighting(
+        order.attempt_id, Seen.ENDED, end.at, node, end.detail,
+        exit_code=end.code, oom=end.oom, started_at=started_at,
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""Listening to the daemon's events, for ever. After each new connection all is looked at again: nothing is missed.
+
+Used by the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from commonage.domain.errors import EngineFailure
+from commonage.engines.docker.client import Client
+from commonage.engines.docker.translate import LABEL
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """Who is told what: that we listen (again), what happened to which attempt, that the daemon does not answer."""
+
+    back: Callable[[], Awaitable[None]]
+    heard: Callable[[str, str, str], None]
+    away: Callable[[str], None]
+
+
+async def listen(client: Client, label: str, ears: Ears) -> None:
+    """Until cancelled."""
+    pause, was_there = _FIRST_PAUSE_S, True
+    while True:
+        why = f"the Docker daemon at {client.url} ended the connection"
+        try:
+            async with aclosing(client.events(label)) as events:  # type: ignore[type-var]  # a generator in practice
+                async for event in events:
+                    if event:
+                        attributes = event["Actor"]["Attributes"]
+                        attempt = attributes.get(f"{LABEL}.attempt", "")
+                        ears.heard(attempt, event["Action"], attributes.get("signal", ""))
+                        continue
+                    await ears.back()
+                    if not was_there:
+                        _log.warning("the Docker daemon at %s answers again", client.url)
+                    pause, was_there = _FIRST_PAUSE_S, True
+        except EngineFailure as error:
+            why = error.message
+        ears.away(why)
+        if was_there:
+            _log.error("%s", why)
+        was_there = False
+        await asyncio.sleep(pause)
+        pause = min(_LONGEST_PAUSE_S, pause * 1.5)

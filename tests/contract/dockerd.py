@@ -1,0 +1,138 @@
+"""A Docker daemon of the tests' own, and an image for it that is made of this very machine, without any registry."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import time
+from io import BytesIO
+from pathlib import Path
+
+IMAGE = "commonage-test:1"
+_PROGRAMS = ("sh", "bash", "sleep", "cat", "ls", "mkdir", "touch", "id", "setsid", "env", "rm", "mount", "chmod", "cp")
+_UP_WITHIN_S = 60
+
+
+class Dockerd:
+    """One daemon with all its files in a folder of its own."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.socket = folder / "docker.sock"
+        self.url = f"unix://{self.socket}"
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        (self.folder / "pid").unlink(missing_ok=True)
+        command = ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
+        # No default bridge: several daemons of one machine would share it.
+        command += ["--pidfile", f"{self.folder}/pid", "--host", self.url, "--bridge", "none", *self._arguments]
+        log = open(self.folder / "log", "ab")
+        with log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + _UP_WITHIN_S
+        while self.run("version", check=False).returncode != 0:
+            assert self._process.poll() is None, (self.folder / "log").read_text()[-3000:]
+            assert time.monotonic() < deadline, "the daemon does not come up"
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """As kill -9 does: its containers and its containerd go on."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Have it end, and all its containers with it."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        containers = self.output("ps", "-aq").split()
+        if containers:
+            self.run("rm", "-f", *containers, check=False)
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def run(self, *arguments: str, content: bytes | None = None, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+        """`docker ARGUMENTS` at this daemon."""
+        command = ["docker", "--host", self.url, *arguments]
+        return subprocess.run(command, input=content, capture_output=True, check=check)
+
+    def output(self, *arguments: str) -> str:
+        """What `docker ARGUMENTS` prints."""
+        return self.run(*arguments).stdout.decode().strip()
+
+
+def new_folder() -> Path:
+    """A folder short enough for the path of a socket in it."""
+    return Path(tempfile.mkdtemp(prefix="cmng-docker-", dir="/tmp"))
+
+
+def minimal_image() -> bytes:
+    """A tar of a shell, some programs and this Python, each with the libraries it is linked to."""
+    buffer = BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        put: set[str] = set()
+        for name in _PROGRAMS:
+            found = shutil.which(name, path="/usr/bin:/bin")
+            assert found is not None, f"{name} is missing on this machine"
+            _put(archive, put, os.path.realpath(found), f"/usr/bin/{name}")
+        _put_python(archive, put)
+        for link in ("bin", "sbin"):
+            _link(archive, link, "usr/bin")
+        for folder in ("tmp", "etc", "proc", "sys", "dev", "home"):
+            info = tarfile.TarInfo(folder)
+            info.type, info.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
+            archive.addfile(info)
+    return buffer.getvalue()
+
+
+def _put_python(archive: tarfile.TarFile, put: set[str]) -> None:
+    """Enough of this Python for sockets and HTTP."""
+    binary = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    _put(archive, put, binary, binary)
+    _link(archive, "usr/bin/python3", binary)
+    library = Path(sysconfig.get_path("stdlib"))
+    unwanted = ("test", "idlelib", "site-packages", "dist-packages", "__pycache__", "ensurepip", "lib2to3", "tkinter")
+
+    def wanted(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if Path(info.name).name in unwanted or "/config-" in info.name else info
+
+    archive.add(library, str(library), filter=wanted)
+    for module in (library / "lib-dynload").glob("*.so"):
+        for path in _libraries(str(module)):
+            _put_file(archive, put, os.path.realpath(path), path)
+
+
+def _put(archive: tarfile.TarFile, put: set[str], source: str, name: str) -> None:
+    _put_file(archive, put, source, name)
+    for path in _libraries(source):
+        _put_file(archive, put, os.path.realpath(path), path)
+
+
+def _put_file(archive: tarfile.TarFile, put: set[str], source: str, name: str) -> None:
+    if name not in put:
+        put.add(name)
+        archive.add(source, name)
+
+
+def _libraries(program: str) -> list[str]:
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+    return [word for word in listed.split() if word.startswith("/")]
+
+
+def _link(archive: tarfile.TarFile, name: str, target: str) -> None:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = tarfile.SYMTYPE, target
+    archive.addfile(info)

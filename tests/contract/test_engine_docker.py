@@ -1,0 +1,106 @@
+"""The engine contract on the Docker engine, over a real daemon that this file starts for itself."""
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from commonage.domain.environments import Environment
+from commonage.domain.sightings import Seen
+from commonage.engines.docker.engine import DockerEngine
+from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.process.processes import send
+from commonage.testing.behaviour import Behaviour, shell_command
+from commonage.testing.engine_contract import EngineContract
+from commonage.testing.engine_rig import EngineRig, Orders
+from tests.contract.dockerd import IMAGE, Dockerd, minimal_image, new_folder
+
+pytestmark = pytest.mark.needs("docker")
+HERE = Environment("here", "Of this very machine", image=IMAGE)
+BROKEN = Environment("broken", "Cannot be", image="Not An Image")
+
+
+@pytest.fixture(scope="module")
+def dockerd() -> Iterator[Dockerd]:
+    """A daemon with the test image."""
+    daemon = Dockerd(new_folder())
+    daemon.start()
+    try:
+        daemon.run("import", "-", IMAGE, content=minimal_image())
+        yield daemon
+    finally:
+        daemon.stop()
+        shutil.rmtree(daemon.folder, ignore_errors=True)
+
+
+def processes_of(attempt: str) -> list[int]:
+    """Every process that carries the attempt's mark."""
+    mark = f"COMMONAGE_ATTEMPT_ID={attempt}\0".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _command(behaviour: Behaviour) -> tuple[str, ...]:
+    return ("no-such-command",) if behaviour.exit_code == 127 else shell_command(behaviour)
+
+
+class DockerRig(EngineRig):
+    """A Docker engine in a folder of its own."""
+
+    def __init__(self, data: Path, settings: DockerSettings) -> None:
+        self.data = data
+        self._settings = settings
+        self._engine: DockerEngine | None = None
+        self.orders = Orders(HERE, "here", _command, time.time)
+        self.broken_environment = BROKEN
+
+    async def engine(self) -> DockerEngine:
+        if self._engine is None:
+            self._engine = DockerEngine("site", self.data, settings=self._settings)
+            await self._engine.open()
+        return self._engine
+
+    async def restart(self) -> DockerEngine:
+        if self._engine is not None:
+            await self._engine.close()
+        self._engine = None
+        return await self.engine()
+
+    async def pass_time(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def processes(self, attempt: str) -> int:
+        return len(processes_of(attempt))
+
+
+@asynccontextmanager
+async def docker_rig(data: Path, daemon: Dockerd, **settings: object) -> AsyncIterator[DockerRig]:
+    rig = DockerRig(data, DockerSettings(url=daemon.url, node_name="here", **settings))  # type: ignore[arg-type]
+    try:
+        yield rig
+    finally:
+        engine = await rig.engine()
+        for sighting in await engine.sightings():
+            await engine.stop(sighting.attempt_id, 0)
+        for sighting in await engine.sightings():
+            await rig.seen(sighting.attempt_id, Seen.ENDED)
+            await engine.forget(sighting.attempt_id)
+        await engine.close()
+
+
+class TestDocker(EngineContract):
+    @pytest.fixture
+    async def rig(self, tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[EngineRig]:
+        async with docker_rig(tmp_path, dockerd) as rig:
+            yield rig
