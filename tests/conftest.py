@@ -66,7 +66,7 @@ MACHINERY = {
     "git": Machinery(lambda: shutil.which("git") is not None, INSTALL_HINT),
     "cgroups": Machinery(_may_limit_memory, "run the tests as root on a machine whose cgroups are writable"),
     "docker": Machinery(
-        lambda: os.geteuid() == 0 and all(shutil.which(name) for name in ("dockerd", "docker", "iptables")),
+        lambda: os.geteuid() == 0 and all(shutil.which(name) for name in ("dockerd", "iptables")),
         f"{INSTALL_HINT} (docker.io and iptables), and run the tests as root",
     ),
     "root": Machinery(lambda: os.geteuid() == 0, "run the tests as root"),

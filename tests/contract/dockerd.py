@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import tempfile
 import time
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException
 from io import BytesIO
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 IMAGE = "commonage-test:1"
 _PROGRAMS = ("sh", "bash", "sleep", "cat", "ls", "mkdir", "touch", "id", "setsid", "env", "rm", "mount", "chmod", "cp")
@@ -35,14 +41,20 @@ class Dockerd:
         command = ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
         # No default bridge: several daemons of one machine would share it.
         command += ["--pidfile", f"{self.folder}/pid", "--host", self.url, "--bridge", "none", *self._arguments]
-        log = open(self.folder / "log", "ab")
-        with log:
+        with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + _UP_WITHIN_S
-        while self.run("version", check=False).returncode != 0:
+        while not self._answers():
             assert self._process.poll() is None, (self.folder / "log").read_text()[-3000:]
             assert time.monotonic() < deadline, "the daemon does not come up"
             time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        try:
+            self.ask("GET", "/_ping")
+        except (OSError, HTTPException):
+            return False
+        return True
 
     def kill(self) -> None:
         """As kill -9 does: its containers and its containerd go on."""
@@ -54,9 +66,11 @@ class Dockerd:
         """Have it end, and all its containers with it."""
         if self._process is None or self._process.poll() is not None:
             return
-        containers = self.output("ps", "-aq").split()
-        if containers:
-            self.run("rm", "-f", *containers, check=False)
+        for container in self.containers():
+            with suppress(RuntimeError):
+                self.ask("DELETE", f"/containers/{container['Id']}?force=1")
+        # The bridges would outlive it.
+        self.remove_networks("commonage.tenant")
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(30)
@@ -64,14 +78,43 @@ class Dockerd:
             self._process.kill()
             self._process.wait()
 
-    def run(self, *arguments: str, content: bytes | None = None, check: bool = True) -> subprocess.CompletedProcess[bytes]:
-        """`docker ARGUMENTS` at this daemon."""
-        command = ["docker", "--host", self.url, *arguments]
-        return subprocess.run(command, input=content, capture_output=True, check=check)
+    def ask(self, method: str, path: str, body: object = None, content: bytes | None = None) -> Any:
+        """One request to its API, by a client that is not the engine's; JSON where it answers JSON.
 
-    def output(self, *arguments: str) -> str:
-        """What `docker ARGUMENTS` prints."""
-        return self.run(*arguments).stdout.decode().strip()
+        Raises RuntimeError for what it refuses, OSError while it does not answer.
+        """
+        connection = _Connection(str(self.socket))
+        with closing(connection):
+            data = content if content is not None else None if body is None else json.dumps(body)
+            connection.request(method, path, data, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+        if answer.status >= 400:
+            raise RuntimeError(f"{method} {path}: {answer.status} {text!r}")
+        return json.loads(text) if text.startswith((b"{", b"[")) else text
+
+    def remove_networks(self, label: str) -> None:
+        """All with this label that nothing is attached to."""
+        for network in self.ask("GET", f"/networks?filters={quote(json.dumps({'label': [label]}))}"):
+            with suppress(RuntimeError):
+                self.ask("DELETE", f"/networks/{network['Id']}")
+
+    def containers(self, **filters: list[str]) -> list[Any]:
+        """All containers of it, ended ones too."""
+        return list(self.ask("GET", f"/containers/json?all=1&filters={quote(json.dumps(filters))}"))
+
+
+class _Connection(HTTPConnection):
+    """HTTP over a socket of this machine."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("docker", timeout=60)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
 
 
 def new_folder() -> Path:

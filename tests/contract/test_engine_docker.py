@@ -2,23 +2,21 @@
 
 import asyncio
 import shutil
-import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.contract.dockerd import IMAGE, Dockerd, minimal_image, new_folder
 
 from commonage.domain.environments import Environment
 from commonage.domain.sightings import Seen
 from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.process.processes import send
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import EngineRig, Orders
-from tests.contract.dockerd import IMAGE, Dockerd, minimal_image, new_folder
 
 pytestmark = pytest.mark.needs("docker")
 HERE = Environment("here", "Of this very machine", image=IMAGE)
@@ -31,7 +29,7 @@ def dockerd() -> Iterator[Dockerd]:
     daemon = Dockerd(new_folder())
     daemon.start()
     try:
-        daemon.run("import", "-", IMAGE, content=minimal_image())
+        daemon.ask("POST", "/images/create?fromSrc=-&repo=commonage-test&tag=1", content=minimal_image())
         yield daemon
     finally:
         daemon.stop()
@@ -97,6 +95,7 @@ async def docker_rig(data: Path, daemon: Dockerd, **settings: object) -> AsyncIt
             await rig.seen(sighting.attempt_id, Seen.ENDED)
             await engine.forget(sighting.attempt_id)
         await engine.close()
+        daemon.remove_networks("commonage.tenant")
 
 
 class TestDocker(EngineContract):

@@ -95,7 +95,7 @@ class DockerEngine:
         except OSError as error:
             raise EngineFailure(f"the folder {self._data} cannot be used: {error}") from error
         await self._daemon.look()
-        self._networks = Networks(self._client, self._installation, self._relays)
+        self._networks = Networks(self._client, self._installation, self._settings.networks, self._relays)
         place = Place(self._installation, self._data / "workspaces", shared_variables(os.environ), self._settings)
         self._launcher = Launcher(place, self._client, self._networks, self._in_thread, self._devices)
         self._launcher.owner, self._launcher.gpus = self._daemon.owner, self._daemon.gpus

@@ -14,8 +14,7 @@ from commonage.domain.errors import EngineFailure
 # What the daemon says, what we say of it, and whether the same may work later.
 _WORDS: tuple[tuple[str, str, bool], ...] = (
     (r"no space left on device", "the disk of the Docker daemon is full", True),
-    (r"could not find an available, non-overlapping", "Docker has no addresses left for another network: widen "
-     "`default-address-pools` in /etc/docker/daemon.json", True),
+    (r"no available IPv4 addresses", "all addresses of its tenant's network are taken by containers", True),
     (r"exec: \"/bin/sh\".*(no such file|not found)", "its image has no /bin/sh, which starts the command", False),
     (r"could not select device driver.*gpu", "Docker cannot give GPUs to containers here: install the NVIDIA Container "
      "Toolkit and run `nvidia-ctk runtime configure`", False),

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.docker.client import Client, Json
+from commonage.engines.docker.client import Client, Json, Refused
 from commonage.engines.docker.relays import Relays
 from commonage.engines.docker.translate import LABEL, network_config, ours
+
+# Some five hundred containers of each tenant.
+_PREFIX = 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,16 @@ class Network:
     id: str
     name: str
     gateway: str
+    subnet: str
 
 
 class Networks:
-    """Those of one installation."""
+    """Those of one installation; `addresses` is the range that they are cut from, like 10.213.0.0/16."""
 
-    def __init__(self, client: Client, installation: str, relays: Relays) -> None:
+    def __init__(self, client: Client, installation: str, addresses: str, relays: Relays) -> None:
         self._client = client
         self._installation = installation
+        self._range = addresses
         self._relays = relays
         self._known: dict[str, Network] = {}
         # Docker takes two networks of one name, so that only one of us may make one at a time.
@@ -44,17 +49,33 @@ class Networks:
         """The tenant's network, made if need be. Raises EngineFailure."""
         async with self._making[tenant]:
             if tenant not in self._known:
-                config = network_config(self._installation, tenant)
-                made = await self._client.network(await self._client.create_network(config))
-                if made is None:
-                    raise EngineFailure(f"the network {config['Name']} was removed while it was made", retryable=True)
-                await self._note(made)
+                await self._note(await self._make(tenant))
             return self._known[tenant]
+
+    async def _make(self, tenant: str) -> Json:
+        """Docker's own ranges are used up by some thirty networks, so we take the next free part of ours."""
+        taken = {network.subnet for network in self._known.values()}
+        parts = ipaddress.ip_network(self._range).subnets(new_prefix=_PREFIX)
+        for subnet in (str(part) for part in parts if str(part) not in taken):
+            try:
+                network = await self._client.create_network(network_config(self._installation, tenant, subnet))
+            except Refused as error:
+                if "overlaps" in error.message:  # somebody else's: another installation's, a VPN's
+                    continue
+                raise
+            made = await self._client.network(network)
+            if made is None:
+                raise EngineFailure(f"the network of {tenant} was removed while it was made", retryable=True)
+            return made
+        raise EngineFailure(
+            f"all addresses of {self._range} are taken by networks: widen docker_networks in the settings",
+            retryable=True,
+        )
 
     async def _note(self, found: Json) -> None:
         tenant = str((found["Labels"] or {}).get(f"{LABEL}.tenant", ""))
         if tenant and tenant not in self._known:
-            network = Network(str(found["Id"]), str(found["Name"]), _gateway(found))
+            network = Network(str(found["Id"]), str(found["Name"]), *_addresses(found))
             await self._relays.open_at(network.gateway)
             self._known[tenant] = network
 
@@ -84,10 +105,11 @@ class Networks:
         return removed
 
 
-def _gateway(found: Json) -> str:
+def _addresses(found: Json) -> tuple[str, str]:
+    """The gateway, and the subnet."""
     configs: list[dict[str, Any]] = found["IPAM"]["Config"] or []
     for config in configs:
         if ":" not in config["Subnet"]:
             subnet = ipaddress.ip_network(config["Subnet"])
-            return str(config.get("Gateway") or next(subnet.hosts())).partition("/")[0]
+            return str(config.get("Gateway") or next(subnet.hosts())).partition("/")[0], str(subnet)
     raise EngineFailure(f"the network {found['Name']} has no IPv4 address")

@@ -37,7 +37,8 @@ class DockerSettings:
     `url` is the daemon's. `pull`: fetch an image that is `missing`, or `never`. `node_name`, `cpus_milli` and
     `memory_mib` (None: what the daemon says) are what the one node reports. `cpu_hold`: what an attempt asked for is
     its `share` of cores that others want, too, or a `quota`. `reaches`: ports of this machine's loopback that
-    containers reach by their network's gateway (the hub, the control plane). `mounts`: see `parse_mount`.
+    containers reach by their network's gateway (the hub, the control plane). `networks` is the range of addresses of
+    the tenants' networks. `mounts`: see `parse_mount`.
     `processes_max`, `log_keep_mib`, `bundle_max_mib`, `disk_low_mib`, `keep_logs_days` and `keep_logs_mib` as for
     processes: of one attempt, of one log, of files sent along, free for the node to be sound, and of old logs.
     """
@@ -49,6 +50,7 @@ class DockerSettings:
     memory_mib: int | None = None
     cpu_hold: Literal["share", "quota"] = "share"
     reaches: tuple[int, ...] = ()
+    networks: str = "10.213.0.0/16"
     mounts: tuple[Mount, ...] = ()
     processes_max: int = 4096
     log_keep_mib: int = 256

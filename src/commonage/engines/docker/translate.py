@@ -54,12 +54,13 @@ def ours(installation: str) -> str:
     return f"{LABEL}.installation={installation}"
 
 
-def network_config(installation: str, tenant: str) -> dict[str, Any]:
+def network_config(installation: str, tenant: str, subnet: str) -> dict[str, Any]:
     """A bridge for one tenant. Docker lets no packet pass between two bridges."""
     return {
         "Name": network_name(installation, tenant),
         "CheckDuplicate": True,
         "Driver": "bridge",
+        "IPAM": {"Driver": "default", "Config": [{"Subnet": subnet}]},
         "Labels": {f"{LABEL}.installation": installation, f"{LABEL}.tenant": tenant},
     }
 
