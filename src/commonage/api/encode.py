@@ -87,6 +87,8 @@ def workload(found: Workload, standing: Standing, *, internal: bool = False) -> 
         array_id=spec.array_id,
         array_index=found.array_index,
         array_size=spec.array_size,
+        preemptible=spec.preemptible,
+        gang=spec.gang,
         variables=dict(spec.variables),
         stopping=found.stop is not None and not ended,
         url=_address(found),
@@ -111,6 +113,8 @@ def request(asked: Request) -> RequestOut:
         memory_mib=asked.memory_mib,
         gpus=asked.gpu.text if asked.gpu else None,
         text=str(asked),
+        on=dict(asked.labels),
+        one_numa=asked.one_numa,
     )
 
 

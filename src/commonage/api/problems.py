@@ -120,6 +120,15 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "No such environment",
             "The catalogue has no such entry, or it is not offered for this kind of workload.",
         ),
+        "unknown-tenant": ("No such tenant", "The settings declare no tenant of this name; the sentence lists those."),
+        "unknown-priority": (
+            "No such priority class",
+            "Neither a number nor the name of a priority class; the sentence lists those there are.",
+        ),
+        "invalid-label": (
+            "Not a label",
+            "A label is `NAME=VALUE`: the name of letters, digits and `. _ / -`, the value of plain characters.",
+        ),
         "unknown-dependency": ("Waits for nothing", "A workload it should wait for does not exist."),
         "unplaceable": (
             "No machine could ever run it",

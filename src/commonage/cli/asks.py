@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_TYPES = ("str", "int", "float", "constrained-str", "[key]")
+_TYPES = ("str", "int", "float", "constrained-str", "constrained-int", "[key]")
 _PLAIN = {
     "extra_forbidden": "there is no such field",
     "missing": "is missing",

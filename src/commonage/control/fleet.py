@@ -322,4 +322,5 @@ def _essence(node: Node) -> tuple[object, ...]:
     """What of a node is worth writing down when it changes."""
     report = node.report
     devices = [(one.uuid, one.memory_mib, one.faults) for one in report.devices]
-    return (node.site, node.engine, node.state, node.drain, node.reason, report.cpus_milli, report.memory_mib, devices)
+    offered = (report.cpus_milli, report.memory_mib, report.labels)
+    return (node.site, node.engine, node.state, node.drain, node.reason, *offered, devices)

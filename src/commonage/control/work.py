@@ -160,6 +160,7 @@ class Work:
             "tenant": spec.tenant,
             "priority": spec.priority,
         }
+        options |= {"preemptible": spec.preemptible, "on": dict(request.labels), "one_numa": request.one_numa}
         if request.gpu is not None:
             options["gpus"] = request.gpu.text
         if spec.time_limit_s is not None:

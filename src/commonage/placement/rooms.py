@@ -152,8 +152,8 @@ class Room:
 
 
 def model_matches(asked: str | None, model: str) -> bool:
-    """True if `asked` (any case, any part of the name, e.g. `A100`) names the model, or nothing was asked."""
-    return asked is None or asked.casefold() in model.casefold()
+    """True if `asked` (any case, any part of the name, `A100`, `A100|H100`) names the model, or nothing was asked."""
+    return asked is None or any(name.casefold() in model.casefold() for name in asked.split("|"))
 
 
 def _share(device: Device, gpu: GpuRequest) -> Share:

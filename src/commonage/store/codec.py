@@ -68,6 +68,8 @@ def spec_to_json(spec: Spec) -> str:
             "array_id": spec.array_id,
             "array_size": spec.array_size,
             "key": spec.key,
+            "preemptible": spec.preemptible,
+            "gang": spec.gang,
         }
     )
 
@@ -94,6 +96,8 @@ def spec_from_json(body: str, secrets: str | None = None) -> Spec:
         array_id=read.get("array_id"),
         array_size=read.get("array_size", 0),
         key=read.get("key"),
+        preemptible=read.get("preemptible", False),
+        gang=read.get("gang", False),
     )
 
 
@@ -118,12 +122,20 @@ def _request_to_json(request: Request) -> Row:
             "vram_mib": gpu.vram_mib,
             "model": gpu.model,
         },
+        "labels": request.labels,
+        "one_numa": request.one_numa,
     }
 
 
 def _request_from_json(read: Mapping[str, Any]) -> Request:
     gpu = read.get("gpu")
-    return Request(read["cpus_milli"], read["memory_mib"], GpuRequest(**gpu) if gpu else None)
+    return Request(
+        read["cpus_milli"],
+        read["memory_mib"],
+        GpuRequest(**gpu) if gpu else None,
+        _pairs(read.get("labels", ())),
+        read.get("one_numa", False),
+    )
 
 
 # --- where it stands ----------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def gpu_requests() -> st.SearchStrategy[GpuRequest]:
 
 def requests() -> st.SearchStrategy[Request]:
     """Any request."""
-    return st.builds(Request, amounts(), amounts(), st.none() | gpu_requests())
+    return st.builds(Request, amounts(), amounts(), st.none() | gpu_requests(), pairs(), st.booleans())
 
 
 def specs() -> st.SearchStrategy[Spec]:
@@ -87,6 +87,8 @@ def specs() -> st.SearchStrategy[Spec]:
         bundle=st.none() | texts(),
         array_id=st.none() | _IDS,
         array_size=st.integers(0, 2**31 - 1),
+        preemptible=st.booleans(),
+        gang=st.booleans(),
     )
 
 
