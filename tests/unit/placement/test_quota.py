@@ -142,7 +142,8 @@ def test_all_together_never_hold_more_than_is_theirs(
     quotas = Quotas(Rules(tenants))
     running: list[Held] = []
     for number, owner, n in moves:
-        if running and data.draw(st.booleans()):
+        ends = data.draw(st.booleans())
+        if running and ends:
             quotas.give(running.pop(data.draw(st.integers(0, len(running) - 1))))
         name = tenants[number % len(tenants)].name
         if quotas.standing(name, owner, amounts(n)).starts:
