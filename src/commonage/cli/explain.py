@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from commonage.cli import show
-from commonage.cli.asks import message, request_options
+from commonage.cli.asks import message, of_request, request_options
 from commonage.cli.connection import as_json, asks_server, connect, find_workload
 from commonage.cli.credentials import Server
 
@@ -26,7 +26,7 @@ def explain(server: Server, workload: str | None, as_json: bool, **ask: Any) -> 
       commonage explain 7k2v
       commonage explain --gpus 12GiB --time 2h
     """
-    given = {name: value for name, value in ask.items() if name != "kind" and value is not None}
+    given = of_request(ask)
     if workload is not None and given:
         raise click.UsageError("give an id or a request, not both")
     with connect(server) as client:
