@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
+from commonage.api import encode_receipts
 from commonage.control.fleet import DeviceView, EnvironmentView, LaunchView, NodeView
 from commonage.control.look import Standing
 from commonage.domain.events import Event
@@ -258,6 +259,7 @@ def device(view: DeviceView) -> DeviceOut:
         simulated=card.simulated,
         isolation=card.isolation.value,
         faults=list(card.faults),
+        unattributed=[encode_receipts.stray(one) for one in view.unattributed],
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from commonage.control.advice import Advice
 from commonage.control.attribution import Round
 from commonage.control.board import Board
 from commonage.control.device_warnings import DeviceWarnings
@@ -71,6 +72,7 @@ class Control:
         self.watchdog = Watchdog(self.board, self.ledger, world.clock, self.settings)
         self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
         self.device_warnings = DeviceWarnings(world.devices, self.board, self.ledger, world.clock)
+        self.advice = Advice(self.receipts, catalogue, self.settings)
         self.sampling.on_round = self._measured
         self._world = world
         self.work = self._work(IdSequence())

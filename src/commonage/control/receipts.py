@@ -168,11 +168,16 @@ class Receipts:
 
     # --- what is asked --------------------------------------------------------------------------------------------
 
-    async def of(self, workload_id: str) -> Receipt | None:
-        """One for all tries of a workload until now; None where none was measured."""
-        there = {each.attempt_id: each for each in await self._store.receipts(workload_id)}
-        fresh = (each for each in (*self._open.values(), *self._ended.values()) if each.workload_id == workload_id)
-        there |= {each.attempt_id: each for each in fresh}
+    async def of(self, workload: Workload) -> Receipt | None:
+        """One for all tries of a workload that has ended; for a live one the figures of its present try so far.
+
+        None where nothing was measured.
+        """
+        if not workload.state.is_terminal:
+            found = self._open.get(workload.id)
+            return replace(found, gpu_h=_gpu_h(found, self._clock.now())) if found is not None else None
+        there = {each.attempt_id: each for each in await self._store.receipts(workload.id)}
+        there |= {each.attempt_id: each for each in self._ended.values() if each.workload_id == workload.id}
         return sum_of(sorted(there.values(), key=lambda each: each.began_at))
 
     async def alike(self, owner: str, environment: str, command: Sequence[str]) -> Sequence[Receipt]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
+from commonage.wire.receipts import StrayOut
 from commonage.wire.workloads import PlainText, Strict
 
 ScopeName = Literal["custom:commonage:read", "custom:commonage:submit", "custom:commonage:admin"]
@@ -25,6 +26,9 @@ class DeviceOut(BaseModel):
     simulated: bool
     isolation: str
     faults: list[str]
+    unattributed: list[StrayOut] = Field(
+        default_factory=list, description="Processes of no workload that hold VRAM of it."
+    )
 
 
 class NodeOut(BaseModel):

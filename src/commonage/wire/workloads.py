@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from commonage.wire.receipts import ReceiptOut, SuggestionOut
+
 KindName = Literal["session", "job", "service"]
 StateName = Literal["held", "queued", "starting", "running", "succeeded", "failed", "stopped", "timed_out", "lost"]
 TERMINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timed_out", "lost"})
@@ -182,6 +184,9 @@ class WorkloadOut(BaseModel):
     url: str | None
     bundle: str | None
     key: str | None
+    receipt: ReceiptOut | None = Field(
+        None, description="Of one workload alone, not in lists: what it used; null where it was never measured."
+    )
     internal_url: str | None = Field(None, description="Where a service answers on its site's network.")
 
 
@@ -235,6 +240,7 @@ class ExplanationOut(BaseModel):
     fits_now_gpus: str | None
     expected_start_at: float | None
     basis: str
+    suggestion: SuggestionOut | None = Field(None, description="Of a dry run: what earlier runs of it needed.")
 
 
 class EventOut(BaseModel):

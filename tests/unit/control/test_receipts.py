@@ -42,7 +42,7 @@ def measured(site: Site, energy_j: float | None = None, **held: tuple[int | None
 
 
 async def of(control: Control, workload: Workload) -> Receipt:
-    found = await control.receipts.of(workload.id)
+    found = await control.receipts.of(control.board.get(workload.id) or await control.store.workload(workload.id))
     assert found is not None
     return found
 
@@ -125,7 +125,7 @@ async def test_one_that_ended_before_anybody_looked_has_none() -> None:
         one = await submitted(control)
         await site.sampled(control, 2)
         assert site.there(one).state is State.SUCCEEDED
-        assert await control.receipts.of(one.id) is None
+        assert await control.receipts.of(site.there(one)) is None
 
 
 async def test_all_tries_are_on_one_receipt() -> None:
