@@ -28,6 +28,7 @@ WORK, MACHINES, YOU, SERVER = "Work", "Machines", "You", "The server, on its own
 
 VERBS: dict[str, Verb] = {
     "run": Verb("commonage.cli.run:run", "Run a command as a job and follow it to its end.", WORK),
+    "profile": Verb("commonage.cli.profile:profile", "Run a command once and say what to ask for.", WORK),
     "submit": Verb("commonage.cli.submit:submit", "Submit what a job file describes.", WORK),
     "ps": Verb("commonage.cli.ps:ps", "List your workloads.", WORK),
     "logs": Verb("commonage.cli.logs:logs", "Show what a workload has said.", WORK),

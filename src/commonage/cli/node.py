@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from commonage.sdk import Client
     from commonage.wire.platform import DeviceOut, NodeOut
+    from commonage.wire.receipts import StrayOut
 
 
 @click.group
@@ -126,7 +127,19 @@ def node_table(found: Sequence[NodeOut]) -> Table:
 def node_notes(found: Sequence[NodeOut]) -> list[str]:
     """What is to be said about the machines, each thing once."""
     reasons = [f"{one.name}: {one.reason}" for one in found if one.reason]
-    return list(dict.fromkeys([*reasons, *(note for one in found for note in one.notes)]))
+    strays = [
+        f"{one.name}, GPU {device.index}: {_stray(stray)} holds "
+        f"{'' if stray.memory_mib is None else f'{show.memory(stray.memory_mib)} of '}VRAM, and no workload started it"
+        for one in found
+        for device in one.devices
+        for stray in device.unattributed
+    ]
+    return list(dict.fromkeys([*reasons, *strays, *(note for one in found for note in one.notes)]))
+
+
+def _stray(stray: StrayOut) -> str:
+    name = show.text(stray.name) or "a process"
+    return name if stray.pid is None else f"{name} (process {stray.pid})"
 
 
 def _card(device: DeviceOut) -> tuple[str, str, str, str]:
