@@ -22,12 +22,16 @@ class Holdings:
     """Arrays by slot [S], to be read after `sync()`; a slot whose `node` is -1 is empty, or on a node nobody knows.
 
     `rows` [S, W] is what each holds of its node (see space.py), `ends_at` when its time limit ends it (inf: never),
-    `at` when it began, `priority`, and `preemptible`.
+    `at` when it began, `priority`, `preemptible`, `tenant` its place in `tenants`, and `gang` the number of its gang,
+    -1 without one.
     """
 
     def __init__(self, grid: Grid, held: Iterable[Held] = ()) -> None:
         self.grid = grid
         self.slot: dict[str, int] = {}
+        self.tenants: list[str] = []
+        self._tenant_number: dict[str, int] = {}
+        self._gang_number: dict[str, int] = {}
         self.held: list[Held | None] = []
         self._empty: list[int] = []
         self._shape_arrays(64)
@@ -42,6 +46,8 @@ class Holdings:
         self.at: Floats = np.zeros(slots)
         self.priority: Ints = np.zeros(slots, np.int64)
         self.preemptible: Bools = np.zeros(slots, np.bool_)
+        self.tenant: Ints = np.zeros(slots, np.int64)
+        self.gang: Ints = np.full(slots, -1, np.int64)
 
     def __iter__(self) -> Iterator[Held]:
         return (one for one in self.held if one is not None)
@@ -95,6 +101,17 @@ class Holdings:
         self.at[slot] = held.lease.at
         self.priority[slot] = held.priority
         self.preemptible[slot] = held.preemptible
+        self.tenant[slot] = self._number_of(held.tenant)
+        self.gang[slot] = -1
+        if held.gang is not None:
+            self.gang[slot] = self._gang_number.setdefault(held.gang, len(self._gang_number))
+
+    def _number_of(self, tenant: str) -> int:
+        number = self._tenant_number.get(tenant)
+        if number is None:
+            number = self._tenant_number[tenant] = len(self.tenants)
+            self.tenants.append(tenant)
+        return number
 
     def sum(self, slots: Ints) -> Ints:
         """[N, W]: what these slots hold together of each node. None of them may be empty."""
