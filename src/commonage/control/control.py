@@ -74,6 +74,7 @@ class Control:
         self.device_warnings = DeviceWarnings(world.devices, self.board, self.ledger, world.clock)
         self.advice = Advice(self.receipts, catalogue, self.settings)
         self.sampling.on_round = self._measured
+        self.fleet.forget_faults = lambda uuid: asyncio.to_thread(world.devices.resume, uuid)
         self._world = world
         self.work = self._work(IdSequence())
         self.ledger.on_effect = self.reconcile.effect

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from commonage.control.attribution import Stray, in_words
 from commonage.control.board import Board
+from commonage.control.card_alarms import alarms, card_of
 from commonage.control.ledger import Ledger
 from commonage.control.settings import ControlSettings
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
@@ -43,6 +44,7 @@ class DeviceView:
     used_mib: int | None
     utilisation: float | None
     holders: tuple[Holder, ...]
+    sample: DeviceSample | None = None
     unattributed: tuple[Stray, ...] = ()  # processes of no attempt that hold VRAM of it
 
 
@@ -91,6 +93,10 @@ class LaunchView:
     simulated_gpus: bool
 
 
+async def _nobody_remembers(_uuid: str) -> None:
+    """What `Fleet.forget_faults` does unless control says otherwise."""
+
+
 class Fleet:
     """Nodes, devices and environments of all sites."""
 
@@ -108,6 +114,7 @@ class Fleet:
         self._statuses: dict[str, EnvironmentStatus] = {}
         self.measured: dict[str, DeviceSample] = {}  # written by the sampling loop
         self.strays: Mapping[str, Sequence[Stray]] = {}  # by device uuid; written by the sampling loop
+        self.forget_faults: Callable[[str], Awaitable[None]] = _nobody_remembers  # of a card, by its uuid
         self._writing = asyncio.Lock()  # a report must not undo a wish to drain that came meanwhile
         self.passed_at = 0.0
 
@@ -175,6 +182,7 @@ class Fleet:
         """Put nodes on the board; write those that changed in more than the time they were seen."""
         changed: list[Node] = []
         events: list[Event] = []
+        held = self._board.held()
         for node in nodes:
             before = self._board.nodes.get(node.name)
             if before is None or _essence(before) != _essence(node):
@@ -182,6 +190,7 @@ class Fleet:
             if before is None or before.state is not node.state:
                 why = f": {node.reason}" if node.reason else ""
                 events.append(Event(EventKind.NODE, now, f"{node.name} is {node.state}{why}"))
+            events += alarms(before, node, held, self._board.get, now)
         if changed:
             await self._ledger.write(nodes=changed, events=events)
         for node in nodes:
@@ -229,6 +238,7 @@ class Fleet:
                     used_mib=sample.memory_used_mib if sample else None,
                     utilisation=sample.utilisation if sample else None,
                     holders=tuple(holders.get(card.device.uuid, ())),
+                    sample=sample,
                     unattributed=tuple(self.strays.get(card.device.uuid, ())),
                 )
             )
@@ -248,12 +258,32 @@ class Fleet:
         """Let a machine take no new work (True) or take work again. For admins. Raises NotFound, Forbidden."""
         who.need(Scope.ADMIN)
         async with self._writing:
-            node = self._board.nodes.get(name)
-            if node is None:
-                there = ", ".join(sorted(self._board.nodes)) or "none"
-                raise NotFound(f"there is no machine {name[:60]!r}; there are: {there}", code="node-not-found")
+            node = self._known(name)
             await self._keep([_drained(node, f"drained by {who.name}" if drain else "")], self._clock.now())
             return self._board.nodes[name]
+
+    async def resume(self, who: Principal, name: str, gpu: str | None = None) -> Node:
+        """Let a machine take work again, and forget the faults of its cards that are only remembered; with `gpu` (index
+        or uuid) only the latter, of that card. What is still wrong shows again at once. For admins.
+
+        Raises NotFound, Forbidden.
+        """
+        who.need(Scope.ADMIN)
+        node = self._known(name)
+        cards = node.report.devices if gpu is None else (card_of(node, gpu),)
+        for uuid in dict.fromkeys(card.parent_uuid or card.uuid for card in cards):
+            await self.forget_faults(uuid)
+        if gpu is None:
+            await self.drain(who, name, False)
+        await self.look()
+        return self._board.nodes[name]
+
+    def _known(self, name: str) -> Node:
+        node = self._board.nodes.get(name)
+        if node is None:
+            there = ", ".join(sorted(self._board.nodes)) or "none"
+            raise NotFound(f"there is no machine {name[:60]!r}; there are: {there}", code="node-not-found")
+        return node
 
     # --- what is on offer -----------------------------------------------------------------------------------------
 
@@ -321,6 +351,6 @@ def _drained(node: Node, why: str) -> Node:
 def _essence(node: Node) -> tuple[object, ...]:
     """What of a node is worth writing down when it changes."""
     report = node.report
-    devices = [(one.uuid, one.memory_mib, one.faults) for one in report.devices]
+    devices = [replace(one, notices=()) for one in report.devices]
     offered = (report.cpus_milli, report.memory_mib, report.labels)
     return (node.site, node.engine, node.state, node.drain, node.reason, *offered, devices)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from commonage.domain.events import Event, EventKind
@@ -311,19 +312,7 @@ def _report_to_json(report: NodeReport) -> Row:
         "name": report.name,
         "cpus_milli": report.cpus_milli,
         "memory_mib": report.memory_mib,
-        "devices": [
-            {
-                "uuid": device.uuid,
-                "index": device.index,
-                "model": device.model,
-                "memory_mib": device.memory_mib,
-                "simulated": device.simulated,
-                "isolation": device.isolation,
-                "faults": device.faults,
-                "driver": device.driver,
-            }
-            for device in report.devices
-        ],
+        "devices": [{name: getattr(device, name) for name in _DEVICE_FIELDS} for device in report.devices],
         "disk_free_mib": report.disk_free_mib,
         "labels": report.labels,
         "faults": report.faults,
@@ -335,11 +324,26 @@ def _report_from_json(read: Mapping[str, Any]) -> NodeReport:
         name=read["name"],
         cpus_milli=read["cpus_milli"],
         memory_mib=read["memory_mib"],
-        devices=tuple(
-            Device(**{**each, "isolation": Isolation(each["isolation"]), "faults": tuple(each["faults"])})
-            for each in read["devices"]
-        ),
+        devices=tuple(_device_from_json(each) for each in read["devices"]),
         disk_free_mib=read.get("disk_free_mib"),
         labels=_pairs(read.get("labels", ())),
         faults=tuple(read.get("faults", ())),
+    )
+
+
+_DEVICE_FIELDS = tuple(field.name for field in fields(Device))
+
+
+def _device_from_json(read: Mapping[str, Any]) -> Device:
+    """What an older server did not write has its default; what a newer one wrote besides is left out."""
+    known = {name: value for name, value in read.items() if name in _DEVICE_FIELDS}
+    return Device(
+        **{
+            **known,
+            "isolation": Isolation(read["isolation"]),
+            "faults": tuple(read["faults"]),
+            "notices": tuple(read.get("notices", ())),
+            "peers": tuple((uuid, links) for uuid, links in read.get("peers", ())),
+            "unavailable": tuple((Isolation(level), why) for level, why in read.get("unavailable", ())),
+        }
     )

@@ -181,6 +181,17 @@ def devices() -> st.SearchStrategy[Device]:
         isolation=st.sampled_from(Isolation),
         faults=st.lists(texts(), max_size=2).map(tuple),
         driver=texts(),
+        cuda=texts(),
+        compute_capability=texts(),
+        pci=texts(),
+        numa=st.none() | st.integers(0, 8),
+        slots=st.integers(0, 8),
+        mig_profile=texts(),
+        parent_uuid=st.none() | texts(min_size=1),
+        parent_memory_mib=amounts(2**30),
+        peers=st.lists(st.tuples(texts(), st.integers(1, 36)), max_size=2).map(tuple),
+        notices=st.lists(texts(), max_size=2).map(tuple),
+        unavailable=st.lists(st.tuples(st.sampled_from(Isolation), texts()), max_size=2).map(tuple),
     )
 
 
