@@ -92,7 +92,7 @@ static void read_cards(void)
         if (!strncmp(line, "device", 6) && card_count < MAX_CARDS) {
             memset(&cards[card_count++], 0, sizeof *cards);
             mig = 0;
-        } else if (!card) continue;
+        } else if (!card && !mig) continue;
         else if (!mig && sscanf(line, "uuid %95s", rest) == 1) memcpy(card->uuid, rest, TEXT);
         else if (!mig && sscanf(line, "memory %llu %llu", &total, &reserved) == 2) card->bytes = (total - reserved) << 20;
         else if (sscanf(line, "compute_mode %d", &card->mode) == 1) continue;
