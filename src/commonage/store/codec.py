@@ -57,7 +57,7 @@ def spec_to_json(spec: Spec) -> str:
             "tenant": spec.tenant,
             "environment": spec.environment,
             "command": spec.command,
-            "request": _request_to_json(spec.request),
+            "request": request_to_json(spec.request),
             "variables": spec.variables,
             "priority": spec.priority,
             "time_limit_s": spec.time_limit_s,
@@ -85,7 +85,7 @@ def spec_from_json(body: str, secrets: str | None = None) -> Spec:
         tenant=read["tenant"],
         environment=read["environment"],
         command=tuple(read["command"]),
-        request=_request_from_json(read["request"]),
+        request=request_from_json(read["request"]),
         variables=_pairs(read.get("variables", ())),
         secrets=_pairs(json.loads(secrets)) if secrets else (),
         priority=read.get("priority", 0),
@@ -111,7 +111,8 @@ def _pairs(read: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in read)
 
 
-def _request_to_json(request: Request) -> Row:
+def request_to_json(request: Request) -> Row:
+    """What one workload, or one place of a reservation, needs."""
     gpu = request.gpu
     return {
         "cpus_milli": request.cpus_milli,
@@ -128,7 +129,8 @@ def _request_to_json(request: Request) -> Row:
     }
 
 
-def _request_from_json(read: Mapping[str, Any]) -> Request:
+def request_from_json(read: Mapping[str, Any]) -> Request:
+    """What `request_to_json` gave."""
     gpu = read.get("gpu")
     return Request(
         read["cpus_milli"],
