@@ -16,6 +16,7 @@ from commonage.control.control import Control
 from commonage.control.fleet import DeviceView, NodeView
 from commonage.domain.environments import EnvironmentState
 from commonage.domain.fleet import NodeState
+from commonage.domain.ids import workload_of
 from commonage.domain.workloads import TERMINAL, Kind, State
 from commonage.ports.devices import DeviceSample
 from commonage.telemetry.series import BY_NAME
@@ -55,6 +56,7 @@ async def collect(control: Control, ended: dict[State, int] | None) -> Families:
     for state in TERMINAL:
         families.put("commonage_workloads_ended_total", None if ended is None else ended.get(state, 0), state)
     await _machines(control, families)
+    _shares(control, families)
     _itself(control, families)
     return families
 
@@ -120,6 +122,8 @@ def _card(node: str, card: DeviceView, sample: DeviceSample | None, families: Fa
     families.put("commonage_device_power_watts", sample.power_w if sample else None, *labels)
     families.put("commonage_device_temperature_celsius", sample.temperature_c if sample else None, *labels)
     families.put("commonage_device_faults", len(device.faults), *labels)
+    strays = sum(stray.memory_mib or 0 for stray in card.unattributed)
+    families.put("commonage_device_unattributed_memory_bytes", strays * MIB, *labels)
 
 
 def _card_as_dcgm(node: str, card: DeviceView, sample: DeviceSample | None, families: Families) -> None:
@@ -133,6 +137,21 @@ def _card_as_dcgm(node: str, card: DeviceView, sample: DeviceSample | None, fami
     families.put("DCGM_FI_DEV_GPU_UTIL", percent, *labels)
     families.put("DCGM_FI_DEV_POWER_USAGE", sample.power_w if sample else None, *labels)
     families.put("DCGM_FI_DEV_GPU_TEMP", sample.temperature_c if sample else None, *labels)
+
+
+def _shares(control: Control, families: Families) -> None:
+    """What workloads use of their cards, by tenant and kind, and how often they took more than their part."""
+    used: Counter[tuple[str, Kind]] = Counter()
+    for attempt_id, mib in control.sampling.vram.items():
+        workload = control.board.get(workload_of(attempt_id))
+        if workload is not None:
+            used[workload.spec.tenant, workload.spec.kind] += mib
+    for (tenant, kind), mib in used.items() or {(control.settings.default_tenant, Kind.JOB): 0}.items():
+        families.put("commonage_workloads_used_gpu_memory_bytes", mib * MIB, tenant, kind)
+    watchdog = control.watchdog
+    families.put("commonage_over_share_workloads", len({one.attempt_id for one in watchdog.over}))
+    for action in ("warned", "stopped"):
+        families.put("commonage_watchdog_workloads_total", watchdog.counts[action], action)
 
 
 def _itself(control: Control, families: Families) -> None:

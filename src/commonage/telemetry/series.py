@@ -52,6 +52,27 @@ SERIES: tuple[Series, ...] = (
     Series("commonage_device_power_watts", "gauge", "Power it draws.", _CARD),
     Series("commonage_device_temperature_celsius", "gauge", "Its temperature.", _CARD),
     Series("commonage_device_faults", "gauge", "Reasons why it takes no new work; 0 when it is healthy.", _CARD),
+    Series(
+        "commonage_device_unattributed_memory_bytes",
+        "gauge",
+        "VRAM of it held by processes that no workload started.",
+        _CARD,
+    ),
+    Series(
+        "commonage_workloads_used_gpu_memory_bytes",
+        "gauge",
+        "VRAM that workloads use, as measured.",
+        ("tenant", "kind"),
+    ),
+    Series(
+        "commonage_over_share_workloads", "gauge", "Workloads that hold more VRAM of a card than their share of it."
+    ),
+    Series(
+        "commonage_watchdog_workloads_total",
+        "counter",
+        "Workloads that were `warned` or `stopped` for holding more VRAM than their share.",
+        ("action",),
+    ),
     Series("DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB).", _DCGM),
     Series("DCGM_FI_DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB).", _DCGM),
     Series("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", _DCGM),

@@ -9,6 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from commonage.control.attribution import Stray
 from commonage.control.control import Control
 from commonage.domain.errors import Unavailable
 from commonage.domain.workloads import State
@@ -75,6 +76,22 @@ async def test_work_is_counted_by_state_and_kind(control: Control) -> None:
     assert value(families, "commonage_queue_length") == 1
     assert value(families, "commonage_queue_oldest_seconds") == 90
     assert value(families, "commonage_active_users") == 2
+
+
+async def test_shares_are_watched(control: Control) -> None:
+    running = control.board.in_state(State.RUNNING)[0]
+    assert running.attempt is not None
+    spec = running.spec
+    control.sampling.vram = {running.attempt.id: 300, "1m7ytqacd6d5a-1": 99}
+    control.watchdog.counts["warned"] += 2
+    control.fleet.strays = {"GPU-real": (Stray(99, 70, "blender"), Stray(98, None, ""))}
+    families = await scraped(control)
+    used = value(families, "commonage_workloads_used_gpu_memory_bytes", tenant=spec.tenant, kind=spec.kind)
+    assert used == 300 * MIB
+    assert value(families, "commonage_watchdog_workloads_total", action="warned") == 2
+    assert value(families, "commonage_watchdog_workloads_total", action="stopped") == 0
+    assert value(families, "commonage_over_share_workloads") == 0
+    assert value(families, "commonage_device_unattributed_memory_bytes", **CARD) == 70 * MIB
 
 
 async def test_machines_and_cards_say_what_is_held_and_what_is_used(control: Control) -> None:
