@@ -49,6 +49,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "workload-not-found": ("No such workload", "There is none with this id, or it is not yours to see."),
         "log-not-found": ("No log", "It has not started yet, or its log is gone."),
         "node-not-found": ("No such machine", "The sentence names those there are."),
+        "device-not-found": ("No such GPU", "The sentence names those the machine has."),
         "user-not-found": ("No such user", "The hub knows nobody of this name."),
         "bundle-not-found": ("No such bundle", "No files of this digest were sent; send them first."),
     },

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commonage.cli import show
+from commonage.cli import cards, show
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import MISUSED, Failure
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from commonage.sdk import Client
-    from commonage.wire.platform import DeviceOut, NodeOut
+    from commonage.wire.cards import DeviceOut
+    from commonage.wire.platform import NodeOut
     from commonage.wire.receipts import StrayOut
 
 
@@ -28,6 +29,7 @@ def node() -> None:
     \b
     Example:
       commonage node ls
+      commonage node show gpu-1
       commonage node drain gpu-1
     """
 
@@ -54,6 +56,26 @@ def ls(server: Server, as_json: bool) -> None:
         click.echo("No machine has reported yet.", err=True)
 
 
+@node.command("show")
+@click.argument("name")
+@as_json
+@asks_server
+def show_one(server: Server, name: str, as_json: bool) -> None:
+    """Show all that is known of a machine and its cards.
+
+    \b
+    Example:
+      commonage node show gpu-1
+    """
+    with connect(server) as client:
+        site, machine = _find(client, name)
+        (found,) = (one for one in client.nodes() if (one.site, one.name) == (site, machine))
+    if as_json:
+        show.print_json(found)
+    else:
+        cards.print_node(found)
+
+
 @node.command("drain")
 @click.argument("name")
 @as_json
@@ -72,18 +94,26 @@ def drain(server: Server, name: str, as_json: bool) -> None:
 
 @node.command("resume")
 @click.argument("name")
+@click.option(
+    "--gpu", metavar="INDEX|UUID", help="Only forget the faults of this card; what is still wrong shows again."
+)
 @as_json
 @asks_server
-def resume(server: Server, name: str, as_json: bool) -> None:
-    """Let a machine take work again. For admins.
+def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
+    """Let a machine take work again, its cards included. For admins.
 
     \b
     Example:
       commonage node resume gpu-1
+      commonage node resume gpu-1 --gpu 0
     """
     with connect(server) as client:
         site, machine = _find(client, name)
-        _say(client.resume(site, machine), as_json)
+        changed = client.resume(site, machine, gpu=gpu)
+    _say(changed, as_json)
+    if not as_json:
+        for line in cards.faults(changed):
+            click.echo(line, err=True)
 
 
 def _find(client: Client, name: str) -> tuple[str, str]:
@@ -128,7 +158,7 @@ def node_notes(found: Sequence[NodeOut]) -> list[str]:
     """What is to be said about the machines, each thing once."""
     reasons = [f"{one.name}: {one.reason}" for one in found if one.reason]
     strays = [
-        f"{one.name}, GPU {device.index}: {_stray(stray)} holds "
+        f"{one.name}, GPU {device.label}: {_stray(stray)} holds "
         f"{'' if stray.memory_mib is None else f'{show.memory(stray.memory_mib)} of '}VRAM, and no workload started it"
         for one in found
         for device in one.devices
@@ -147,7 +177,7 @@ def _card(device: DeviceOut) -> tuple[str, str, str, str]:
     faults = f" [red]{show.text('; '.join(device.faults))}[/]" if device.faults else ""
     busy = "" if device.utilisation is None else f"{device.utilisation:.0%}"
     return (
-        f"{device.index}: {show.text(device.model)}{simulated}{faults}",
+        f"{device.label}: {show.text(device.model)}{simulated}{faults}",
         f"{show.memory(device.free_mib)} of {show.memory(device.memory_mib)}",
         "" if device.used_mib is None else show.memory(device.used_mib),
         busy,

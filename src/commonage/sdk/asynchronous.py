@@ -191,11 +191,11 @@ class AsyncClient:
 
     async def drain(self, site: str, name: str) -> NodeOut:
         """Let the machine take no more work. For admins."""
-        return await self._call(calls.drain(site, name, True))
+        return await self._call(calls.drain(site, name))
 
-    async def resume(self, site: str, name: str) -> NodeOut:
-        """Let the machine take work again. For admins."""
-        return await self._call(calls.drain(site, name, False))
+    async def resume(self, site: str, name: str, *, gpu: str | None = None) -> NodeOut:
+        """Let the machine take work again; with `gpu` (index or uuid) forget the faults of that one. For admins."""
+        return await self._call(calls.resume(site, name, gpu))
 
     async def environments(self) -> Sequence[EnvironmentOut]:
         """The catalogue."""

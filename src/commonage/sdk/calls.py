@@ -195,9 +195,14 @@ def nodes() -> Call[NodeList]:
     return Call("GET", "/nodes", NodeList)
 
 
-def drain(site: str, name: str, wish: bool) -> Call[NodeOut]:
-    """Let a machine take no more work, or again."""
-    return Call("POST", node_path(site, name, "drain" if wish else "resume"), NodeOut)
+def drain(site: str, name: str) -> Call[NodeOut]:
+    """Let a machine take no more work."""
+    return Call("POST", node_path(site, name, "drain"), NodeOut)
+
+
+def resume(site: str, name: str, gpu: str | None) -> Call[NodeOut]:
+    """Let a machine take work again, or forget the faults of one GPU."""
+    return Call("POST", node_path(site, name, "resume"), NodeOut, given(gpu=gpu))
 
 
 def environments() -> Call[EnvironmentList]:

@@ -187,11 +187,11 @@ class Client:
 
     def drain(self, site: str, name: str) -> NodeOut:
         """Let the machine take no more work. For admins."""
-        return self._call(calls.drain(site, name, True))
+        return self._call(calls.drain(site, name))
 
-    def resume(self, site: str, name: str) -> NodeOut:
-        """Let the machine take work again. For admins."""
-        return self._call(calls.drain(site, name, False))
+    def resume(self, site: str, name: str, *, gpu: str | None = None) -> NodeOut:
+        """Let the machine take work again; with `gpu` (index or uuid) forget the faults of that one. For admins."""
+        return self._call(calls.resume(site, name, gpu))
 
     def environments(self) -> Sequence[EnvironmentOut]:
         """The catalogue."""
