@@ -152,6 +152,16 @@ def test_larger_and_smaller_work_of_the_tenant_counts_for_as_many_places() -> No
     assert len(world.kept.places("r1")) == 3
 
 
+def test_the_room_of_one_reservation_is_not_that_of_another() -> None:
+    world = World([factories.node("n1", 1, cpus_milli=32000)])
+    assert world.reserve(course(3)) is None
+    assert world.reserve(course(3, id="r2", tenant="lecture")) is None
+    world.until(NOW + HOUR)
+    assert world.start(factories.request(gpus="16GiB"), "course", HOUR) is None
+    assert world.start(factories.request(gpus="12GiB"), "course", HOUR) is not None
+    assert world.start_all(course(3, id="r2", tenant="lecture")) == 3
+
+
 def test_places_are_where_least_must_be_waited_for_and_stay_there() -> None:
     world = World([factories.node("n1", 2), factories.node("n2", 2)])
     assert world.start(factories.request(gpus="2"), limit=HOUR / 2) is not None
