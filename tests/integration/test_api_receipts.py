@@ -78,7 +78,7 @@ async def test_asked_used_and_advised(api: Api, card: Card) -> None:
         assert [each["receipt"] for each in listed] == [None]
 
         advised = (await ann.post("/workloads/dry-run", json=ASK)).json()["suggestion"]
-        assert (advised["gpus"], advised["peak_mib"], advised["runs"]) == ("4608MiB", 4000, 1)
+        assert (advised["gpus"], advised["peak_mib"], advised["runs"]) == ("4.5GiB", 4000, 1)
         assert advised["too_much"] is True
         assert advised["workload_id"] == one
         other = {**ASK, "command": ["python", "test.py"]}

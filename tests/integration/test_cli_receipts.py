@@ -70,7 +70,7 @@ def test_run_ends_with_the_receipt_and_hints_the_next_time(commonage: Run) -> No
     assert "asked 12 GiB of VRAM, peak 3000 MiB, 3.5 GiB would have done; " in first.stderr
     assert "will do" not in first.stderr
     again = commonage(*ask)
-    assert "last time it used at most 3000 MiB of VRAM: 3.5 GiB will do (--gpus 3584MiB)" in again.stderr
+    assert "last time it used at most 3000 MiB of VRAM: 3.5 GiB will do (--gpus 3.5GiB)" in again.stderr
     modest = commonage("run", "--no-files", "--gpus", "4GiB", "--", "train")
     assert "will do" not in modest.stderr, "that is not much more"
     shown = commonage("explain", first.stderr.split()[1])
@@ -85,7 +85,7 @@ def test_a_job_without_a_card_ends_quietly(commonage: Run) -> None:
 def test_profile_prints_the_request_to_make(commonage: Run) -> None:
     done = commonage("profile", "--no-files", "--", "train")
     assert done.exit_code == 0, done.stderr
-    assert done.stdout.startswith("--gpus 3584MiB --mem 768MiB --cpus ")
+    assert done.stdout.startswith("--gpus 3.5GiB --mem 768MiB --cpus ")
     assert "hello" in done.stderr
     assert "1 whole GPU" in done.stderr
     assert "VRAM: 3000 MiB at most" in done.stderr or "VRAM: 2.9 GiB at most" in done.stderr

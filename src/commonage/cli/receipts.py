@@ -48,8 +48,8 @@ def request_line(receipt: ReceiptOut) -> str:
 
 
 def amount(mib: int) -> str:
-    """As it is typed: `6GiB`, `5632MiB`."""
-    return f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
+    """As it is typed: `6GiB`, `5.5GiB`, `768MiB`."""
+    return f"{mib / 1024:g}GiB" if mib >= 1024 and mib % 512 == 0 else f"{mib}MiB"
 
 
 def cores(peak_milli: int) -> str:

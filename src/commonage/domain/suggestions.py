@@ -77,8 +77,8 @@ def cores_enough_for(peak_milli: int) -> int:
 
 
 def memory_text(mib: int) -> str:
-    """An amount as users type it, without losing any: `6GiB`, `5632MiB`."""
-    return f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
+    """An amount as users type it, without losing any: `6GiB`, `5.5GiB`, `768MiB`."""
+    return f"{mib / 1024:g}GiB" if mib >= 1024 and mib % 512 == 0 else f"{mib}MiB"
 
 
 def receipt_in_words(receipt: Receipt) -> str:

@@ -73,9 +73,9 @@ async def test_the_form_offers_what_would_do(
     verdict = (await ann.post("launch/dry-run", fields)).text
     assert said in verdict
     assert "simulated, so it means nothing" in verdict
-    assert 'data-set="gpus" data-value="5632MiB">Ask for 5.5 GiB' in verdict
+    assert 'data-set="gpus" data-value="5.5GiB">Ask for 5.5 GiB' in verdict
     page = (await ann.get(f"launch?kind=job&command=python+train.py&gpus={gpus}")).text
-    assert "5632MiB" in page
+    assert "5.5GiB" in page
     other = (await ann.post("launch/dry-run", {**fields, "command": "python test.py"})).text
     assert "suggestion" not in other
 
