@@ -15,6 +15,7 @@ from sortedcontainers import SortedKeyList
 from commonage.domain.fleet import Node
 from commonage.domain.ids import attempt_id
 from commonage.domain.requests import Request
+from commonage.domain.tenants import Rules
 from commonage.domain.workloads import State, Workload
 from commonage.placement.plan import Plan
 from commonage.placement.snapshot import Ask, Held, Snapshot
@@ -35,6 +36,7 @@ class Board:
         self._last_shape = 0
         self.nodes: dict[str, Node] = {}
         self.outcome: Plan | None = None
+        self.rules = Rules()
         self.changed = asyncio.Event()  # something the planner should know
 
     def get(self, workload_id: str) -> Workload | None:
@@ -133,6 +135,11 @@ class Board:
     def snapshot(self, now: float) -> Snapshot:
         """What the planner sees. The queue is the board's own: read it before the next await."""
         return Snapshot(now, tuple(self.nodes.values()), self.held(), self._queue)
+
+    def govern(self, rules: Rules) -> None:
+        """Plan by these rules from now on."""
+        self.rules = rules
+        self.changed.set()
 
     def load(self, workloads: Iterable[Workload], nodes: Iterable[Node]) -> None:
         """Take in what the store remembers, at start."""

@@ -17,6 +17,7 @@ from commonage.control.look import Look
 from commonage.control.orders import Orders
 from commonage.control.receipts import Receipts
 from commonage.control.reconcile import Reconcile
+from commonage.control.reservations import Reservations
 from commonage.control.sample import Sampling
 from commonage.control.schedule import Schedule
 from commonage.control.settings import ControlSettings
@@ -63,6 +64,10 @@ class Control:
         self.board = Board()
         self.ledger = Ledger(world.store, self.board, self.feed, world.clock)
         self.fleet = Fleet(self._engines, catalogue, self.board, self.ledger, world.clock, self.settings)
+        self.reservations = Reservations(
+            world.store, self.board, self.ledger, self.fleet, world.clock, self.settings, world.chance,
+            self.board.govern,
+        )  # fmt: skip
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self._orders = Orders(catalogue, world.bundles, world.devices)
         self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
@@ -104,6 +109,7 @@ class Control:
         """Take up the work that the store remembers and the engines still run. Once, before run()."""
         await self.ledger.open()
         await self.receipts.open()
+        await self.reservations.open()
         self.work = self._work(IdSequence(await self.store.last_workload_id()))
         for engine in self._engines.values():
             await engine.open()
@@ -123,6 +129,7 @@ class Control:
             loops.create_task(self.timers.run(), name="timers")
             loops.create_task(self.schedule.run(), name="schedule")
             loops.create_task(self.sampling.run(), name="sample")
+            loops.create_task(self.reservations.run(), name="reservations")
 
     async def stand_down(self, within_s: float = 20.0) -> int:
         """End all that runs, as the machine's owner goes: sessions for good, other work back to the queue.
