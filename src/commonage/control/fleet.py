@@ -308,9 +308,13 @@ class Fleet:
     def _choices(self, rooms: Sequence[Room], devices: Sequence[Device]) -> tuple[GpuChoice, ...]:
         if not devices:
             return ()
-        largest = max(device.memory_mib for device in devices)
-        texts = ["0.25", "0.5", "1"]
-        texts[0:0] = [f"{gib}GiB" for gib in (4, 8, 12, 16) if gib * 1024 < largest]
+        # Of a card with slots, its slots; any part of the others.
+        in_slots = sorted({device.slots for device in devices if device.slots})
+        texts = [f"{part}/{slots}" for slots in in_slots for part in range(1, slots)]
+        largest = max((device.memory_mib for device in devices if not device.slots), default=0)
+        if largest:
+            texts += [*(f"{gib}GiB" for gib in (4, 8, 12, 16) if gib * 1024 < largest), "0.25", "0.5"]
+        texts.append("1")
         if max(len(room.cards) for room in rooms) > 1:
             texts.append("2")
         return tuple(self._choice(text, rooms) for text in texts)
@@ -321,7 +325,7 @@ class Fleet:
         refusals = [room.refusal(request) for room in rooms]
         free = any(refusal is None for refusal in refusals)
         why_not = "" if free else next((refusal for refusal in refusals if refusal), "no machine has reported yet")
-        return GpuChoice(text, _title(gpu), free, why_not)
+        return GpuChoice(text, f"{text} of a GPU" if "/" in text else _title(gpu), free, why_not)
 
     def refuse_if_never(self, request: Request) -> str | None:
         """Why no machine here could ever run it; None if one could."""

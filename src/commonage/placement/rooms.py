@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from commonage.domain.fleet import Device, Lease, Node, NodeState, Share
+from commonage.domain.parts import Part, part_of
 from commonage.domain.quantities import format_cpus, format_memory
 from commonage.domain.requests import GpuRequest, Request
 
@@ -27,14 +28,22 @@ class Card:
         """True if nobody holds any of it."""
         return self.free_mib == self.device.memory_mib and self.free_milli == 1000
 
+    @property
+    def is_whole_card(self) -> bool:
+        """True if nobody holds any of it, and it is no MIG instance: those are parts of a card."""
+        return self.untouched and self.device.parent_uuid is None
+
     def fits(self, gpu: GpuRequest) -> bool:
         """True if a part request fits beside what is held."""
-        memory = self.device.memory_mib
-        return (
-            self.free_mib >= gpu.memory_on(memory) > 0
-            and self.free_milli >= gpu.compute_on(memory)
-            and not self.device.faults
-        )
+        if self.device.faults:
+            return False
+        part = part_of(self.device, gpu)
+        return part is not None and self.free_mib >= part.memory_mib > 0 and self.free_milli >= part.compute_milli
+
+    def left_by(self, gpu: GpuRequest) -> int:
+        """MiB that stay free where a part that fits went."""
+        part = part_of(self.device, gpu)
+        return self.free_mib - (part.memory_mib if part is not None else 0)
 
 
 @dataclass(slots=True)
@@ -77,7 +86,7 @@ class Room:
         if gpu is None:
             return True
         if gpu.whole:
-            return sum(card.untouched for card in self.matching(gpu)) >= gpu.whole
+            return sum(card.is_whole_card for card in self.matching(gpu)) >= gpu.whole
         return any(card.fits(gpu) and model_matches(gpu.model, card.device.model) for card in self.cards)
 
     def copy(self) -> Room:
@@ -108,7 +117,7 @@ class Room:
             return ()
         cards = self.matching(gpu)
         if gpu.whole:
-            untouched = [card for card in cards if card.untouched]
+            untouched = [card for card in cards if card.is_whole_card]
             untouched.sort(key=lambda card: (card.device.memory_mib, card.device.index))
             chosen = untouched[: gpu.whole]
         else:
@@ -116,10 +125,7 @@ class Room:
             chosen = [
                 min(
                     fitting,
-                    key=lambda card: (
-                        card.free_mib - gpu.memory_on(card.device.memory_mib),
-                        card.device.index,
-                    ),
+                    key=lambda card: (card.left_by(gpu), card.device.index),
                 )
             ]
         return tuple(_share(card.device, gpu) for card in chosen)
@@ -141,13 +147,9 @@ class Room:
             )
         cards = self.matching(request.gpu)
         if request.gpu.whole:
-            left = sum(card.device.memory_mib for card in cards if card.untouched)
+            left = sum(card.device.memory_mib for card in cards if card.is_whole_card)
         else:
-            left = min(
-                card.free_mib - request.gpu.memory_on(card.device.memory_mib)
-                for card in cards
-                if card.fits(request.gpu)
-            )
+            left = min(card.left_by(request.gpu) for card in cards if card.fits(request.gpu))
         return (left, self.free_cpus_milli - request.cpus_milli, self.free_memory_mib - request.memory_mib)
 
 
@@ -157,13 +159,14 @@ def model_matches(asked: str | None, model: str) -> bool:
 
 
 def _share(device: Device, gpu: GpuRequest) -> Share:
+    part = part_of(device, gpu) or Part(device.memory_mib, 1000, whole=True)
     return Share(
         device_uuid=device.uuid,
         device_index=device.index,
         model=device.model,
-        memory_mib=gpu.memory_on(device.memory_mib),
-        compute_milli=gpu.compute_on(device.memory_mib),
-        whole=bool(gpu.whole),
+        memory_mib=part.memory_mib,
+        compute_milli=part.compute_milli,
+        whole=part.whole,
         device_memory_mib=device.memory_mib,
         simulated=device.simulated,
         isolation=device.isolation,
@@ -176,14 +179,15 @@ def _gpu_refusal(room: Room, gpu: GpuRequest) -> str | None:
     if not cards:
         return f"{name} has no {gpu.model or 'GPU'} that takes work"
     if gpu.whole:
-        untouched = sum(card.untouched for card in cards)
+        untouched = sum(card.is_whole_card for card in cards)
         if untouched >= gpu.whole:
             return None
         return f"{untouched} of {len(cards)} {gpu.model or 'card'}s on {name} are wholly free"
     if any(card.fits(gpu) for card in cards):
         return None
     best = max(cards, key=lambda card: min(card.free_mib, card.free_milli * card.device.memory_mib // 1000))
-    asked, total = gpu.memory_on(best.device.memory_mib), best.device.memory_mib
+    part, total = part_of(best.device, gpu), best.device.memory_mib
+    asked = part.memory_mib if part is not None else gpu.memory_on(total)
     if asked > best.free_mib:
         free = format_memory(max(0, best.free_mib))
         return f"{free} of {format_memory(total)} are free on card {best.device.index} of {name}"
@@ -208,7 +212,7 @@ class Ceiling:
         return cls(
             cpus_milli=max((room.free_cpus_milli for room in ready), default=0),
             memory_mib=max((room.free_memory_mib for room in ready), default=0),
-            untouched=max((sum(card.untouched for card in room.cards) for room in ready), default=0),
+            untouched=max((sum(card.is_whole_card for card in room.cards) for room in ready), default=0),
             vram_mib=max((card.free_mib for card in cards), default=0),
             compute_milli=max((card.free_milli for card in cards), default=0),
         )
