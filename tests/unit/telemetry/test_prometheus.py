@@ -105,6 +105,10 @@ async def test_machines_and_cards_say_what_is_held_and_what_is_used(control: Con
     assert value(families, "commonage_device_leased_compute_ratio", **CARD) == 0.25
     assert value(families, "commonage_device_utilisation_ratio", **CARD) == 0.75
     assert value(families, "commonage_device_power_watts", **CARD) == 120
+    assert value(families, "commonage_device_energy_joules_total", **CARD) == 5000
+    assert value(families, "commonage_device_clock_hertz", **CARD, domain="sm") == 1_410_000_000
+    assert value(families, "commonage_device_throttled_info", **CARD, reason="temperature") == 1
+    assert value(families, "commonage_device_memory_errors_total", **CARD, corrected="false") == 1
 
 
 async def test_cards_have_their_dcgm_names_and_units(control: Control) -> None:
@@ -113,6 +117,10 @@ async def test_cards_have_their_dcgm_names_and_units(control: Control) -> None:
     assert value(families, "DCGM_FI_DEV_FB_FREE", **AS_DCGM) == factories.CARD_MIB - 2048
     assert value(families, "DCGM_FI_DEV_GPU_UTIL", **AS_DCGM) == 75
     assert value(families, "DCGM_FI_DEV_POWER_USAGE", **AS_DCGM) == 120
+    assert value(families, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", **AS_DCGM) == 5_000_000
+    assert value(families, "DCGM_FI_DEV_SM_CLOCK", **AS_DCGM) == 1410
+    assert value(families, "DCGM_FI_DEV_XID_ERRORS", **AS_DCGM) == 31
+    assert value(families, "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", **AS_DCGM) == 1
 
 
 async def test_what_was_not_measured_is_absent_rather_than_zero(control: Control) -> None:
