@@ -6,6 +6,7 @@ the next round after the end; after a restart they are taken up again, so that a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 
 WRITE_EVERY_S = 60.0
+AT_ONCE = 500
 ALIKE = 5  # so many of the last ones tell what the next will need
 
 
@@ -66,7 +68,9 @@ class Receipts:
         held = [one.lease for one in self._board.held()]
         cards = self._cards(round_, held)
         measured = {one.attempt_id: one for one in round_.measurements}
-        for lease in held:
+        for number, lease in enumerate(held, 1):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)  # thousands take a while, and others wait for the loop
             self._grow(lease, round_, cards, measured.get(lease.attempt_id), lease.attempt_id in over)
         self._forget({lease.attempt_id for lease in held})
         await self.keep(everything=round_.at - self._written_at >= WRITE_EVERY_S)
