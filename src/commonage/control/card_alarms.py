@@ -10,7 +10,7 @@ from commonage.domain.errors import NotFound
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Device, Node
 from commonage.domain.workloads import Workload
-from commonage.placement.snapshot import Held
+from commonage.placement.asks import Held
 
 _SAVE = "what it computes there may fail or be wrong: save what you can"
 

@@ -21,6 +21,7 @@ from commonage.control.reservations import Reservations
 from commonage.control.sample import Sampling
 from commonage.control.schedule import Schedule
 from commonage.control.settings import ControlSettings
+from commonage.control.tenant_views import TenantViews
 from commonage.control.timers import Timers
 from commonage.control.watchdog import Watchdog
 from commonage.control.work import Work
@@ -61,13 +62,14 @@ class Control:
         self._engines: Mapping[str, Engine] = {engine.site: engine for engine in world.engines}
         catalogue = {environment.name: environment for environment in world.environments}
         self.feed = Feed()
-        self.board = Board()
+        self.board = Board(self.settings.rules)
         self.ledger = Ledger(world.store, self.board, self.feed, world.clock)
         self.fleet = Fleet(self._engines, catalogue, self.board, self.ledger, world.clock, self.settings)
         self.reservations = Reservations(
             world.store, self.board, self.ledger, self.fleet, world.clock, self.settings, world.chance,
             self.board.govern,
         )  # fmt: skip
+        self.tenants = TenantViews(self.board, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self._orders = Orders(catalogue, world.bundles, world.devices)
         self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)

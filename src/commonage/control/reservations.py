@@ -27,10 +27,10 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation, Rules
+from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
 from commonage.placement.reservations import feasible
-from commonage.placement.snapshot import Held
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 

@@ -13,9 +13,9 @@ from math import comb
 
 import numpy as np
 
+from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.shapes import Ints, Shape
-from commonage.placement.snapshot import Held
 from commonage.placement.space import cards_in, fits_in, free_rows
 
 MOST_COMBINATIONS = 4000

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.shapes import Bools, Floats, Ints
-from commonage.placement.snapshot import Held
 from commonage.placement.space import row_of, width
 
 NEVER_ENDS = np.inf

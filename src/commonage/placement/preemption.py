@@ -18,12 +18,12 @@ from functools import cached_property
 
 import numpy as np
 
+from commonage.placement.asks import Ask, Held
 from commonage.placement.eviction_sets import Unit, cheapest_on, cost_of, order_of
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
 from commonage.placement.quota import Quotas, Standing, amounts_of
 from commonage.placement.shapes import Bools, Ints, Shape
-from commonage.placement.snapshot import Ask, Held
 from commonage.placement.space import fits_in, free_rows
 
 NODES_TRIED = 16

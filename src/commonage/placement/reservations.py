@@ -22,11 +22,11 @@ import numpy as np
 
 from commonage.domain.fleet import Lease, Share
 from commonage.domain.tenants import Reservation
+from commonage.placement.asks import Ask, Held
 from commonage.placement.grid import Grid, Rows
 from commonage.placement.holdings import Holdings
 from commonage.placement.places import Places, Stand, likeness, places_of
 from commonage.placement.shapes import Bools, Ints, Shape
-from commonage.placement.snapshot import Ask, Held
 from commonage.placement.space import everywhere, fits_in, free_rows, row_of, times_in, whole_rows
 from commonage.placement.timeline import Timeline
 

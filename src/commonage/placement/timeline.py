@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from commonage.placement.asks import Held
 from commonage.placement.holdings import NEVER_ENDS, Holdings
 from commonage.placement.shapes import Ints
-from commonage.placement.snapshot import Held
 from commonage.placement.space import everywhere, free_rows, row_of, width
 
 

@@ -432,17 +432,3 @@ async def test_reads_of_what_has_ended_come_from_the_store() -> None:
         assert control.look.standing(await control.look.workload(ANN, one.id)).position is None
         kinds = [event.kind for event in await control.look.events(ANN, workload_id=one.id)]
         assert kinds[-1] is EventKind.ENDED
-
-
-def test_shapes_are_shared_by_equal_requests_only() -> None:
-    from commonage.control import board as room
-
-    board = room.Board()
-    first = board.shape_of(factories.request(1))
-    assert board.shape_of(factories.request(1)) == first
-    limit, room.MOST_SHAPES = room.MOST_SHAPES, 10
-    try:
-        shapes = [board.shape_of(factories.request(number)) for number in range(1, 40)]
-    finally:
-        room.MOST_SHAPES = limit
-    assert len(set(shapes)) == len(shapes)

@@ -13,11 +13,11 @@ from tests.unit.placement.fleets import GIB, NOW, fleets
 from commonage.domain.fleet import Node
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
+from commonage.placement.asks import Ask, Held
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
 from commonage.placement.preemption import Eviction, Preemption
 from commonage.placement.quota import Quotas, amounts_of
-from commonage.placement.snapshot import Ask, Held
 from commonage.placement.space import everywhere, fits_in, free_rows, pick_cards
 from commonage.testing import factories
 
@@ -50,7 +50,7 @@ class World:
 
     def evict(self, gpus: str | None = None, request: Request | None = None, **fields: object) -> Eviction | None:
         request = request or factories.request(gpus=gpus)
-        base = Ask("w", "new", request, 0, 0, NOW, owner="alice", tenant="bio", kind="session")
+        base = Ask("w", "new", request, 0, NOW, owner="alice", tenant="bio", kind="session")
         ask = replace(base, **fields)  # type: ignore[arg-type]  # fields of Ask
         return self.preemption.victims(ask, self.grid.shape(request), NOW)
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from commonage.domain.fleet import Lease
 from commonage.domain.requests import GpuRequest
 from commonage.domain.tenants import Amounts, Bounds, Quota, Rules, Tenant
+from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.quota import Quotas, Standing, amounts_of
-from commonage.placement.snapshot import Held
 from commonage.testing import factories
 
 NUMBERS = count()

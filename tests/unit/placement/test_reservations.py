@@ -13,12 +13,12 @@ from tests.unit.placement.fleets import GPUS, NOW, fleets
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation
+from commonage.placement.asks import Ask, Held
 from commonage.placement.fragmentation import Mix
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
 from commonage.placement.policies.registry import POLICIES
 from commonage.placement.reservations import Kept, feasible
-from commonage.placement.snapshot import Ask, Held
 from commonage.testing import factories
 
 HOUR = 3600.0
@@ -61,7 +61,7 @@ class World:
     ) -> Held | None:
         number = next(NUMBERS)
         limit_s = None if limit is None else int(limit)
-        ask = Ask(f"w{number}", f"a{number}", request, 0, 0, self.now, limit_s, owner, tenant)
+        ask = Ask(f"w{number}", f"a{number}", request, 0, self.now, limit_s, owner, tenant)
         shape = self.grid.shape(request)
         allowed, home = self.kept.mask(ask, shape), self.kept.home(ask, shape)
         costs = self.policy.costs(shape)
@@ -209,7 +209,7 @@ def test_a_shortfall_shows_when_a_card_is_lost() -> None:
 
 def test_without_reservations_nothing_is_masked() -> None:
     world = two_cards()
-    ask = Ask("w", "a", factories.request(), 0, 0, NOW)
+    ask = Ask("w", "a", factories.request(), 0, NOW)
     assert world.kept.mask(ask, world.grid.shape(ask.request)) is None
     assert world.kept.clear(ask, world.grid.shape(ask.request)) is None
     assert world.kept.home(ask, world.grid.shape(ask.request)) is None

@@ -80,9 +80,7 @@ async def control(anyio_backend: str, node: Any) -> Control:
     )
     made = Control(world)
     await made.open()
-    made.board.nodes[node.name] = node
-    gone = factories.node("node-2", 1, state=NodeState.LOST)
-    made.board.nodes[gone.name] = gone
+    made.board.put_nodes([node, factories.node("node-2", 1, state=NodeState.LOST)])
     card = node.report.devices[0]
     held = factories.lease(shares=[factories.share(card, memory_mib=6 * 1024)], cpus_milli=2000, memory_mib=4096)
     running = factories.workload(State.RUNNING, kind=Kind.SESSION, owner="ann")
