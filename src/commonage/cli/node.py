@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
@@ -22,7 +23,20 @@ if TYPE_CHECKING:
     from commonage.wire.receipts import StrayOut
 
 
-@click.group
+class _Group(click.Group):
+    """With a verb that needs the server's rooms, by name only, as in the table of all verbs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), "mig"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "mig":
+            found: click.Command = import_module("commonage.server.commands.node_mig").mig
+            return found
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Group)
 def node() -> None:
     """List machines; let one take no more work, or again.
 
@@ -31,6 +45,7 @@ def node() -> None:
       commonage node ls
       commonage node show gpu-1
       commonage node drain gpu-1
+      commonage node mig gpu-1 0 1g.10gb,2g.20gb
     """
 
 
