@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import re
 
+from commonage.control.reservations import Wanted
+from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission
+from commonage.control.windows import window_of, windows, zone_of
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import parse_cpus, parse_duration, parse_memory
-from commonage.domain.requests import GpuRequest, parse_gpus, parse_labels
+from commonage.domain.requests import GpuRequest, Request, parse_gpus, parse_labels
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State
 from commonage.ports.store import Filter
 from commonage.wire.queries import WorkloadsQuery
+from commonage.wire.tenants import ReservationIn
 from commonage.wire.workloads import SubmitIn
 
 # A pebibyte: beyond any machine, and small enough for every database.
@@ -107,4 +111,22 @@ def which(query: WorkloadsQuery) -> Filter:
         array_id=query.array,
         environment=query.environment,
         text=query.text or None,
+    )
+
+
+def reservation(ask: ReservationIn, now: float, settings: ControlSettings) -> Wanted:
+    """What is to be reserved. Raises InvalidInput with the field's own code."""
+    begin, end = window_of(ask.starts_at, ask.ends_at, zone_of(ask.time_zone), now)
+    return Wanted(
+        tenant=ask.tenant,
+        windows=windows(begin, end, ask.every, ask.last_day),
+        request=Request(
+            settings.default_cpus_milli if ask.cpus is None else parse_cpus(ask.cpus),
+            settings.default_memory_mib if ask.memory is None else _memory(ask.memory),
+            _gpu(ask.gpus),
+            parse_labels(ask.on.items()),
+        ),
+        count=ask.count,
+        title=ask.title,
+        owner=ask.owner,
     )

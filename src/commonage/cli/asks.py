@@ -52,21 +52,22 @@ def of_request(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that the options of a request stand for; what was not given is left out. Raises Failure."""
     names = ("gpus", "cpus", "memory", "time", "environment", "priority", "preemptible", "tenant", "one_numa")
     fields = {name: given[name] for name in names if given[name] is not None}
-    labels = _labels(given["on"])
-    if given["site"] is not None and labels.setdefault("site", given["site"]) != given["site"]:
-        raise Failure(f"--site {given['site']} and --on site={labels['site']} exclude each other", MISUSED)
-    return {**fields, "on": labels} if labels else fields
+    found = labels(given["on"])
+    if given["site"] is not None and found.setdefault("site", given["site"]) != given["site"]:
+        raise Failure(f"--site {given['site']} and --on site={found['site']} exclude each other", MISUSED)
+    return {**fields, "on": found} if found else fields
 
 
-def _labels(given: Iterable[str]) -> dict[str, str]:
-    labels: dict[str, str] = {}
+def labels(given: Iterable[str]) -> dict[str, str]:
+    """What the `--on`s of a verb say. Raises Failure."""
+    found: dict[str, str] = {}
     for one in given:
         name, equals, value = one.partition("=")
         if not equals or not name or not value:
             raise Failure(f"--on {one}: write it like --on zone=basement, or --on node=gpu-1", MISUSED)
-        if labels.setdefault(name, value) != value:
-            raise Failure(f"--on {name}={labels[name]} and --on {one} exclude each other", MISUSED)
-    return labels
+        if found.setdefault(name, value) != value:
+            raise Failure(f"--on {name}={found[name]} and --on {one} exclude each other", MISUSED)
+    return found
 
 
 def message(values: dict[str, Any]) -> SubmitIn:
