@@ -51,23 +51,41 @@ def try_all(
     library: str = "",
 ) -> Iterator[Trial]:
     """The trials at the levels that are wanted, on all cards that nobody gives out. What is made is removed."""
-    claims = Claims("commonage doctor gpu")
     places = places or Places.here()
     try:
-        with _folder() as folder:
-            all_levels = levels or (DriverLimit(), Mig(), Mps(folder / "mps"), Cooperative())
+        with claimed(found.cards) as cards, _folder() as folder:
+            all_levels = levels or _levels(folder)
             chosen = [level for level in all_levels if level.isolation in wanted]
-            cards = [_claimed(card, claims) for card in found.cards]
             yield from GpuTrials(cards, chosen, places, found.free_mib, library).run()
     finally:
         places.close()
+
+
+@contextmanager
+def claimed(cards: Sequence[Device]) -> Iterator[list[Device]]:
+    """The cards, ours for the time of the block; with a fault where another server gives one out, whose work must not
+    be disturbed."""
+    claims = Claims("commonage doctor gpu")
+    try:
+        found = []
+        for card in cards:
+            taken = claims.claim(card.parent_uuid or card.uuid)
+            faults = (f"{taken}; end that server and its work first",) if taken else ()
+            found.append(replace(card, faults=(*card.faults, *faults)))
+        yield found
+    finally:
         claims.close()
 
 
-def _claimed(card: Device, claims: Claims) -> Device:
-    """With a fault where another server gives it out: its work must not be disturbed."""
-    taken = claims.claim(card.parent_uuid or card.uuid)
-    return replace(card, faults=(*card.faults, f"{taken}; end that server and its work first")) if taken else card
+@contextmanager
+def every_level() -> Iterator[tuple[Level, ...]]:
+    """All levels, best first, with files of their own for the time of the block."""
+    with _folder() as folder:
+        yield _levels(folder)
+
+
+def _levels(folder: Path) -> tuple[Level, ...]:
+    return DriverLimit(), Mig(), Mps(folder / "mps"), Cooperative()
 
 
 @contextmanager
