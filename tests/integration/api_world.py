@@ -29,6 +29,7 @@ from commonage.control.submission import Submission
 from commonage.control.work import HUB
 from commonage.domain.errors import Unavailable
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.tenants import Rules
 from commonage.domain.usage import Prices
 from commonage.domain.workloads import Kind
 from commonage.gpus.none import NoDevices
@@ -72,6 +73,7 @@ class FakeIdentity:
 
     trouble: bool = False
     control: Control | None = None
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     minted: list[tuple[str, tuple[Scope, ...], str, int | None]] = field(default_factory=list)
 
     async def whois(self, token: str) -> Principal | None:
@@ -81,7 +83,7 @@ class FakeIdentity:
         if name not in PEOPLE:
             return None
         scopes = {"": _USER, "admin": frozenset(Scope), "read": frozenset({Scope.READ}), "none": frozenset[Scope]()}
-        return Principal(name, scopes.get(role, _USER))
+        return Principal(name, scopes.get(role, _USER), self.groups.get(name, ()))
 
     def authorize_url(self, state: str) -> str:
         return f"/hub/api/oauth2/authorize?state={state}"
@@ -157,7 +159,11 @@ class Api:
 
 
 def make_control(
-    folder: Path, store: Store | None = None, identity: FakeIdentity | None = None, cards: Cards | None = None
+    folder: Path,
+    store: Store | None = None,
+    identity: FakeIdentity | None = None,
+    cards: Cards | None = None,
+    rules: Rules | None = None,
 ) -> tuple[Control, FakeEngine]:
     """Control with two nodes: `gpu-1` with a card of 24 GiB, `cpu-1` without."""
     clock = WallClock()
@@ -178,6 +184,7 @@ def make_control(
         prices=Prices(gpu_gib_h=0.5, cpu_h=0.1, currency="EUR"),
         session_appears_within_s=0.2,
         sample_every_s=cards.sample_every_s if cards else 5.0,
+        rules=rules or Rules(),
     )
     return Control(world, settings), engine
 
@@ -196,11 +203,16 @@ STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.needs
 
 @asynccontextmanager
 async def serving(
-    folder: Path, store: Store | None = None, *, run: bool = True, cards: Cards | None = None
+    folder: Path,
+    store: Store | None = None,
+    *,
+    run: bool = True,
+    cards: Cards | None = None,
+    rules: Rules | None = None,
 ) -> AsyncGenerator[Api]:
     """The API over a control that runs (or only stands, with its machines known and its ledger writing)."""
     identity = FakeIdentity()
-    control, engine = make_control(folder, store, identity, cards)
+    control, engine = make_control(folder, store, identity, cards, rules)
     identity.control = control
     await control.store.open()
     await control.open()
