@@ -1,9 +1,9 @@
 # What can be done here; `make` alone says it. The work itself stands in scripts/, one short file each.
 .DEFAULT_GOAL := help
-.PHONY: help up test check bench docs lock clean
+.PHONY: help up test check bench bench-gpu docs lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: ## start everything on http://127.0.0.1:8000, data in .commonage (ARGS="--port 9000")
 	@exec scripts/up $(ARGS)
@@ -16,6 +16,9 @@ check: ## format, lint, types and import rules, without the tests
 
 bench: ## measure: submits, scheduling, lists, session starts (figures in docs/benchmarks.md)
 	@scripts/setup run && .venv/bin/commonage bench control && .venv/bin/commonage bench sessions
+
+bench-gpu: ## measure what only a machine with cards can tell: do shares hold, what do they cost (ARGS="--out FILE")
+	@scripts/setup run && exec .venv/bin/commonage bench gpu $(ARGS)
 
 docs: ## write docs/reference anew from the code: API, command line, settings
 	@scripts/setup run && exec .venv/bin/python scripts/docs.py

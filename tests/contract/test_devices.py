@@ -18,6 +18,7 @@ from commonage.ports.devices import Devices, DevicesUnavailable, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract, hold_of, share_of
 from commonage.testing.fake_clock import FakeClock
 
+VERSIONS = {"driver": "615.10", "cuda": "13.1"}
 MACHINE = ("driver 615.10", "nvml 13.615.10", "cuda 13010")
 A100 = (
     "device",
@@ -107,8 +108,8 @@ def named(devices: Devices) -> dict[str, Device]:
 @needs_gcc
 def test_nvml_inventory(nvml: NvmlProcess) -> None:
     assert list(nvml.inventory()) == [
-        Device("GPU-aaaaaaaa-0000-0000-0000-000000000000", 0, "NVIDIA A100-SXM4-80GB", 81320, driver="615.10"),
-        Device("GPU-bbbbbbbb-0000-0000-0000-000000000000", 1, "Tesla T4", 14920, driver="615.10"),
+        Device("GPU-aaaaaaaa-0000-0000-0000-000000000000", 0, "NVIDIA A100-SXM4-80GB", 81320, **VERSIONS),
+        Device("GPU-bbbbbbbb-0000-0000-0000-000000000000", 1, "Tesla T4", 14920, **VERSIONS),
     ]
     assert nvml.versions == "driver 615.10, CUDA 13.1"
 

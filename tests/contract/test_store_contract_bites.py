@@ -8,6 +8,7 @@ import pytest
 
 from commonage.domain.errors import CommonageError
 from commonage.domain.receipts import Receipt
+from commonage.domain.tenants import Reservation
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page, Store
@@ -19,7 +20,7 @@ suite = StoreContract()
 
 class LosesAnEvent(MemoryStore):
     def write(self, batch: Batch) -> None:
-        super().write(Batch(batch.inserts, batch.updates, batch.events[:-1], batch.nodes, batch.receipts))
+        super().write(replace(batch, events=batch.events[:-1]))
 
 
 class IgnoresVersions(MemoryStore):
@@ -107,6 +108,16 @@ class TellsOthersFigures(MemoryStore):
         return [each for each in self.shelf.receipts.values() if each.likeness == likeness][:limit]
 
 
+class KeepsWhatIsTakenAway(MemoryStore):
+    def write(self, batch: Batch) -> None:
+        super().write(replace(batch, unreserved=[]))
+
+
+class GivesWhatIsOver(MemoryStore):
+    async def reservations(self, *, after: float) -> Sequence[Reservation]:
+        return await super().reservations(after=0.0)
+
+
 Test = Callable[[Store], Awaitable[None]]
 
 
@@ -133,6 +144,8 @@ Test = Callable[[Store], Awaitable[None]]
         (CountsBeyondTheWindow, suite.test_usage_of_everybody_is_in_order),
         (KeepsTheFirstFigures, suite.test_the_newest_figures_of_a_try_replace_the_older),
         (TellsOthersFigures, suite.test_receipts_alike_are_ended_ones_of_one_owner_newest_first),
+        (KeepsWhatIsTakenAway, suite.test_what_is_taken_away_is_gone_and_the_rest_stays),
+        (GivesWhatIsOver, suite.test_those_that_are_over_are_left_out),
         (OneKeyForAll, suite.test_a_key_leads_to_what_was_submitted_with_it),
     ],
 )

@@ -29,9 +29,11 @@ from commonage.control.submission import Submission
 from commonage.control.work import HUB
 from commonage.domain.errors import Unavailable
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.tenants import Rules
 from commonage.domain.usage import Prices
 from commonage.domain.workloads import Kind
 from commonage.gpus.none import NoDevices
+from commonage.ports.devices import Devices
 from commonage.ports.metrics import Point, Sample
 from commonage.ports.store import Store
 from commonage.store.bundle_files import BundleFiles
@@ -71,6 +73,7 @@ class FakeIdentity:
 
     trouble: bool = False
     control: Control | None = None
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     minted: list[tuple[str, tuple[Scope, ...], str, int | None]] = field(default_factory=list)
 
     async def whois(self, token: str) -> Principal | None:
@@ -80,7 +83,7 @@ class FakeIdentity:
         if name not in PEOPLE:
             return None
         scopes = {"": _USER, "admin": frozenset(Scope), "read": frozenset({Scope.READ}), "none": frozenset[Scope]()}
-        return Principal(name, scopes.get(role, _USER))
+        return Principal(name, scopes.get(role, _USER), self.groups.get(name, ()))
 
     def authorize_url(self, state: str) -> str:
         return f"/hub/api/oauth2/authorize?state={state}"
@@ -130,6 +133,14 @@ class KeptMetrics:
         pass
 
 
+@dataclass(frozen=True)
+class Cards:
+    """What measures the card of `gpu-1`, and how often."""
+
+    devices: Devices
+    sample_every_s: float = 5.0
+
+
 @dataclass
 class Api:
     """The API and everything behind it."""
@@ -148,7 +159,11 @@ class Api:
 
 
 def make_control(
-    folder: Path, store: Store | None = None, identity: FakeIdentity | None = None
+    folder: Path,
+    store: Store | None = None,
+    identity: FakeIdentity | None = None,
+    cards: Cards | None = None,
+    rules: Rules | None = None,
 ) -> tuple[Control, FakeEngine]:
     """Control with two nodes: `gpu-1` with a card of 24 GiB, `cpu-1` without."""
     clock = WallClock()
@@ -160,12 +175,17 @@ def make_control(
         clock=clock,
         identity=identity or FakeIdentity(),
         bundles=BundleFiles(folder / "bundles"),
-        devices=NoDevices(),
+        devices=cards.devices if cards else NoDevices(),
         engines=[engine],
         environments=[factories.environment("base"), factories.environment("notebook", kinds=(Kind.SESSION,))],
         chance=random.randrange,
     )
-    settings = ControlSettings(prices=Prices(gpu_gib_h=0.5, cpu_h=0.1, currency="EUR"), session_appears_within_s=0.2)
+    settings = ControlSettings(
+        prices=Prices(gpu_gib_h=0.5, cpu_h=0.1, currency="EUR"),
+        session_appears_within_s=0.2,
+        sample_every_s=cards.sample_every_s if cards else 5.0,
+        rules=rules or Rules(),
+    )
     return Control(world, settings), engine
 
 
@@ -182,10 +202,17 @@ STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.needs
 
 
 @asynccontextmanager
-async def serving(folder: Path, store: Store | None = None, *, run: bool = True) -> AsyncGenerator[Api]:
+async def serving(
+    folder: Path,
+    store: Store | None = None,
+    *,
+    run: bool = True,
+    cards: Cards | None = None,
+    rules: Rules | None = None,
+) -> AsyncGenerator[Api]:
     """The API over a control that runs (or only stands, with its machines known and its ledger writing)."""
     identity = FakeIdentity()
-    control, engine = make_control(folder, store, identity)
+    control, engine = make_control(folder, store, identity, cards, rules)
     identity.control = control
     await control.store.open()
     await control.open()
@@ -204,14 +231,20 @@ async def serving(folder: Path, store: Store | None = None, *, run: bool = True)
 
 
 @contextmanager
-def served(folder: Path, *, run: bool = True) -> Iterator[str]:
-    """The same on a real socket, in a thread of its own; gives the installation's address."""
+def served(
+    folder: Path, *, run: bool = True, cards: Cards | None = None, prepare: Callable[[Api], None] | None = None
+) -> Iterator[str]:
+    """The same on a real socket, in a thread of its own; gives the installation's address. `prepare` orders it about
+    before the first request.
+    """
     started: Future[str] = Future()
     loop = asyncio.new_event_loop()
     over = asyncio.Event()
 
     async def serve() -> None:
-        async with serving(folder, run=run) as api:
+        async with serving(folder, run=run, cards=cards) as api:
+            if prepare is not None:
+                prepare(api)
             config = uvicorn.Config(api.app, port=0, access_log=False, log_level="warning", lifespan="off")
             server = uvicorn.Server(config)
             serving_task = asyncio.create_task(server.serve())

@@ -231,6 +231,9 @@ async def test_machines_are_shown_measured_and_drained(api: Api, ann: httpx2.Asy
     async with api.client("admin:root") as root:
         assert (await root.post("/nodes/here/gpu-1/drain")).json()["state"] == "draining"
         assert (await root.post("/nodes/here/gpu-1/resume")).json()["state"] == "ready"
+        assert (await root.post("/nodes/here/gpu-1/resume?gpu=0")).status_code == 200
+        none = await root.post("/nodes/here/gpu-1/resume?gpu=9")
+        assert (none.status_code, none.json()["code"]) == (404, "device-not-found")
         gone = await root.post("/nodes/there/gpu-1/drain")
         assert (gone.status_code, gone.json()["code"]) == (404, "node-not-found")
 

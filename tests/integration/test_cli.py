@@ -131,6 +131,7 @@ def test_submit_a_file(commonage: Run, tmp_path: Path) -> None:
 
 def test_lists_for_people(commonage: Run) -> None:
     assert "gpu-1" in commonage("node", "ls").stdout
+    assert "cooperative" in commonage("node", "show", "gpu-1").stdout
     assert "notebook" in commonage("env", "ls").stdout
     assert "ann" in commonage("info").stdout
     assert "gpu-1" in commonage("top", "--once").stdout
@@ -143,6 +144,7 @@ def test_lists_for_people(commonage: Run) -> None:
     [
         (["ps"], list),
         (["node", "ls"], list),
+        (["node", "show", "gpu-1"], dict),
         (["env", "ls"], list),
         (["info"], dict),
         (["usage", "--by", "workload", "--since", "1h"], dict),
@@ -159,6 +161,8 @@ def test_machines_are_drained_by_admins_only(commonage: Run) -> None:
     assert "admin" in refused.stderr
     assert "draining" in commonage("node", "drain", "cpu-1", token="admin:root").stdout
     assert "ready" in commonage("node", "resume", "here/cpu-1", token="admin:root").stdout
+    assert "ready" in commonage("node", "resume", "gpu-1", "--gpu", "0", token="admin:root").stdout
+    assert "GPU '9' is none on gpu-1" in commonage("node", "resume", "gpu-1", "--gpu", "9", token="admin:root").stderr
     assert "is no machine here" in commonage("node", "drain", "gone", token="admin:root").stderr
 
 

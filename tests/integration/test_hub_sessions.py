@@ -98,6 +98,7 @@ async def test_what_the_control_plane_adds_counts_only_from_itself(here: Install
     extras = {"key": "mine-1", "tenant": "physics", "priority": 5, "variables": {"A": "1", "JUPYTERHUB_USER": "root"}}
     body = here.control.bodies[await started(here, user, **extras)]
     assert (body["key"], body["tenant"], body["priority"]) == ("mine-1", "physics", 5)
+    assert "groups" not in body
     assert (body["variables"]["A"], body["variables"]["JUPYTERHUB_USER"]) == ("1", user)
     await here.identity.stop_session(user, "")
     await until(lambda: gone(here, user))
@@ -110,7 +111,8 @@ async def test_what_the_control_plane_adds_counts_only_from_itself(here: Install
             await browser.post(f"/hub/api/users/{user}/server", json=options, headers=headers)
             body = here.control.bodies[await here.control.submitted(number)]
             assert body["key"].startswith("hub-")
-            assert not {"tenant", "priority"} & set(body)
+            assert "priority" not in body
+            assert (body["tenant"], body["groups"]) == ("physics", [])  # for the control plane to refuse
             assert "A" not in body["variables"]
             await here.identity.stop_session(user, "")
             await until(lambda: gone(here, user))

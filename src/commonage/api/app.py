@@ -22,6 +22,8 @@ from commonage.api import (
     info,
     launch,
     nodes,
+    reservations,
+    tenants,
     tokens,
     usage,
     workload_parts,
@@ -33,7 +35,10 @@ from commonage.api.routing import Door
 from commonage.control.control import Control
 from commonage.wire.hub import API_PATH
 
-_ROUTERS = (workloads, workload_parts, nodes, environments, events, usage, info, launch, bundles, tokens, health)
+_ROUTERS = (
+    workloads, workload_parts, nodes, environments, tenants, reservations, events, usage, info, launch, bundles, tokens,
+    health,
+)  # fmt: skip
 
 
 def create_app(

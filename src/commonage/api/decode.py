@@ -5,17 +5,24 @@ Shapes were checked by pydantic before (`commonage.wire`); here is what needs th
 
 from __future__ import annotations
 
+import re
+
+from commonage.control.reservations import Wanted
+from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission
+from commonage.control.windows import window_of, windows, zone_of
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import parse_cpus, parse_duration, parse_memory
-from commonage.domain.requests import GpuRequest, parse_gpus
+from commonage.domain.requests import GpuRequest, Request, parse_gpus, parse_labels
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State
 from commonage.ports.store import Filter
 from commonage.wire.queries import WorkloadsQuery
+from commonage.wire.tenants import ReservationIn
 from commonage.wire.workloads import SubmitIn
 
 # A pebibyte: beyond any machine, and small enough for every database.
 MAX_MEMORY_MIB = 1024**3
+MOST_PRIORITY = 100
 _DEFAULT_RETRY = RetryPolicy()
 _DEFAULT_GRACE_S = 10
 
@@ -32,17 +39,41 @@ def submission(ask: SubmitIn) -> Submission:
         gpu=_gpu(ask.gpus),
         variables=tuple(ask.variables.items()),
         secrets=tuple(ask.secrets.items()),
-        priority=ask.priority,
+        priority=_priority(ask.priority),
         time_limit_s=None if ask.time is None else parse_duration(ask.time),
         grace_s=_DEFAULT_GRACE_S if ask.grace is None else _pause(ask.grace, "grace"),
         retry=_retry(ask),
         depends_on=tuple(Dependency(one.id, Condition(one.condition)) for one in ask.depends_on),
-        array_size=ask.array or 0,
+        array_size=_members(ask),
+        gang=ask.nodes is not None,
+        preemptible=ask.preemptible,
+        labels=parse_labels(ask.on.items()),
+        one_numa=ask.one_numa,
         bundle=ask.bundle,
         tenant=ask.tenant,
         key=ask.key,
         owner=ask.owner,
+        groups=None if ask.groups is None else tuple(ask.groups),
     )
+
+
+def _priority(asked: int | str) -> int | str:
+    """A number, also where it comes as text, or the name of a class."""
+    if not isinstance(asked, str) or not re.fullmatch(r"[+-]?\d{1,4}", asked.strip(), re.ASCII):
+        return asked if isinstance(asked, int) else asked.strip()
+    number = int(asked)
+    if not -MOST_PRIORITY <= number <= MOST_PRIORITY:
+        raise InvalidInput(f"priority must be from -100 to 100, or the name of a class, not {number}", field="priority")
+    return number
+
+
+def _members(ask: SubmitIn) -> int:
+    """How many workloads alike are asked, 0 for a single one."""
+    if ask.nodes is not None and ask.array is not None:
+        raise InvalidInput(
+            "a gang of `nodes` is an array already; give either nodes or array", field="nodes", code="invalid-array"
+        )
+    return ask.nodes or ask.array or 0
 
 
 def _memory(text: str | int) -> int:
@@ -80,4 +111,22 @@ def which(query: WorkloadsQuery) -> Filter:
         array_id=query.array,
         environment=query.environment,
         text=query.text or None,
+    )
+
+
+def reservation(ask: ReservationIn, now: float, settings: ControlSettings) -> Wanted:
+    """What is to be reserved. Raises InvalidInput with the field's own code."""
+    begin, end = window_of(ask.starts_at, ask.ends_at, zone_of(ask.time_zone), now)
+    return Wanted(
+        tenant=ask.tenant,
+        windows=windows(begin, end, ask.every, ask.last_day),
+        request=Request(
+            settings.default_cpus_milli if ask.cpus is None else parse_cpus(ask.cpus),
+            settings.default_memory_mib if ask.memory is None else _memory(ask.memory),
+            _gpu(ask.gpus),
+            parse_labels(ask.on.items()),
+        ),
+        count=ask.count,
+        title=ask.title,
+        owner=ask.owner,
     )

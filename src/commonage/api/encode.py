@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
-from commonage.control.fleet import DeviceView, EnvironmentView, LaunchView, NodeView
+from commonage.api import encode_cards
+from commonage.control.fleet import EnvironmentView, LaunchView, NodeView
 from commonage.control.look import Standing
 from commonage.domain.events import Event
 from commonage.domain.explanations import Explanation, Holder
@@ -17,7 +18,6 @@ from commonage.domain.usage import Prices, Usage
 from commonage.domain.workloads import Attempt, Kind, State, Workload
 from commonage.ports.metrics import Point
 from commonage.wire.platform import (
-    DeviceOut,
     EnvironmentOut,
     LaunchOptions,
     NodeOut,
@@ -87,6 +87,8 @@ def workload(found: Workload, standing: Standing, *, internal: bool = False) -> 
         array_id=spec.array_id,
         array_index=found.array_index,
         array_size=spec.array_size,
+        preemptible=spec.preemptible,
+        gang=spec.gang,
         variables=dict(spec.variables),
         stopping=found.stop is not None and not ended,
         url=_address(found),
@@ -111,6 +113,8 @@ def request(asked: Request) -> RequestOut:
         memory_mib=asked.memory_mib,
         gpus=asked.gpu.text if asked.gpu else None,
         text=str(asked),
+        on=dict(asked.labels),
+        one_numa=asked.one_numa,
     )
 
 
@@ -233,27 +237,9 @@ def node(view: NodeView) -> NodeOut:
         free_cpus_milli=view.free_cpus_milli,
         memory_mib=report.memory_mib,
         free_memory_mib=view.free_memory_mib,
-        devices=[device(one) for one in view.devices],
+        devices=[encode_cards.device(one) for one in view.devices],
         workloads=view.workloads,
         notes=list(view.notes),
-    )
-
-
-def device(view: DeviceView) -> DeviceOut:
-    """A card."""
-    card = view.device
-    return DeviceOut(
-        uuid=card.uuid,
-        index=card.index,
-        model=card.model,
-        memory_mib=card.memory_mib,
-        free_mib=view.free_mib,
-        free_compute_milli=view.free_compute_milli,
-        used_mib=view.used_mib,
-        utilisation=view.utilisation,
-        simulated=card.simulated,
-        isolation=card.isolation.value,
-        faults=list(card.faults),
     )
 
 

@@ -36,6 +36,7 @@ _CODE_OF_FIELD = {
     "name": "invalid-name",
     "command": "invalid-command",
     "array": "invalid-array",
+    "nodes": "invalid-array",
     "bundle": "invalid-bundle",
     "cursor": "invalid-cursor",
 }
@@ -114,7 +115,7 @@ def _culprit(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _names_a_type(part: object) -> bool:
     """True for what pydantic adds to a location that is no part of the input."""
-    return part in ("str", "int", "float", "constrained-str", "[key]")
+    return part in ("str", "int", "float", "constrained-str", "constrained-int", "[key]")
 
 
 def _sentence(kind: str, found: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from commonage.control.fleet import NodeView
 from commonage.domain.errors import NotFound
 from commonage.domain.principals import Scope
 from commonage.wire.platform import NodeList, NodeOut
-from commonage.wire.queries import MetricsQuery
+from commonage.wire.queries import MetricsQuery, ResumeQuery
 from commonage.wire.workloads import MetricsOut
 
 router = APIRouter(route_class=Guarded, tags=["nodes"])
@@ -61,25 +61,28 @@ async def metrics(request: Request, site: str, name: str, query: Annotated[Metri
 )
 async def drain(request: Request, site: str, name: str) -> Response:
     """What runs there goes on; nothing new is placed. For admins."""
-    return await _wish(request, site, name, True)
+    who = caller(request)
+    who.need(Scope.ADMIN)
+    _view(request, site, name)
+    await door(request).control.fleet.drain(who, name, True)
+    return answer(encode.node(_view(request, site, name)))
 
 
 @router.post(
     "/nodes/{site}/{name}/resume",
     summary="Let a machine take work again",
     response_model=NodeOut,
-    responses=problems("node-not-found"),
+    responses=problems("node-not-found", "device-not-found", "invalid-parameter", "unknown-field"),
 )
-async def resume(request: Request, site: str, name: str) -> Response:
-    """The opposite of drain. For admins."""
-    return await _wish(request, site, name, False)
+async def resume(request: Request, site: str, name: str, query: Annotated[ResumeQuery, Query()]) -> Response:
+    """The opposite of drain; faults of its GPUs that are only remembered are forgotten. For admins.
 
-
-async def _wish(request: Request, site: str, name: str, drain: bool) -> Response:
+    With `gpu` only the faults of that one are forgotten. What is still wrong shows again at once.
+    """
     who = caller(request)
     who.need(Scope.ADMIN)
     _view(request, site, name)
-    await door(request).control.fleet.drain(who, name, drain)
+    await door(request).control.fleet.resume(who, name, query.gpu)
     return answer(encode.node(_view(request, site, name)))
 
 

@@ -49,6 +49,9 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "workload-not-found": ("No such workload", "There is none with this id, or it is not yours to see."),
         "log-not-found": ("No log", "It has not started yet, or its log is gone."),
         "node-not-found": ("No such machine", "The sentence names those there are."),
+        "device-not-found": ("No such GPU", "The sentence names those the machine has."),
+        "tenant-not-found": ("No such tenant", "There is none of this name, or you are no member of it."),
+        "reservation-not-found": ("No such reservation", "There is none of this id, or it is over."),
         "user-not-found": ("No such user", "The hub knows nobody of this name."),
         "bundle-not-found": ("No such bundle", "No files of this digest were sent; send them first."),
     },
@@ -66,6 +69,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "dependency-broken": (
             "Would wait for ever",
             "What it should wait for has ended in a way that never meets the condition.",
+        ),
+        "reservation-conflict": (
+            "It cannot be kept",
+            "The machines have no room for it beside the reservations made before; the sentence has the numbers.",
         ),
         "stale-version": ("Somebody else was first", "It was changed meanwhile; read it again and repeat."),
     },
@@ -119,6 +126,15 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "unknown-environment": (
             "No such environment",
             "The catalogue has no such entry, or it is not offered for this kind of workload.",
+        ),
+        "unknown-tenant": ("No such tenant", "The settings declare no tenant of this name; the sentence lists those."),
+        "unknown-priority": (
+            "No such priority class",
+            "Neither a number nor the name of a priority class; the sentence lists those there are.",
+        ),
+        "invalid-label": (
+            "Not a label",
+            "A label is `NAME=VALUE`: the name of letters, digits and `. _ / -`, the value of plain characters.",
         ),
         "unknown-dependency": ("Waits for nothing", "A workload it should wait for does not exist."),
         "unplaceable": (

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from commonage.api import decode, encode
+from commonage.api import decode, encode, encode_receipts
 from commonage.api.ids import WORKLOAD, known_form
 from commonage.api.routing import Door, Guarded, answer, body_of, caller, door, problems, read_json
 from commonage.domain.principals import Principal
@@ -36,6 +36,10 @@ _INVALID = (
     "invalid-bundle",
     "unknown-environment",
     "unknown-dependency",
+    "unknown-tenant",
+    "unknown-priority",
+    "invalid-label",
+    "forbidden",
     "unplaceable",
     "not-admin",
     "not-a-member",
@@ -93,11 +97,18 @@ async def _members(at: Door, who: Principal, first: Workload) -> list[str]:
     openapi_extra=body_of(SubmitIn, _EXAMPLE),
 )
 async def dry_run(request: Request) -> Response:
-    """The same checks and the same answer as a submit would get, and an explanation; nothing is made."""
+    """The same checks and the same answer as a submit would get, and an explanation; nothing is made.
+
+    `suggestion` says what your last runs of the same command in the same environment needed.
+    """
     at, who = door(request), caller(request)
     ask = decode.submission(await read_json(request, SubmitIn))
     found = await at.control.work.dry_run(who, ask)
-    return answer(encode.explanation(found, None, who))
+    message = encode.explanation(found, None, who)
+    suggestion = await at.control.advice.on(who, ask)
+    if suggestion is not None:
+        message.suggestion = encode_receipts.suggestion(suggestion)
+    return answer(message)
 
 
 @router.get(
@@ -123,10 +134,13 @@ async def list_workloads(request: Request, query: Annotated[WorkloadsQuery, Quer
     responses=problems("workload-not-found"),
 )
 async def one_workload(request: Request, workload_id: str) -> Response:
-    """Its state, the reason for it, and where it runs."""
+    """Its state, the reason for it, where it runs, and what it used."""
     at, who = door(request), caller(request)
     found = await at.control.look.workload(who, known_form(workload_id))
-    return answer(shown(at, who, found))
+    message, receipt = shown(at, who, found), await at.control.receipts.of(found)
+    if receipt is not None:
+        message.receipt = encode_receipts.receipt(receipt)
+    return answer(message)
 
 
 @router.post(

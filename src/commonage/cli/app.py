@@ -28,6 +28,7 @@ WORK, MACHINES, YOU, SERVER = "Work", "Machines", "You", "The server, on its own
 
 VERBS: dict[str, Verb] = {
     "run": Verb("commonage.cli.run:run", "Run a command as a job and follow it to its end.", WORK),
+    "profile": Verb("commonage.cli.profile:profile", "Run a command once and say what to ask for.", WORK),
     "submit": Verb("commonage.cli.submit:submit", "Submit what a job file describes.", WORK),
     "ps": Verb("commonage.cli.ps:ps", "List your workloads.", WORK),
     "logs": Verb("commonage.cli.logs:logs", "Show what a workload has said.", WORK),
@@ -39,6 +40,10 @@ VERBS: dict[str, Verb] = {
     "top": Verb("commonage.cli.top:top", "Watch machines, cards and workloads.", MACHINES),
     "node": Verb("commonage.cli.node:node", "List machines; drain or resume one.", MACHINES),
     "env": Verb("commonage.cli.env:env", "List the environments that workloads can run in.", MACHINES),
+    "reservation": Verb(
+        "commonage.cli.reservation:reservation", "List what is kept for whom and when; keep room.", MACHINES
+    ),
+    "tenant": Verb("commonage.cli.tenant:tenant", "List who shares the machines, and what each holds.", YOU),
     "usage": Verb("commonage.cli.usage:usage", "Show what was used, and what it cost.", YOU),
     "info": Verb("commonage.cli.info:info", "Show what this installation is, and who you are to it.", YOU),
     "login": Verb("commonage.cli.login:login", "Keep a token for this command line.", YOU),

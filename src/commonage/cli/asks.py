@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_TYPES = ("str", "int", "float", "constrained-str", "[key]")
+_TYPES = ("str", "int", "float", "constrained-str", "constrained-int", "[key]")
 _PLAIN = {
     "extra_forbidden": "there is no such field",
     "missing": "is missing",
@@ -27,21 +27,47 @@ _PLAIN = {
 CONDITIONS = ("afterok", "afternotok", "afterany", "after")
 
 _REQUEST = (
-    click.option("--gpus", metavar="SHARE", help="GPU: 6GiB of VRAM, 0.25 or 1/3 of a card, 2 cards, A100:6GiB."),
+    click.option("--gpus", metavar="SHARE", help="GPU: 6GiB of VRAM, 0.25 or 1/3 of a card, 2 cards, A100|H100:6GiB."),
     click.option("--cpus", metavar="N", help="Cores: 2, 0.5 or 1500m."),
     click.option("--mem", "memory", metavar="SIZE", help="Memory: 4GiB or 512MiB."),
     click.option("--time", metavar="LIMIT", help="Time limit: 30m, 1h30m, 2d or 01:30:00; 90 is 90 minutes."),
     click.option("--env", "environment", metavar="NAME", help="Environment; `commonage env ls` lists them."),
-    click.option("--priority", type=click.IntRange(-100, 100), metavar="N", help="-100 to 100; above 0 for admins."),
+    click.option("--priority", metavar="CLASS|N", help="low, normal, high …, or -100 to 100; above 0 for admins."),
+    click.option("--preemptible", is_flag=True, default=None, help="Others may take its place; it then queues again."),
     click.option("--tenant", metavar="NAME", help="On whose account, if you are in several."),
+    click.option("--on", "on", multiple=True, metavar="KEY=VALUE", help="Only on such a machine: zone=a, node=gpu-1."),
+    click.option("--site", metavar="NAME", help="Only at this site; short for --on site=NAME."),
+    click.option("--one-numa", is_flag=True, default=None, help="Several cards must hang on the same NUMA node."),
 )  # fmt: skip
 
 
 def request_options(verb: F) -> F:
-    """Give a verb the options of a request: gpus, cpus, memory, time, environment, priority, tenant."""
+    """Give a verb the options of a request; `of_request` makes fields of the message of them."""
     for option in reversed(_REQUEST):
         verb = option(verb)
     return verb
+
+
+def of_request(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the options of a request stand for; what was not given is left out. Raises Failure."""
+    names = ("gpus", "cpus", "memory", "time", "environment", "priority", "preemptible", "tenant", "one_numa")
+    fields = {name: given[name] for name in names if given[name] is not None}
+    found = labels(given["on"])
+    if given["site"] is not None and found.setdefault("site", given["site"]) != given["site"]:
+        raise Failure(f"--site {given['site']} and --on site={found['site']} exclude each other", MISUSED)
+    return {**fields, "on": found} if found else fields
+
+
+def labels(given: Iterable[str]) -> dict[str, str]:
+    """What the `--on`s of a verb say. Raises Failure."""
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name or not value:
+            raise Failure(f"--on {one}: write it like --on zone=basement, or --on node=gpu-1", MISUSED)
+        if found.setdefault(name, value) != value:
+            raise Failure(f"--on {name}={found[name]} and --on {one} exclude each other", MISUSED)
+    return found
 
 
 def message(values: dict[str, Any]) -> SubmitIn:
@@ -68,6 +94,8 @@ def sentences(error: ValidationError) -> list[str]:
 
 def _sentence(kind: str, found: Mapping[str, Any]) -> str:
     context, value = found.get("ctx") or {}, found.get("input")
+    if "[key]" in found["loc"] and found["loc"][0] == "on":
+        return "a label's name has letters, digits and . _ / -, at most 63 of them"
     if "[key]" in found["loc"]:
         return "a variable's name has letters, digits and _, no digit first, and at most 128 of them"
     if kind == "string_too_long":

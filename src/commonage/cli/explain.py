@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from commonage.cli import show
-from commonage.cli.asks import message, request_options
+from commonage.cli import receipts, show
+from commonage.cli.asks import message, of_request, request_options
 from commonage.cli.connection import as_json, asks_server, connect, find_workload
 from commonage.cli.credentials import Server
 
@@ -26,16 +26,19 @@ def explain(server: Server, workload: str | None, as_json: bool, **ask: Any) -> 
       commonage explain 7k2v
       commonage explain --gpus 12GiB --time 2h
     """
-    given = {name: value for name, value in ask.items() if name != "kind" and value is not None}
+    given = of_request(ask)
     if workload is not None and given:
         raise click.UsageError("give an id or a request, not both")
     with connect(server) as client:
+        receipt = None
         if workload is not None:
-            said = client.explain(find_workload(client, workload).id)
+            found = client.workload(find_workload(client, workload).id)
+            said, receipt = client.explain(found.id), receipts.used(found)
         else:
             command = ["true"] if ask["kind"] == "job" else []
             said = client.dry_run(message({**given, "kind": ask["kind"], "command": command}))
     if as_json:
         show.print_json(said)
     else:
-        click.echo("\n".join(show.explanation(said)))
+        lines = show.explanation(said)
+        click.echo("\n".join([*lines, f"It {receipt}."] if receipt else lines))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commonage.cli import show
+from commonage.cli import receipts, show
 from commonage.cli.failures import FAILED
 from commonage.sdk.errors import ApiError
 
@@ -68,6 +68,9 @@ class _Follower:
         if self.workload.state != "succeeded":
             state, reason = self.workload.state.replace("_", " "), self.workload.reason
             self._say.line(f"{self.workload.id} {reason if reason.startswith(state) else f'{state}: {reason}'}")
+        receipt = receipts.used(self.workload)
+        if receipt is not None:
+            self._say.line(f"{self.workload.id} {receipt}")
         return exit_code(self.workload)
 
     def pause(self) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LARGEST_BYTES = 1024 * 1024
 MOST_WORKLOADS = 1000
+_YAML_BOOL, _YAML_TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,9 @@ def _entry(node: yaml.Node, above: set[str]) -> Entry:
 def _plain(node: yaml.MappingNode) -> dict[str, Any]:
     import yaml
 
+    for key, _ in node.value:  # `on` is a field here, not YAML's word for true
+        if key.tag == _YAML_BOOL:
+            key.tag = _YAML_TEXT
     try:
         values = yaml.constructor.SafeConstructor().construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError) as error:

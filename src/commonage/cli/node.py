@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
 
-from commonage.cli import show
+from commonage.cli import cards, show
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import MISUSED, Failure
@@ -17,17 +18,34 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from commonage.sdk import Client
-    from commonage.wire.platform import DeviceOut, NodeOut
+    from commonage.wire.cards import DeviceOut
+    from commonage.wire.platform import NodeOut
+    from commonage.wire.receipts import StrayOut
 
 
-@click.group
+class _Group(click.Group):
+    """With a verb that needs the server's rooms, by name only, as in the table of all verbs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), "mig"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "mig":
+            found: click.Command = import_module("commonage.server.commands.node_mig").mig
+            return found
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Group)
 def node() -> None:
     """List machines; let one take no more work, or again.
 
     \b
     Example:
       commonage node ls
+      commonage node show gpu-1
       commonage node drain gpu-1
+      commonage node mig gpu-1 0 1g.10gb,2g.20gb
     """
 
 
@@ -53,6 +71,26 @@ def ls(server: Server, as_json: bool) -> None:
         click.echo("No machine has reported yet.", err=True)
 
 
+@node.command("show")
+@click.argument("name")
+@as_json
+@asks_server
+def show_one(server: Server, name: str, as_json: bool) -> None:
+    """Show all that is known of a machine and its cards.
+
+    \b
+    Example:
+      commonage node show gpu-1
+    """
+    with connect(server) as client:
+        site, machine = _find(client, name)
+        (found,) = (one for one in client.nodes() if (one.site, one.name) == (site, machine))
+    if as_json:
+        show.print_json(found)
+    else:
+        cards.print_node(found)
+
+
 @node.command("drain")
 @click.argument("name")
 @as_json
@@ -71,18 +109,26 @@ def drain(server: Server, name: str, as_json: bool) -> None:
 
 @node.command("resume")
 @click.argument("name")
+@click.option(
+    "--gpu", metavar="INDEX|UUID", help="Only forget the faults of this card; what is still wrong shows again."
+)
 @as_json
 @asks_server
-def resume(server: Server, name: str, as_json: bool) -> None:
-    """Let a machine take work again. For admins.
+def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
+    """Let a machine take work again, its cards included. For admins.
 
     \b
     Example:
       commonage node resume gpu-1
+      commonage node resume gpu-1 --gpu 0
     """
     with connect(server) as client:
         site, machine = _find(client, name)
-        _say(client.resume(site, machine), as_json)
+        changed = client.resume(site, machine, gpu=gpu)
+    _say(changed, as_json)
+    if not as_json:
+        for line in cards.faults(changed):
+            click.echo(line, err=True)
 
 
 def _find(client: Client, name: str) -> tuple[str, str]:
@@ -126,7 +172,19 @@ def node_table(found: Sequence[NodeOut]) -> Table:
 def node_notes(found: Sequence[NodeOut]) -> list[str]:
     """What is to be said about the machines, each thing once."""
     reasons = [f"{one.name}: {one.reason}" for one in found if one.reason]
-    return list(dict.fromkeys([*reasons, *(note for one in found for note in one.notes)]))
+    strays = [
+        f"{one.name}, GPU {device.label}: {_stray(stray)} holds "
+        f"{'' if stray.memory_mib is None else f'{show.memory(stray.memory_mib)} of '}VRAM, and no workload started it"
+        for one in found
+        for device in one.devices
+        for stray in device.unattributed
+    ]
+    return list(dict.fromkeys([*reasons, *strays, *(note for one in found for note in one.notes)]))
+
+
+def _stray(stray: StrayOut) -> str:
+    name = show.text(stray.name) or "a process"
+    return name if stray.pid is None else f"{name} (process {stray.pid})"
 
 
 def _card(device: DeviceOut) -> tuple[str, str, str, str]:
@@ -134,7 +192,7 @@ def _card(device: DeviceOut) -> tuple[str, str, str, str]:
     faults = f" [red]{show.text('; '.join(device.faults))}[/]" if device.faults else ""
     busy = "" if device.utilisation is None else f"{device.utilisation:.0%}"
     return (
-        f"{device.index}: {show.text(device.model)}{simulated}{faults}",
+        f"{device.label}: {show.text(device.model)}{simulated}{faults}",
         f"{show.memory(device.free_mib)} of {show.memory(device.memory_mib)}",
         "" if device.used_mib is None else show.memory(device.used_mib),
         busy,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commonage.cli import show
-from commonage.cli.asks import dependencies, message, request_options, variables
+from commonage.cli import receipts, show
+from commonage.cli.asks import dependencies, message, of_request, request_options, variables
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import FAILED, MISUSED, Failure
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _OF_THE_JOB = (
     click.option("--name", metavar="NAME", help="For people; made from the command if left out."),
     click.option("--array", type=click.IntRange(1, 10_000), metavar="N", help="N jobs; COMMONAGE_ARRAY_INDEX differs."),
+    click.option("--nodes", type=click.IntRange(1, 1024), metavar="N", help="N together, each on a node of its own."),
     click.option("--dependency", "depends_on", multiple=True, metavar="afterok:ID", help="Wait for others."),
     click.option("--retries", type=click.IntRange(0, 100), metavar="N", help="Try so often again when it fails."),
     click.option("--grace", metavar="TIME", help="Between the wish to stop and force: 30s."),
@@ -60,6 +61,7 @@ def run(
     Example:
       commonage run --gpus 6GiB --time 30m -- python train.py
       commonage run --array 100 --mem 2GiB -- python sweep.py
+      commonage run --nodes 4 --gpus 8 -- torchrun train.py
       commonage run --detach --json -- sleep 60
     """
     if not command:
@@ -70,6 +72,9 @@ def run(
     with connect(server, patience_s=120.0 if not detach else 5.0) as client:
         if not no_files:
             values["bundle"] = send_files(client, Path.cwd(), files)
+        hint = receipts.hint(client, message(values))
+        if hint is not None:
+            Teller().line(hint)
         made = client.submit(message(values))
         if as_json and detach:
             show.print_json(made.workload.model_dump(mode="json") | {"ids": made.ids})
@@ -83,7 +88,8 @@ def run(
 def asked(ask: dict[str, Any], command: list[str]) -> dict[str, Any]:
     """The options as the fields of the message."""
     return {
-        **{name: value for name, value in ask.items() if name not in ("given", "secret", "depends_on")},
+        **of_request(ask),
+        **{name: ask[name] for name in ("name", "array", "nodes", "retries", "grace")},
         "kind": "job",
         "command": command,
         "variables": variables(ask["given"], "--var"),
@@ -119,7 +125,8 @@ def _array_to_the_end(client: Client, made: SubmitOut) -> int:
     import time
 
     say = Teller()
-    say.line(f"{made.ids[0]}: an array of {made.count}; `commonage logs ID` shows what one of them says")
+    what = f"a gang on {made.count} nodes" if made.workload.gang else f"an array of {made.count}"
+    say.line(f"{made.ids[0]}: {what}; `commonage logs ID` shows what one of them says")
     try:
         while True:
             counts = client.workload_page(limit=1, counts=True, array=made.workload.array_id or made.ids[0]).counts

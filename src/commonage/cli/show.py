@@ -106,10 +106,14 @@ def clock(at: float) -> str:
 
 
 def shares(held: Sequence[ShareOut]) -> str:
-    """The parts of GPUs held; a simulated one says so."""
-    return ", ".join(
-        f"{memory(share.memory_mib)} of GPU {share.index}{' (simulated)' if share.simulated else ''}" for share in held
-    )
+    """The parts of GPUs held, with the level that holds them; a simulated one says so."""
+    return ", ".join(f"{memory(share.memory_mib)} of GPU {share.index}{_level(share)}" for share in held)
+
+
+def _level(share: ShareOut) -> str:
+    if share.simulated:
+        return " (simulated)"
+    return "" if share.whole and share.isolation != "mig" else f" ({share.isolation})"
 
 
 def where(workload: WorkloadOut) -> str:

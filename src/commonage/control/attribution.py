@@ -145,6 +145,8 @@ def utilisation_of(round_: Round, uuid: str, attempt_id: str, part: float) -> fl
     use, sample = round_.uses.get((attempt_id, uuid)), round_.samples.get(uuid)
     if use is not None and use.utilisation is not None:
         return use.utilisation
+    if use is None and (uuid in round_.strays or any(each == uuid for _, each in round_.uses)):
+        return 0.0  # others are on the card, it is not
     return None if sample is None or sample.utilisation is None else sample.utilisation * part
 
 

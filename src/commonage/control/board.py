@@ -1,39 +1,36 @@
 """Everything that has not ended, in memory: what loops and answers look at instead of the database.
 
 Only the ledger changes workloads here, after it has written them; only the fleet loop changes nodes. Nothing on the
-board is the only copy of anything: at start it is read from the store.
+board is the only copy of anything: at start it is read from the store. The planner's snapshot is kept in step with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-
-from sortedcontainers import SortedKeyList
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from commonage.domain.fleet import Node
 from commonage.domain.ids import attempt_id
-from commonage.domain.requests import Request
-from commonage.domain.workloads import State, Workload
+from commonage.domain.tenants import Rules
+from commonage.domain.workloads import Spec, State, Workload
+from commonage.placement.asks import Ask, Held
 from commonage.placement.plan import Plan
-from commonage.placement.snapshot import Ask, Held, Snapshot
-
-MOST_SHAPES = 100_000
+from commonage.placement.snapshot import Snapshot
 
 
 class Board:
-    """The live workloads by id, the queue in order, what is held, and the machines."""
+    """The live workloads by id, the machines, and the snapshot: who waits, what is held."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules | None = None) -> None:
         self._workloads: dict[str, Workload] = {}
         self._by_state: dict[State, dict[str, None]] = defaultdict(dict)
-        self._asks: dict[str, Ask] = {}
-        self._queue: SortedKeyList[Ask, tuple[int, float, str]] = SortedKeyList(key=_order)
         self._dependents: dict[str, set[str]] = defaultdict(set)
-        self._shapes: dict[Request, int] = {}
-        self._last_shape = 0
-        self.nodes: dict[str, Node] = {}
+        self._nodes: dict[str, Node] = {}
+        self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
+        self.recalled_for: dict[str, str] = {}  # whom each that was evicted makes room for; the schedule loop's
+        self.snapshot = Snapshot(rules=rules)
         self.outcome: Plan | None = None
         self.changed = asyncio.Event()  # something the planner should know
 
@@ -52,7 +49,7 @@ class Board:
         before = self._workloads.get(workload.id)
         if before is not None:
             self._by_state[before.state].pop(before.id, None)
-        self._requeue(workload)
+        self._plan_for(workload)
         if workload.state.is_terminal:
             self._workloads.pop(workload.id, None)
             for dependency in workload.spec.depends_on:
@@ -67,39 +64,54 @@ class Board:
         if before is None or before.state is not workload.state:
             self.changed.set()
 
-    def _requeue(self, workload: Workload) -> None:
+    def _plan_for(self, workload: Workload) -> None:
+        """Tell the snapshot what of a workload the planner must know."""
+        snapshot, attempt = self.snapshot, workload.attempt
         waits = workload.state is State.QUEUED
-        ask = self._asks.get(workload.id)
-        if ask is not None and not waits:
-            self._queue.remove(ask)
-            del self._asks[workload.id]
-        elif ask is None and waits:
-            ask = self.ask_of(workload)
-            self._asks[workload.id] = ask
-            self._queue.add(ask)
+        if waits and workload.id not in snapshot.queue:
+            snapshot.arrive(ask_of(workload))
+        elif not waits and workload.id in snapshot.queue:
+            snapshot.leave(workload.id)
+        if workload.state.holds_lease and attempt is not None:
+            snapshot.hold(self._held(workload))
+        elif workload.id in snapshot.held:
+            ended = attempt.ended_at if attempt is not None else None
+            snapshot.release(workload.id, workload.since if ended is None else ended)
+            self.recalled_for.pop(workload.id, None)
 
-    def ask_of(self, workload: Workload) -> Ask:
-        """How the planner sees a workload that waits."""
-        spec = workload.spec
-        return Ask(
+    def _held(self, workload: Workload) -> Held:
+        attempt, spec, stop = workload.attempt, workload.spec, workload.stop
+        assert attempt is not None  # callers have looked
+        ends_at = workload.deadline
+        if stop is not None:
+            grace_ends = stop.at + spec.grace_s
+            ends_at = grace_ends if ends_at is None else min(ends_at, grace_ends)
+        return Held(
+            lease=attempt.lease,
             workload_id=workload.id,
-            attempt_id=attempt_id(workload.id, workload.attempts + 1),
-            request=spec.request,
-            shape=self.shape_of(spec.request),
+            name=spec.name or spec.kind.value,
+            owner=spec.owner,
+            kind=spec.kind,
+            ends_at=ends_at,
+            tenant=spec.tenant,
+            environment=spec.environment,
             priority=spec.priority,
-            submitted_at=workload.submitted_at,
-            time_limit_s=spec.time_limit_s,
+            preemptible=spec.preemptible,
+            gang=gang_of(spec),
+            ending=stop is not None,
+            recalled_for=self.recalled_for.get(workload.id, ""),
         )
 
-    def shape_of(self, request: Request) -> int:
-        """A number that only equal requests share."""
-        shape = self._shapes.get(request)
-        if shape is None:
-            if len(self._shapes) >= MOST_SHAPES:
-                self._shapes.clear()  # equal requests may then differ, which costs the planner time and nothing else
-            shape = self._last_shape = self._last_shape + 1
-            self._shapes[request] = shape
-        return shape
+    def put_nodes(self, nodes: Sequence[Node]) -> None:
+        """Take in machines as they were just reported."""
+        changed = [node for node in nodes if _offer(node) != _offer(self._nodes.get(node.name))]
+        self._nodes.update((node.name, node) for node in nodes)
+        self.snapshot.put(changed)
+
+    def govern(self, rules: Rules) -> None:
+        """Plan by these rules from now on."""
+        self.snapshot.govern(rules)
+        self.changed.set()
 
     def in_state(self, *states: State) -> list[Workload]:
         """Live workloads in these states, in no order that means anything."""
@@ -115,38 +127,64 @@ class Board:
 
     def queue_length(self) -> int:
         """How many wait for a place."""
-        return len(self._queue)
+        return len(self.snapshot.queue)
 
-    def position(self, workload_id: str) -> int | None:
-        """Place in the queue from 1; None if it does not stand in it."""
-        ask = self._asks.get(workload_id)
-        return None if ask is None else self._queue.index(ask) + 1
+    def position(self, workload_id: str, now: float) -> int | None:
+        """Place in the queue from 1; None if it does not stand in it. By the last plan while nobody came or went."""
+        slot = self.snapshot.queue.slot(workload_id)
+        if slot < 0:
+            return None
+        last = self.snapshot.queue.last
+        order = last if last is not None else self.snapshot.order(now)
+        return int(order.place[slot]) + 1
 
     def ask(self, workload_id: str) -> Ask | None:
         """The queued workload's ask."""
-        return self._asks.get(workload_id)
+        return self.snapshot.queue.get(workload_id)
 
     def held(self) -> list[Held]:
         """All leases that are held now."""
-        return [_held(one) for one in self.in_state(State.STARTING, State.RUNNING) if one.attempt is not None]
-
-    def snapshot(self, now: float) -> Snapshot:
-        """What the planner sees. The queue is the board's own: read it before the next await."""
-        return Snapshot(now, tuple(self.nodes.values()), self.held(), self._queue)
+        return list(self.snapshot.held.values())
 
     def load(self, workloads: Iterable[Workload], nodes: Iterable[Node]) -> None:
         """Take in what the store remembers, at start."""
+        self.put_nodes(list(nodes))
         for workload in workloads:
             self.put(workload)
-        self.nodes.update((node.name, node) for node in nodes)
 
 
-def _order(ask: Ask) -> tuple[int, float, str]:
-    return ask.order
+def ask_of(workload: Workload) -> Ask:
+    """How the planner sees a workload that waits."""
+    return ask_for(workload.spec, workload.id, workload.submitted_at, workload.attempts + 1)
 
 
-def _held(workload: Workload) -> Held:
-    attempt, spec = workload.attempt, workload.spec
-    assert attempt is not None  # in_state() gave only those with one
-    name = spec.name or spec.kind.value
-    return Held(attempt.lease, workload.id, name, spec.owner, spec.kind, workload.deadline)
+def ask_for(spec: Spec, workload_id: str, submitted_at: float, attempt: int = 1) -> Ask:
+    """How the planner would see a workload of this spec."""
+    return Ask(
+        workload_id=workload_id,
+        attempt_id=attempt_id(workload_id, attempt),
+        request=spec.request,
+        priority=spec.priority,
+        submitted_at=submitted_at,
+        time_limit_s=spec.time_limit_s,
+        owner=spec.owner,
+        tenant=spec.tenant,
+        kind=spec.kind,
+        environment=spec.environment,
+        preemptible=spec.preemptible,
+        gang=gang_of(spec),
+        gang_size=max(1, spec.array_size) if gang_of(spec) else 1,
+    )
+
+
+def gang_of(spec: Spec) -> str | None:
+    """The name of its gang, None for one that starts alone."""
+    return spec.array_id if spec.gang else None
+
+
+def _offer(node: Node | None) -> tuple[object, ...] | None:
+    """What of a node the planner goes by; the rest of a report changes all the time."""
+    if node is None:
+        return None
+    report = node.report
+    return (node.state, node.reason, node.site, report.cpus_milli, report.memory_mib, report.devices, report.labels)

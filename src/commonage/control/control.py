@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from commonage.control.advice import Advice
 from commonage.control.attribution import Round
 from commonage.control.board import Board
 from commonage.control.device_warnings import DeviceWarnings
@@ -16,9 +17,11 @@ from commonage.control.look import Look
 from commonage.control.orders import Orders
 from commonage.control.receipts import Receipts
 from commonage.control.reconcile import Reconcile
+from commonage.control.reservations import Reservations
 from commonage.control.sample import Sampling
 from commonage.control.schedule import Schedule
 from commonage.control.settings import ControlSettings
+from commonage.control.tenant_views import TenantViews
 from commonage.control.timers import Timers
 from commonage.control.watchdog import Watchdog
 from commonage.control.work import Work
@@ -59,9 +62,14 @@ class Control:
         self._engines: Mapping[str, Engine] = {engine.site: engine for engine in world.engines}
         catalogue = {environment.name: environment for environment in world.environments}
         self.feed = Feed()
-        self.board = Board()
+        self.board = Board(self.settings.rules)
         self.ledger = Ledger(world.store, self.board, self.feed, world.clock)
         self.fleet = Fleet(self._engines, catalogue, self.board, self.ledger, world.clock, self.settings)
+        self.reservations = Reservations(
+            world.store, self.board, self.ledger, self.fleet, world.clock, self.settings, world.chance,
+            self.board.govern,
+        )  # fmt: skip
+        self.tenants = TenantViews(self.board, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self._orders = Orders(catalogue, world.bundles, world.devices)
         self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
@@ -71,7 +79,9 @@ class Control:
         self.watchdog = Watchdog(self.board, self.ledger, world.clock, self.settings)
         self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
         self.device_warnings = DeviceWarnings(world.devices, self.board, self.ledger, world.clock)
+        self.advice = Advice(self.receipts, catalogue, self.settings)
         self.sampling.on_round = self._measured
+        self.fleet.forget_faults = lambda uuid: asyncio.to_thread(world.devices.resume, uuid)
         self._world = world
         self.work = self._work(IdSequence())
         self.ledger.on_effect = self.reconcile.effect
@@ -101,6 +111,7 @@ class Control:
         """Take up the work that the store remembers and the engines still run. Once, before run()."""
         await self.ledger.open()
         await self.receipts.open()
+        await self.reservations.open()
         self.work = self._work(IdSequence(await self.store.last_workload_id()))
         for engine in self._engines.values():
             await engine.open()
@@ -120,6 +131,7 @@ class Control:
             loops.create_task(self.timers.run(), name="timers")
             loops.create_task(self.schedule.run(), name="schedule")
             loops.create_task(self.sampling.run(), name="sample")
+            loops.create_task(self.reservations.run(), name="reservations")
 
     async def stand_down(self, within_s: float = 20.0) -> int:
         """End all that runs, as the machine's owner goes: sessions for good, other work back to the queue.

@@ -14,6 +14,7 @@ from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node
 from commonage.domain.lifecycle import Effect, Happening, Record, step
 from commonage.domain.receipts import Receipt
+from commonage.domain.tenants import Reservation
 from commonage.domain.workloads import Workload
 from commonage.ports.store import Batch
 
@@ -29,6 +30,8 @@ class Change:
     events: Sequence[Event] = ()
     nodes: Sequence[Node] = ()
     receipts: Sequence[Receipt] = ()
+    reservations: Sequence[Reservation] = ()
+    unreserved: Sequence[str] = ()
 
     def answer(self, draft: Draft) -> None:
         """Tell who asked that it is written."""
@@ -63,6 +66,8 @@ def draft_of(changes: Sequence[Change], board: Board, now: float, first_seq: int
     for change in changes:
         draft.batch.nodes.extend(change.nodes)
         draft.batch.receipts.extend(change.receipts)
+        draft.batch.reservations.extend(change.reservations)
+        draft.batch.unreserved.extend(change.unreserved)
         draft.batch.events.extend(change.events)
         for workload in change.inserts:
             draft.batch.inserts.append(workload)

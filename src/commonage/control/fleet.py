@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from commonage.control.attribution import Stray, in_words
 from commonage.control.board import Board
+from commonage.control.card_alarms import alarms, card_of
 from commonage.control.ledger import Ledger
 from commonage.control.settings import ControlSettings
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
@@ -25,7 +28,8 @@ from commonage.domain.quantities import format_duration, format_memory
 from commonage.domain.requests import GpuRequest, Request, parse_gpus
 from commonage.domain.sightings import Capabilities
 from commonage.placement.explain import ever_fits
-from commonage.placement.rooms import Room, rooms_of
+from commonage.placement.filters import refusal
+from commonage.placement.grid import Grid
 from commonage.ports.clock import Clock
 from commonage.ports.devices import DeviceSample
 from commonage.ports.engine import Engine
@@ -43,6 +47,7 @@ class DeviceView:
     used_mib: int | None
     utilisation: float | None
     holders: tuple[Holder, ...]
+    sample: DeviceSample | None = None
     unattributed: tuple[Stray, ...] = ()  # processes of no attempt that hold VRAM of it
 
 
@@ -91,6 +96,10 @@ class LaunchView:
     simulated_gpus: bool
 
 
+async def _nobody_remembers(_uuid: str) -> None:
+    """What `Fleet.forget_faults` does unless control says otherwise."""
+
+
 class Fleet:
     """Nodes, devices and environments of all sites."""
 
@@ -108,6 +117,7 @@ class Fleet:
         self._statuses: dict[str, EnvironmentStatus] = {}
         self.measured: dict[str, DeviceSample] = {}  # written by the sampling loop
         self.strays: Mapping[str, Sequence[Stray]] = {}  # by device uuid; written by the sampling loop
+        self.forget_faults: Callable[[str], Awaitable[None]] = _nobody_remembers  # of a card, by its uuid
         self._writing = asyncio.Lock()  # a report must not undo a wish to drain that came meanwhile
         self.passed_at = 0.0
 
@@ -175,6 +185,7 @@ class Fleet:
         """Put nodes on the board; write those that changed in more than the time they were seen."""
         changed: list[Node] = []
         events: list[Event] = []
+        held = self._board.held()
         for node in nodes:
             before = self._board.nodes.get(node.name)
             if before is None or _essence(before) != _essence(node):
@@ -182,10 +193,10 @@ class Fleet:
             if before is None or before.state is not node.state:
                 why = f": {node.reason}" if node.reason else ""
                 events.append(Event(EventKind.NODE, now, f"{node.name} is {node.state}{why}"))
+            events += alarms(before, node, held, self._board.get, now)
         if changed:
             await self._ledger.write(nodes=changed, events=events)
-        for node in nodes:
-            self._board.nodes[node.name] = node
+        self._board.put_nodes(nodes)
         if changed:
             self._board.changed.set()
 
@@ -203,7 +214,6 @@ class Fleet:
     def nodes(self) -> Sequence[NodeView]:
         """Every machine with what is free, by name."""
         held = self._board.held()
-        rooms = self._rooms()
         holders: dict[str, list[Holder]] = defaultdict(list)
         counts: dict[str, int] = defaultdict(int)
         for one in held:
@@ -212,29 +222,29 @@ class Fleet:
                 holds = f"{format_memory(share.memory_mib)} of VRAM"
                 holder = Holder(one.workload_id, one.name, one.owner, one.kind, one.lease.node, holds, one.ends_at)
                 holders[share.device_uuid].append(replace(holder, memory_mib=share.memory_mib))
-        return [self._view(room, holders, counts[name]) for name, room in sorted(rooms.items())]
+        return [self._view(node, holders, counts[name]) for name, node in sorted(self._board.nodes.items())]
 
-    def _rooms(self) -> dict[str, Room]:
-        return rooms_of(self._board.nodes.values(), (one.lease for one in self._board.held()))
-
-    def _view(self, room: Room, holders: Mapping[str, Sequence[Holder]], workloads: int) -> NodeView:
+    def _view(self, node: Node, holders: Mapping[str, Sequence[Holder]], workloads: int) -> NodeView:
+        grid = self._board.snapshot.grid
+        number = grid.number[node.name]
         devices = []
-        for card in room.cards:
-            sample = self.measured.get(card.device.uuid)
+        for card, device in enumerate(node.report.devices):
+            sample = self.measured.get(device.uuid)
             devices.append(
                 DeviceView(
-                    device=card.device,
-                    free_mib=card.free_mib,
-                    free_compute_milli=card.free_milli,
+                    device=device,
+                    free_mib=int(grid.free_mib[number, card]),
+                    free_compute_milli=int(grid.free_milli[number, card]),
                     used_mib=sample.memory_used_mib if sample else None,
                     utilisation=sample.utilisation if sample else None,
-                    holders=tuple(holders.get(card.device.uuid, ())),
-                    unattributed=tuple(self.strays.get(card.device.uuid, ())),
+                    holders=tuple(holders.get(device.uuid, ())),
+                    sample=sample,
+                    unattributed=tuple(self.strays.get(device.uuid, ())),
                 )
             )
-        engine = self._engines.get(room.node.site)
+        engine = self._engines.get(node.site)
         notes = engine.capabilities().notes if engine else ()
-        return NodeView(room.node, room.free_cpus_milli, room.free_memory_mib, tuple(devices), workloads, notes)
+        return NodeView(node, int(grid.cpus[number]), int(grid.memory[number]), tuple(devices), workloads, notes)
 
     def environments(self) -> Sequence[EnvironmentView]:
         """The catalogue, with where each entry stands."""
@@ -248,54 +258,78 @@ class Fleet:
         """Let a machine take no new work (True) or take work again. For admins. Raises NotFound, Forbidden."""
         who.need(Scope.ADMIN)
         async with self._writing:
-            node = self._board.nodes.get(name)
-            if node is None:
-                there = ", ".join(sorted(self._board.nodes)) or "none"
-                raise NotFound(f"there is no machine {name[:60]!r}; there are: {there}", code="node-not-found")
+            node = self._known(name)
             await self._keep([_drained(node, f"drained by {who.name}" if drain else "")], self._clock.now())
             return self._board.nodes[name]
+
+    async def resume(self, who: Principal, name: str, gpu: str | None = None) -> Node:
+        """Let a machine take work again, and forget the faults of its cards that are only remembered; with `gpu` (index
+        or uuid) only the latter, of that card. What is still wrong shows again at once. For admins.
+
+        Raises NotFound, Forbidden.
+        """
+        who.need(Scope.ADMIN)
+        node = self._known(name)
+        cards = node.report.devices if gpu is None else (card_of(node, gpu),)
+        for uuid in dict.fromkeys(card.parent_uuid or card.uuid for card in cards):
+            await self.forget_faults(uuid)
+        if gpu is None:
+            await self.drain(who, name, False)
+        await self.look()
+        return self._board.nodes[name]
+
+    def _known(self, name: str) -> Node:
+        node = self._board.nodes.get(name)
+        if node is None:
+            there = ", ".join(sorted(self._board.nodes)) or "none"
+            raise NotFound(f"there is no machine {name[:60]!r}; there are: {there}", code="node-not-found")
+        return node
 
     # --- what is on offer -----------------------------------------------------------------------------------------
 
     def launch_options(self, who: Principal) -> LaunchView:
         """What `who` may have, and what is free now."""
         who.need(Scope.READ)
-        rooms = list(self._rooms().values())
-        reports = [room.node.report for room in rooms if room.node.state is not NodeState.LOST]
+        grid = self._board.snapshot.grid
+        reports = [node.report for node in self._board.nodes.values() if node.state is not NodeState.LOST]
         devices = [device for report in reports for device in report.devices if not device.faults]
         return LaunchView(
             environments=tuple(self.environments()),
-            gpu_choices=self._choices(rooms, devices),
+            gpu_choices=self._choices(grid, devices),
             models=tuple(sorted({device.model for device in devices})),
             max_cpus_milli=max((report.cpus_milli for report in reports), default=0),
             max_memory_mib=max((report.memory_mib for report in reports), default=0),
             max_vram_mib=max((device.memory_mib for device in devices), default=0),
-            free_cpus_milli=max((room.free_cpus_milli for room in rooms), default=0),
-            free_memory_mib=max((room.free_memory_mib for room in rooms), default=0),
+            free_cpus_milli=int(grid.cpus.max(initial=0)),
+            free_memory_mib=int(grid.memory.max(initial=0)),
             simulated_gpus=self.simulated_gpus,
         )
 
-    def _choices(self, rooms: Sequence[Room], devices: Sequence[Device]) -> tuple[GpuChoice, ...]:
+    def _choices(self, grid: Grid, devices: Sequence[Device]) -> tuple[GpuChoice, ...]:
         if not devices:
             return ()
-        largest = max(device.memory_mib for device in devices)
-        texts = ["0.25", "0.5", "1"]
-        texts[0:0] = [f"{gib}GiB" for gib in (4, 8, 12, 16) if gib * 1024 < largest]
-        if max(len(room.cards) for room in rooms) > 1:
+        # Of a card with slots, its slots; any part of the others.
+        in_slots = sorted({device.slots for device in devices if device.slots})
+        texts = [f"{part}/{slots}" for slots in in_slots for part in range(1, slots)]
+        largest = max((device.memory_mib for device in devices if not device.slots), default=0)
+        if largest:
+            texts += [*(f"{gib}GiB" for gib in (4, 8, 12, 16) if gib * 1024 < largest), "0.25", "0.5"]
+        texts.append("1")
+        if grid.kind.shape[1] > 1:
             texts.append("2")
-        return tuple(self._choice(text, rooms) for text in texts)
+        return tuple(self._choice(text, grid) for text in texts)
 
-    def _choice(self, text: str, rooms: Sequence[Room]) -> GpuChoice:
+    def _choice(self, text: str, grid: Grid) -> GpuChoice:
         gpu = parse_gpus(text)
         request = Request(self._settings.default_cpus_milli, self._settings.default_memory_mib, gpu)
-        refusals = [room.refusal(request) for room in rooms]
-        free = any(refusal is None for refusal in refusals)
-        why_not = "" if free else next((refusal for refusal in refusals if refusal), "no machine has reported yet")
-        return GpuChoice(text, _title(gpu), free, why_not)
+        shape = grid.shape(request)
+        free = bool(grid.fits(shape, np.arange(len(grid.nodes))).any())
+        why_not = "" if free else refusal(grid, shape, 0) or ""
+        return GpuChoice(text, f"{text} of a GPU" if "/" in text else _title(gpu), free, why_not)
 
     def refuse_if_never(self, request: Request) -> str | None:
         """Why no machine here could ever run it; None if one could."""
-        return ever_fits(self._board.nodes.values(), request)
+        return ever_fits(self._board.snapshot.grid, request)
 
 
 def _title(gpu: GpuRequest | None) -> str:
@@ -321,5 +355,6 @@ def _drained(node: Node, why: str) -> Node:
 def _essence(node: Node) -> tuple[object, ...]:
     """What of a node is worth writing down when it changes."""
     report = node.report
-    devices = [(one.uuid, one.memory_mib, one.faults) for one in report.devices]
-    return (node.site, node.engine, node.state, node.drain, node.reason, report.cpus_milli, report.memory_mib, devices)
+    devices = [replace(one, notices=()) for one in report.devices]
+    offered = (report.cpus_milli, report.memory_mib, report.labels)
+    return (node.site, node.engine, node.state, node.drain, node.reason, *offered, devices)

@@ -22,6 +22,7 @@ from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.lifecycle import Effect, Happening
 from commonage.domain.receipts import Receipt
+from commonage.domain.tenants import Reservation
 from commonage.domain.workloads import Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Batch, Store
@@ -78,6 +79,12 @@ class Ledger:
     ) -> None:
         """Write nodes, receipts, and events that belong to no step."""
         await self._put(Change(self._future(), events=events, nodes=nodes, receipts=receipts))
+
+    async def reserve(
+        self, events: Sequence[Event], *, reservations: Sequence[Reservation] = (), unreserved: Sequence[str] = ()
+    ) -> None:
+        """Write reservations, or take those of these ids away, with the events that tell of it."""
+        await self._put(Change(self._future(), events=events, reservations=reservations, unreserved=unreserved))
 
     def _future(self) -> asyncio.Future[Workload | None]:
         return asyncio.get_running_loop().create_future()

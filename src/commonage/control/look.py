@@ -77,10 +77,10 @@ class Look:
         ask = self.board.ask(workload.id)
         if ask is None:
             return Standing(workload.reason)
-        position = self.board.position(workload.id)
+        position = self.board.position(workload.id, self.clock.now())
         if self.board.outcome is None or position is None:
             return Standing(workload.reason, position)
-        return Standing(why_waiting(self.board.outcome, ask, position, self.clock.now()), position)
+        return Standing(why_waiting(self.board.snapshot, self.board.outcome, ask, position), position)
 
     async def explain(self, who: Principal, workload_id: str) -> Explanation:
         """Why it waits, and until when. For one that does not wait: what became of it."""
@@ -90,7 +90,7 @@ class Look:
             state = str(workload.state).replace("_", " ")
             said = workload.reason if workload.reason.startswith(state) else f"{state}: {workload.reason}"
             return Explanation(workload_id, said, queue_length=self.board.queue_length())
-        return explain(self.board.snapshot(self.clock.now()), ask)
+        return explain(self.board.snapshot, ask, self.clock.now())
 
     def queue_length(self) -> int:
         """How many wait for a place."""

@@ -6,6 +6,7 @@ the next round after the end; after a restart they are taken up again, so that a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 
 WRITE_EVERY_S = 60.0
+AT_ONCE = 500
 ALIKE = 5  # so many of the last ones tell what the next will need
 
 
@@ -66,7 +68,9 @@ class Receipts:
         held = [one.lease for one in self._board.held()]
         cards = self._cards(round_, held)
         measured = {one.attempt_id: one for one in round_.measurements}
-        for lease in held:
+        for number, lease in enumerate(held, 1):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)  # thousands take a while, and others wait for the loop
             self._grow(lease, round_, cards, measured.get(lease.attempt_id), lease.attempt_id in over)
         self._forget({lease.attempt_id for lease in held})
         await self.keep(everything=round_.at - self._written_at >= WRITE_EVERY_S)
@@ -168,11 +172,16 @@ class Receipts:
 
     # --- what is asked --------------------------------------------------------------------------------------------
 
-    async def of(self, workload_id: str) -> Receipt | None:
-        """One for all tries of a workload until now; None where none was measured."""
-        there = {each.attempt_id: each for each in await self._store.receipts(workload_id)}
-        fresh = (each for each in (*self._open.values(), *self._ended.values()) if each.workload_id == workload_id)
-        there |= {each.attempt_id: each for each in fresh}
+    async def of(self, workload: Workload) -> Receipt | None:
+        """One for all tries of a workload that has ended; for a live one the figures of its present try so far.
+
+        None where nothing was measured.
+        """
+        if not workload.state.is_terminal:
+            found = self._open.get(workload.id)
+            return replace(found, gpu_h=_gpu_h(found, self._clock.now())) if found is not None else None
+        there = {each.attempt_id: each for each in await self._store.receipts(workload.id)}
+        there |= {each.attempt_id: each for each in self._ended.values() if each.workload_id == workload.id}
         return sum_of(sorted(there.values(), key=lambda each: each.began_at))
 
     async def alike(self, owner: str, environment: str, command: Sequence[str]) -> Sequence[Receipt]:

@@ -47,6 +47,7 @@ class Sampling:
         self._cpu_before: dict[str, tuple[float, float]] = {}
         self._tidied_at = 0.0
         self.on_round: Callable[[Round], Awaitable[None]] = _nobody_follows
+        self.vram: dict[str, int] = {}  # MiB of each attempt, as last measured
         self.every_s = 5.0
         self.passed_at = 0.0
 
@@ -124,6 +125,7 @@ class Sampling:
         for (attempt, _uuid), use in round_.uses.items():
             if use.memory_mib is not None:
                 vram[attempt] += use.memory_mib
+        self.vram = dict(vram)
         samples = [Sample("gpu_memory_mib", f"attempt:{attempt}", now, mib) for attempt, mib in vram.items()]
         holders: dict[str, dict[str, Share]] = defaultdict(dict)
         for held in self._board.held():

@@ -1,4 +1,4 @@
-"""The schedule loop: snapshot, plan, leases committed. Writes leases and nothing else."""
+"""The schedule loop: plan, leases committed, and the wish that those end who must make room. Writes nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import logging
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
-from commonage.domain.lifecycle import Leased
+from commonage.domain.lifecycle import Leased, StopAsked
+from commonage.domain.workloads import StopCause, StopWish
 from commonage.placement.plan import plan
 from commonage.ports.clock import Clock
 
@@ -45,9 +46,13 @@ class Schedule:
         now = self.passed_at = self._clock.now()
         if self.paused:
             return 0
-        outcome = plan(self._board.snapshot(now))
+        outcome = plan(self._board.snapshot, now)
         self._board.outcome = outcome
         self._plan_s = max(0.0, self._clock.now() - now)
+        for eviction in outcome.evictions:
+            self._board.recalled_for[eviction.workload_id] = eviction.for_id
+            wish = StopWish("the planner", now, StopCause.RECALL, eviction.reason)
+            self._ledger.note(eviction.workload_id, StopAsked(wish))
         if outcome.starts:
             await asyncio.gather(
                 *(self._ledger.happen(workload_id, Leased(lease)) for workload_id, lease in outcome.starts)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.usage import Prices
 
 
 @dataclass(frozen=True, slots=True)
 class ControlSettings:
-    """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths."""
+    """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths.
+
+    `rules` are those that the admin declared; reservations join them as they are made (see reservations.py).
+    """
 
     name: str = "Commonage"
     default_tenant: str = "commons"
+    rules: Rules = field(default_factory=Rules)
+    priority_classes: tuple[PriorityClass, ...] = PRIORITY_CLASSES
     default_cpus_milli: int = 1000
     default_memory_mib: int = 1024
     session_environment: str = "notebook"

@@ -6,19 +6,26 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from commonage.control.membership import may_use, tenant_of, within_sites
 from commonage.control.settings import ControlSettings
 from commonage.domain.environments import Environment
 from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
 from commonage.domain.principals import Principal
 from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.tenants import Tenant
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
 
 Variables = tuple[tuple[str, str], ...]
+MOST_TOGETHER = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What somebody asks to run, not yet admitted. None takes the installation's default."""
+    """What somebody asks to run, not yet admitted. None takes the installation's default.
+
+    `priority` is a number or the name of a class. `groups` are the owner's, said by the hub's spawner, which asks for
+    others.
+    """
 
     kind: Kind
     command: tuple[str, ...] = ()
@@ -29,35 +36,40 @@ class Submission:
     gpu: GpuRequest | None = None
     variables: Variables = ()
     secrets: Variables = ()
-    priority: int = 0
+    labels: Variables = ()
+    one_numa: bool = False
+    priority: int | str = 0
+    preemptible: bool | None = None
     time_limit_s: int | None = None
     grace_s: int = 10
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     depends_on: tuple[Dependency, ...] = ()
     array_size: int = 0
+    gang: bool = False
     bundle: str | None = None
     tenant: str | None = None
     key: str | None = None
     owner: str | None = None
+    groups: tuple[str, ...] | None = None
 
 
 def spec_of(ask: Submission, who: Principal, catalogue: Mapping[str, Environment], settings: ControlSettings) -> Spec:
     """The spec of an ask, or the error that says what is wrong with it."""
-    environment = _environment(ask, catalogue, settings)
     owner = _owner(ask, who)
+    tenant = tenant_of(ask.tenant, who, _groups(ask, who, owner), settings)
+    environment = _environment(ask, tenant, catalogue, settings)
+    priority, preemptible = _priority(ask, who, settings)
     return Spec(
         kind=ask.kind,
         name=_name(ask, settings),
         owner=owner,
-        tenant=_tenant(ask, who, settings),
+        tenant=tenant.name,
         environment=environment.name,
         command=_command(ask),
-        request=Request(
-            ask.cpus_milli or settings.default_cpus_milli, ask.memory_mib or settings.default_memory_mib, ask.gpu
-        ),
+        request=_request(ask, tenant, settings),
         variables=ask.variables,
         secrets=ask.secrets,
-        priority=_priority(ask, who),
+        priority=priority,
         time_limit_s=ask.time_limit_s,
         grace_s=ask.grace_s,
         retry=ask.retry,
@@ -65,21 +77,46 @@ def spec_of(ask: Submission, who: Principal, catalogue: Mapping[str, Environment
         bundle=ask.bundle,
         array_size=_array_size(ask, settings),
         key=ask.key,
+        preemptible=preemptible if ask.preemptible is None else ask.preemptible,
+        gang=ask.gang,
     )
 
 
-def _environment(ask: Submission, catalogue: Mapping[str, Environment], settings: ControlSettings) -> Environment:
+def _groups(ask: Submission, who: Principal, owner: str) -> tuple[str, ...]:
+    """The owner's groups: known of who asks, and of others where the hub's spawner says them."""
+    if ask.groups is not None and who.is_admin:
+        return ask.groups
+    return who.groups if owner == who.name else ()
+
+
+def _request(ask: Submission, tenant: Tenant, settings: ControlSettings) -> Request:
+    return Request(
+        ask.cpus_milli or settings.default_cpus_milli,
+        ask.memory_mib or settings.default_memory_mib,
+        ask.gpu,
+        within_sites(ask.labels, tenant),
+        ask.one_numa,
+    )
+
+
+def _environment(
+    ask: Submission, tenant: Tenant, catalogue: Mapping[str, Environment], settings: ControlSettings
+) -> Environment:
+    offered = [one for one in catalogue.values() if ask.kind in one.kinds and may_use(tenant, one.name)]
     default = settings.session_environment if ask.kind is Kind.SESSION else settings.job_environment
+    if ask.environment is None and offered and default not in [one.name for one in offered]:
+        return offered[0]  # the usual one is not this tenant's to use
     name = ask.environment or default
     found = catalogue.get(name)
-    offered = sorted(one.name for one in catalogue.values() if ask.kind in one.kinds)
-    if found is None or ask.kind not in found.kinds:
+    if found is None or found not in offered:
         shown = name if len(name) <= 60 else name[:57] + "..."
-        what = "there is no environment" if found is None else f"{ask.kind}s cannot run in"
+        what = f"there is no environment {shown!r}"
+        if found is not None:
+            whose = f"{tenant.name}" if ask.kind in found.kinds else f"{ask.kind}s"
+            what = f"{whose} cannot run in {shown!r}"
+        there = ", ".join(sorted(one.name for one in offered)) or "none"
         raise InvalidInput(
-            f"{what} {shown!r}; for a {ask.kind} there are: {', '.join(offered) or 'none'}",
-            field="environment",
-            code="unknown-environment",
+            f"{what}; for a {ask.kind} there are: {there}", field="environment", code="unknown-environment"
         )
     return found
 
@@ -90,13 +127,6 @@ def _owner(ask: Submission, who: Principal) -> str:
     if not who.is_admin:
         raise Forbidden(f"only admins may submit for somebody else, and {who.name} is none", code="not-admin")
     return ask.owner
-
-
-def _tenant(ask: Submission, who: Principal, settings: ControlSettings) -> str:
-    tenant = ask.tenant or settings.default_tenant
-    if tenant == settings.default_tenant or who.is_admin or tenant in who.groups:
-        return tenant
-    raise Forbidden(f"{who.name} is no member of {tenant!r}", code="not-a-member")
 
 
 def _name(ask: Submission, settings: ControlSettings) -> str:
@@ -120,13 +150,34 @@ def _command(ask: Submission) -> tuple[str, ...]:
     return ask.command
 
 
-def _priority(ask: Submission, who: Principal) -> int:
-    if ask.priority > 0 and not who.is_admin:
-        raise Forbidden("only admins may raise a priority above 0; lowering it is free", code="not-admin")
-    return ask.priority
+def _priority(ask: Submission, who: Principal, settings: ControlSettings) -> tuple[int, bool]:
+    """The priority, and whether its class says that it is preemptible."""
+    classes = {one.name: one for one in settings.priority_classes}
+    if isinstance(ask.priority, str):
+        found = classes.get(ask.priority)
+        if found is None:
+            there = ", ".join(f"{one.name} ({one.priority})" for one in settings.priority_classes)
+            raise InvalidInput(
+                f"there is no priority class {ask.priority[:40]!r}; there are {there}, or a number",
+                field="priority",
+                code="unknown-priority",
+            )
+        if found.for_admins and not who.is_admin:
+            raise Forbidden(f"only admins may give the priority {found.name!r}", code="not-admin")
+        return found.priority, found.preemptible
+    free = max((one.priority for one in classes.values() if not one.for_admins), default=0)
+    if ask.priority > max(0, free) and not who.is_admin:
+        raise Forbidden(f"only admins may raise a priority above {max(0, free)}; lowering it is free", code="not-admin")
+    return ask.priority, False
 
 
 def _array_size(ask: Submission, settings: ControlSettings) -> int:
+    if ask.gang and ask.array_size > MOST_TOGETHER:
+        raise InvalidInput(
+            f"{ask.array_size} nodes were asked for at once; at most {MOST_TOGETHER} start together",
+            field="nodes",
+            code="invalid-array",
+        )
     if ask.array_size and ask.kind is not Kind.JOB:
         raise InvalidInput(f"only jobs come as arrays, not a {ask.kind}", field="array", code="invalid-array")
     if not 0 <= ask.array_size <= settings.max_array:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from commonage.control.board import Board
+from commonage.control.board import Board, ask_for
 from commonage.control.fleet import Fleet
 from commonage.control.ledger import Ledger
 from commonage.control.settings import ControlSettings
@@ -22,7 +22,6 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_cpus
 from commonage.domain.workloads import Kind, Spec, State, StopCause, StopWish, Workload
 from commonage.placement.explain import explain
-from commonage.placement.snapshot import Ask
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
 from commonage.ports.identity import Identity
@@ -160,6 +159,7 @@ class Work:
             "tenant": spec.tenant,
             "priority": spec.priority,
         }
+        options |= {"preemptible": spec.preemptible, "on": dict(request.labels), "one_numa": request.one_numa}
         if request.gpu is not None:
             options["gpus"] = request.gpu.text
         if spec.time_limit_s is not None:
@@ -189,9 +189,7 @@ class Work:
         if state is State.HELD:
             return Explanation(None, f"held: {reason}", queue_length=self.board.queue_length())
         now = self.clock.now()
-        shape = self.board.shape_of(spec.request)
-        considered = Ask("", "-1", spec.request, shape, spec.priority, now, spec.time_limit_s)
-        return replace(explain(self.board.snapshot(now), considered), workload_id=None)
+        return replace(explain(self.board.snapshot, ask_for(spec, "", now), now), workload_id=None)
 
     async def stop(self, who: Principal, workload_id: str, reason: str = "") -> Workload:
         """Wish its end. Raises NotFound, Conflict(code="already-ended"). Wishing twice is wishing once."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+INSTANCE_INDEX = 100
+"""The index of a MIG instance is this times (its card's index + 1), plus its place on the card."""
+
 
 class Isolation(StrEnum):
     """How strongly a share is kept within its bounds, best first. The level that holds is the one shown."""
@@ -44,6 +47,14 @@ class Device:
     peers: tuple[tuple[str, int], ...] = ()
     notices: tuple[str, ...] = ()  # worth knowing, no reason to take no work: throttled, an application's Xid, ECC
     unavailable: tuple[tuple[Isolation, str], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """How people call it on its machine: `0`; of a MIG instance its card and its place there, `0:2`."""
+        if self.parent_uuid is None:
+            return str(self.index)
+        card, place = divmod(self.index, INSTANCE_INDEX)
+        return f"{card - 1}:{place}"
 
 
 @dataclass(frozen=True, slots=True)

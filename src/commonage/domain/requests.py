@@ -1,12 +1,13 @@
 """What a workload needs: CPU, memory and a GPU request, as users write it.
 
 A GPU request is one of: whole cards (`2`), a fraction of one (`0.25`, `1/3`), an amount of VRAM (`6GiB`); each may be
-tied to a model (`A100:2`, `A100:6GiB`).
+tied to a model (`A100:2`, `A100:6GiB`) or to any of several (`A100|H100:2`). A label says where: `zone=basement`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -14,12 +15,18 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import format_cpus, format_memory, parse_memory
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,62}", re.ASCII)
+_LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_LABEL_VALUE = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 MAX_WHOLE_GPUS = 1024
+MAX_LABELS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """Exactly one of `whole` (cards), `fraction_milli` (thousandths of a card), `vram_mib` is more than nothing."""
+    """Exactly one of `whole` (cards), `fraction_milli` (thousandths of a card), `vram_mib` is more than nothing.
+
+    `model` is part of a model's name, or several, `A100|H100`: any of these will do.
+    """
 
     whole: int = 0
     fraction_milli: int = 0
@@ -33,7 +40,7 @@ class GpuRequest:
             amount = f"{format_memory(self.vram_mib)} of VRAM"
         else:
             amount = f"{self.fraction_milli / 1000:g} of a GPU"
-        return f"{amount} ({self.model})" if self.model else amount
+        return f"{amount} ({self.model.replace('|', ' or ')})" if self.model else amount
 
     @property
     def text(self) -> str:
@@ -79,7 +86,8 @@ class Request:
         cpus = f"{format_cpus(self.cpus_milli)} CPU{'' if self.cpus_milli == 1000 else 's'}"
         base = f"{cpus}, {format_memory(self.memory_mib)} of memory"
         where = "".join(f", {key}={value}" for key, value in self.labels)
-        return f"{base}{f', {self.gpu}' if self.gpu else ''}{where}"
+        numa = " on one NUMA node" if self.one_numa and self.gpu else ""
+        return f"{base}{f', {self.gpu}' if self.gpu else ''}{numa}{where}"
 
 
 def _invalid(text: object, why: str) -> InvalidInput:
@@ -99,8 +107,10 @@ def parse_gpus(text: str | float | None) -> GpuRequest | None:
     model, colon, amount = (part.strip() for part in shown.rpartition(":"))
     if not colon and re.match("[A-Za-z]", amount) and amount != "none" and not isinstance(text, float):
         model, amount = amount, "1"
-    if (colon or model) and not _MODEL.fullmatch(model):
+    names = [name.strip() for name in model.split("|")]
+    if (colon or model) and not all(_MODEL.fullmatch(name) for name in names):
         raise _invalid(text, "names no model; write it like A100:2 or A100:6GiB")
+    model = "|".join(names)
     request = _amount(amount, text)
     if request is None:
         if model:
@@ -146,3 +156,22 @@ def _fraction(amount: str, asked: object) -> GpuRequest | None:
     if milli < 1:
         raise _invalid(asked, "is less than a thousandth of a card, the smallest share there is")
     return GpuRequest(fraction_milli=milli)
+
+
+def parse_labels(given: Iterable[tuple[str, str]], *, field: str = "on") -> tuple[tuple[str, str], ...]:
+    """Labels that a node must carry, or carries, sorted. Raises InvalidInput for odd names, and too many."""
+    labels = sorted((name.strip(), value.strip()) for name, value in given)
+    if len(labels) > MAX_LABELS:
+        raise _invalid_label(field, f"has {len(labels)} labels; at most {MAX_LABELS} are allowed")
+    for name, value in labels:
+        if not _LABEL_NAME.fullmatch(name):
+            raise _invalid_label(
+                field, f"{name[:70]!r} is no name of a label; it has at most 63 letters, digits and . _ / -"
+            )
+        if not _LABEL_VALUE.fullmatch(value):
+            raise _invalid_label(field, f"{name}={value[:40]!r} is no label; its value has 1 to 128 plain characters")
+    return tuple(labels)
+
+
+def _invalid_label(field: str, why: str) -> InvalidInput:
+    return InvalidInput(f"{field} {why}", field=field, code="invalid-label")

@@ -131,7 +131,8 @@ class Rules:
     `half_life_s`: after so long past usage counts half. `entry_penalty_s`: whoever starts something is charged for so
     long at once. `age_credit`: how much of the whole fleet, held for an hour, an hour of waiting is worth.
     `guaranteed_s`: no attempt is preempted before it ran so long. `patience_s`: after so long the first that waits, and
-    of which nobody can say when it starts, has a machine kept for it.
+    of which nobody can say when it starts, has a machine kept for it. `sites`: names in the order of preference, each
+    with what a GPU costs there for an hour; `site_policy`: which of several sites that could start something does.
     """
 
     tenants: tuple[Tenant, ...] = ()
@@ -142,6 +143,8 @@ class Rules:
     age_credit: float = 0.01
     guaranteed_s: float = 600.0
     patience_s: float = 600.0
+    sites: tuple[tuple[str, float], ...] = ()
+    site_policy: str = "first-free"
 
     def tenant(self, name: str) -> Tenant:
         """The tenant of that name; one without bounds where none was declared."""

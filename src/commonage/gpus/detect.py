@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from commonage.domain.errors import InvalidInput
@@ -43,12 +44,12 @@ def check_wanted(wanted: str) -> str:
 
 def share_devices(wanted: str, sharing: Sharing, *, node_name: str, clock: Clock) -> Opened:
     """Like `open_devices`, for the server that gives the cards out: they are claimed, and shares of them held."""
-    opened = open_devices(wanted, node_name=node_name, clock=clock)
+    opened = open_devices(wanted, node_name=node_name, clock=clock, faults=sharing.folder / "faults.json")
     return Opened(IsolatedDevices(opened.devices, sharing), opened.said)
 
 
-def open_devices(wanted: str, *, node_name: str, clock: Clock) -> Opened:
-    """The cards that are wanted, opened, to look at; the caller closes them.
+def open_devices(wanted: str, *, node_name: str, clock: Clock, faults: Path | None = None) -> Opened:
+    """The cards that are wanted, opened, to look at; the caller closes them. `faults`: the file that remembers them.
 
     `auto`: the real cards, and where there are none a simulated one. `nvml`: the real cards or
     DevicesUnavailable. `none`: no card. `simulated:2x24GiB`: these, also on a machine that has real ones.
@@ -61,7 +62,7 @@ def open_devices(wanted: str, *, node_name: str, clock: Clock) -> Opened:
         devices = _simulated(wanted, node_name, clock)
         return Opened(devices, f"Simulated GPUs, nothing is computed on them: {describe(devices.inventory())}.")
     try:
-        return _real()
+        return _real(faults)
     except DevicesUnavailable as error:
         if kind == "nvml":
             raise
@@ -85,8 +86,8 @@ def _simulated(wanted: str, node_name: str, clock: Clock) -> SimulatedDevices:
     return SimulatedDevices(parse_simulated(wanted), node_name=node_name, now=clock.now)
 
 
-def _real() -> Opened:
-    devices = NvmlDevices()
+def _real(faults: Path | None) -> Opened:
+    devices = NvmlDevices(faults=faults)
     try:
         found = devices.inventory()
         if not found:

@@ -1,89 +1,107 @@
 """The real cards of this machine, through NVIDIA's management library (nvidia-ml-py).
 
 Opened by `detect.open_devices`. A figure that a card does not give is None; a card that is lost or broken
-stays in the inventory with its fault; only a driver that cannot be used at all is an error. MIG instances,
-and isolation stronger than the cooperative one, are not done here.
+stays in the inventory with its fault; only a driver that cannot be used at all is an error. What a card is stands in
+`nvml_inventory`, its health in `nvml_health` and `card_faults`, what it measures in `nvml_sample`. Isolation is not
+done here. Nothing is ever changed on a card: several servers may look at one.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pynvml
 
 from commonage.domain.fleet import Device, Lease, Share
 from commonage.gpus import nvml_errors
-from commonage.gpus.environment import MIB, share_environment
+from commonage.gpus.card_faults import CardFaults, Life, boot_id
+from commonage.gpus.environment import share_environment
+from commonage.gpus.nvml_inventory import Machine, cuda_version, devices_of, instances_of, life_of, machine_of
+from commonage.gpus.nvml_library import Card, Library, Message
+from commonage.gpus.nvml_sample import Measuring
 from commonage.gpus.unconfined import Unconfined
-from commonage.ports.devices import DeviceSample, DevicesUnavailable, ProcessMemory
+from commonage.ports.devices import DeviceSample, DevicesUnavailable
 
 _UNLISTED = "is no longer listed by the driver; look for `Xid` in `dmesg`; a reboot often brings it back"
-_NO_MEMORY = "does not say how much memory it has, so no share of it can be given"
-_MIG = "is in MIG mode, which hides its memory; switch that off (`nvidia-smi -i INDEX -mig 0`) to have it shared"
 
 
 class NvmlDevices(Unconfined):
-    """Cards by NVML. `context_mib`: measured size of a CUDA context by device uuid, where it is known.
+    """Cards by NVML. `context_mib`: measured size of a CUDA context by device uuid, where it is known. `faults`: the
+    file in which fatal errors are remembered over a restart. `api` stands in for pynvml, `now` for the time.
 
     Raises DevicesUnavailable, with a sentence what to do, where the driver cannot be used.
     """
 
-    def __init__(self, *, context_mib: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        context_mib: Mapping[str, int] | None = None,
+        faults: Path | None = None,
+        api: Any = pynvml,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         # NVML is safe for threads, but shutting it down and starting it again under another thread's call
         # is not.
         self._lock = threading.Lock()
         self._context_mib = dict(context_mib or {})
-        self._known: dict[str, Device] = {}
+        self._library = Library(api)
+        self._faults = CardFaults(faults, now)
+        self._measuring = Measuring()
+        self._boot = boot_id()
+        self._known: dict[str, tuple[Device, ...]] = {}  # by the uuid of the card
         self._trouble = False
-        self._open = False
-        self._start()
+        self._library.open()
 
     @property
     def versions(self) -> str:
         """For people: `driver 615.10, CUDA 13.1`, as far as the driver says."""
         with self._lock:
-            driver, cuda = _optional(pynvml.nvmlSystemGetDriverVersion), _cuda_version()
+            driver, cuda = self._library.try_to("nvmlSystemGetDriverVersion"), cuda_version(self._library)
         return ", ".join(
             part for part in (f"driver {driver}" if driver else "", f"CUDA {cuda}" if cuda else "") if part
         )
 
     def inventory(self) -> Sequence[Device]:
-        """Every card seen since the start, by index; those that do not work now with their fault.
+        """Every card seen since the start, by index; those that do not work now with their fault. A card in MIG mode is
+        not listed, its instances are.
 
         After trouble the library is started anew first: only so are cards found again that were lost.
         """
         with self._lock:
             try:
-                if self._trouble or not self._open:
-                    self._restart()
-                count = _call(pynvml.nvmlDeviceGetCount)
+                if self._trouble:
+                    self._library.close()
+                self._library.open()
+                found = self._look_at_all()
             except DevicesUnavailable as error:
                 return self._all_at_fault(error)
-            self._trouble = False
-            driver = _optional(pynvml.nvmlSystemGetDriverVersion) or ""
-            seen = [self._look(index, driver) for index in range(count)]
-            uuids = {device.uuid for device in seen}
-            seen += [replace(old, faults=(_UNLISTED,)) for uuid, old in self._known.items() if uuid not in uuids]
-            self._trouble = self._trouble or len(seen) > count
-            return tuple(sorted(seen, key=lambda device: (device.index, device.uuid)))
+            self._let_go_if_broken(found)
+            return found
 
     def measure(self) -> Sequence[DeviceSample]:
         """A sample of every card that answers; the others are left out, and `inventory` says why."""
         with self._lock:
             try:
-                count = _call(pynvml.nvmlDeviceGetCount)
+                self._library.open()
+                cards = self._cards()
             except DevicesUnavailable:
                 self._trouble = True
                 return ()
-            samples = []
-            for index in range(count):
+            self._hear([card for card in cards if isinstance(card, Card)])
+            samples: list[DeviceSample] = []
+            for card in cards:
                 try:
-                    samples.append(_sample(pynvml.nvmlDeviceGetHandleByIndex(index)))
+                    if isinstance(card, pynvml.NVMLError):
+                        raise card
+                    samples += self._measuring.samples(card, self._faults.last.get(card.uuid))
                 except pynvml.NVMLError:
                     self._trouble = True
+            self._let_go_if_broken([device for devices in self._known.values() for device in devices])
             return tuple(samples)
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
@@ -93,130 +111,110 @@ class NvmlDevices(Unconfined):
     def note_held(self, leases: Sequence[Lease]) -> None:
         """Of no effect: real cards measure what is really used."""
 
+    def resume(self, uuid: str | None = None) -> None:
+        """Forget the fatal errors of this card (or that of this MIG instance), or of all."""
+        with self._lock:
+            of = {device.uuid: card for card, devices in self._known.items() for device in devices}
+            self._faults.forget(None if uuid is None else of.get(uuid, uuid))
+
     def close(self) -> None:
         """Let go of the driver."""
         with self._lock:
-            self._stop()
+            self._library.close()
 
-    def _start(self) -> None:
-        _call(pynvml.nvmlInit)
-        self._open = True
+    # --- under the lock ---------------------------------------------------------------------------------------------
 
-    def _stop(self) -> None:
-        if self._open:
-            self._open = False
-            _optional(pynvml.nvmlShutdown, otherwise_too=True)
+    def _cards(self) -> list[Card | pynvml.NVMLError]:
+        """By index; in the place of one that does not answer what it does instead."""
+        found: list[Card | pynvml.NVMLError] = []
+        for index in range(self._library.whole("nvmlDeviceGetCount")):
+            try:
+                found.append(self._library.card(index))
+            except pynvml.NVMLError as error:
+                found.append(error)
+        return found
 
-    def _restart(self) -> None:
-        self._stop()
-        self._start()
+    def _look_at_all(self) -> tuple[Device, ...]:
+        cards = self._cards()
+        answering = [card for card in cards if isinstance(card, Card)]
+        self._hear(answering)
+        self._trouble = False
+        machine = machine_of(self._library, answering, self._boot)
+        seen: dict[str, tuple[Device, ...]] = {}
+        lost: list[Device] = []
+        for index, card in enumerate(cards):
+            try:
+                if isinstance(card, pynvml.NVMLError):
+                    raise card
+                seen[card.uuid] = devices_of(card, machine, self._faults)
+            except pynvml.NVMLError as error:
+                lost += self._at_fault(index, error, machine)
+        self._known |= seen
+        here = [device for devices in seen.values() for device in devices] + lost
+        here += self._unlisted({*seen, *(device.parent_uuid or device.uuid for device in lost)}, here)
+        return tuple(sorted(here, key=lambda device: (device.index, device.uuid)))
+
+    def _at_fault(self, index: int, error: Any, machine: Machine) -> list[Device]:
+        """What was at `index` when it last answered, with its fault."""
+        self._trouble = True
+        faults = (nvml_errors.fault(error, index),)
+        for devices in self._known.values():
+            if _place(devices) == index:
+                return [replace(device, faults=faults) for device in devices]
+        unknown = Device(f"GPU-UNREADABLE-{index}", index, "unreadable card", 0, faults=faults, driver=machine.driver)
+        return [unknown]
+
+    def _unlisted(self, cards: set[str], here: Sequence[Device]) -> list[Device]:
+        """Cards that were there. Others may have their index by now, so they are put behind those."""
+        gone = [device for card, devices in self._known.items() if card not in cards for device in devices]
+        self._trouble = self._trouble or bool(gone)
+        taken = {device.index for device in here}
+        found = []
+        for device in gone:
+            index = device.index if device.index not in taken else max(taken) + 1
+            taken.add(index)
+            found.append(replace(device, index=index, faults=(_UNLISTED,)))
+        return found
 
     def _all_at_fault(self, error: DevicesUnavailable) -> Sequence[Device]:
         self._trouble = True
         if not self._known:
             raise error
-        return tuple(replace(device, faults=(f"cannot be used: {error.message}",)) for device in self._known.values())
+        faults = (f"cannot be used: {error.message}",)
+        return tuple(replace(device, faults=faults) for devices in self._known.values() for device in devices)
 
-    def _look(self, index: int, driver: str) -> Device:
-        """The card at `index`, also if it does not answer."""
+    def _hear(self, cards: Sequence[Card]) -> None:
+        """Take in what the driver reported since the last time."""
+        by_uuid = {card.uuid: card for card in cards}
+        for card in cards:
+            self._library.listen(card)
+        for message in self._library.messages():
+            self._note(message, by_uuid.get(message.card))
+
+    def _note(self, message: Message, card: Card | None) -> None:
+        driver = str(self._library.try_to("nvmlSystemGetDriverVersion") or "")
+        instance = None
         try:
-            device = _device(pynvml.nvmlDeviceGetHandleByIndex(index), index, driver)
-        except pynvml.NVMLError as error:
+            if card is None:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+            life = life_of(card, driver, self._boot)
+            if message.gpu_instance is not None:
+                ids = (message.gpu_instance, message.compute_instance)
+                found = (one for one in instances_of(card) if (one.gpu_instance, one.compute_instance) == ids)
+                instance = next((one.uuid for one in found), None)
+        except pynvml.NVMLError:  # it is gone by now, and cannot say more
+            life = Life(self._boot, driver)
+        self._faults.heard(message.card, message.number, life, instance)
+
+    def _let_go_if_broken(self, devices: Sequence[Device]) -> None:
+        """`nvidia-smi --gpu-reset` is refused while anybody has NVML open: while a card waits for one, we have it open
+        only for moments. Xids of that time are missed, what cards say of their health is not.
+        """
+        if any(device.faults for device in devices):
             self._trouble = True
-            faults = (nvml_errors.fault(error),)
-            for old in self._known.values():
-                if old.index == index:
-                    return replace(old, faults=faults)
-            return Device(f"GPU-UNREADABLE-{index}", index, "unreadable card", 0, faults=faults, driver=driver)
-        self._known[device.uuid] = device
-        return device
+            self._library.close()
 
 
-def _call(function: Callable[..., Any], *args: Any) -> Any:
-    """A call that concerns the driver as a whole; its errors are DevicesUnavailable."""
-    try:
-        return function(*args)
-    except pynvml.NVMLError as error:
-        raise nvml_errors.unavailable(error) from error
-
-
-def _optional(function: Callable[..., Any], *args: Any, otherwise_too: bool = False) -> Any:
-    """The figure, or None where it is not given. Other errors pass, unless `otherwise_too`."""
-    try:
-        return function(*args)
-    except pynvml.NVMLError as error:
-        if otherwise_too or nvml_errors.is_absent(error):
-            return None
-        raise
-
-
-def _cuda_version() -> str:
-    number = _optional(pynvml.nvmlSystemGetCudaDriverVersion_v2, otherwise_too=True)
-    return f"{number // 1000}.{number % 1000 // 10}" if number else ""
-
-
-def _device(handle: Any, index: int, driver: str) -> Device:
-    total_mib, _ = _memory_mib(handle)
-    mig = _optional(pynvml.nvmlDeviceGetMigMode, handle)
-    faults = []
-    if mig and mig[0]:
-        faults.append(_MIG)
-    elif not total_mib:
-        faults.append(_NO_MEMORY)
-    return Device(
-        uuid=pynvml.nvmlDeviceGetUUID(handle),
-        index=index,
-        model=_optional(pynvml.nvmlDeviceGetName, handle) or "unnamed card",
-        memory_mib=total_mib or 0,
-        faults=tuple(faults),
-        driver=driver,
-    )
-
-
-def _memory_mib(handle: Any) -> tuple[int | None, int | None]:
-    """What workloads can have of the card and what is used of that, in MiB.
-
-    The driver keeps a part for itself, which the newer call tells apart: it can be given to nobody, and
-    frameworks do not count it as the card's memory either.
-    """
-    memory = _optional(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
-    if memory is not None:
-        return (memory.total - memory.reserved) // MIB, memory.used // MIB
-    memory = _optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    return (memory.total // MIB, memory.used // MIB) if memory is not None else (None, None)
-
-
-def _sample(handle: Any) -> DeviceSample:
-    rates = _optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    milliwatts = _optional(pynvml.nvmlDeviceGetPowerUsage, handle)
-    return DeviceSample(
-        uuid=pynvml.nvmlDeviceGetUUID(handle),
-        memory_used_mib=_memory_mib(handle)[1],
-        utilisation=None if rates is None else min(100, rates.gpu) / 100,
-        power_w=None if milliwatts is None else milliwatts / 1000,
-        temperature_c=_temperature_c(handle),
-        processes=_processes(handle),
-    )
-
-
-def _temperature_c(handle: Any) -> float | None:
-    """By the current call; older drivers know only the one before it."""
-    for function in (pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetTemperature):
-        celsius = _optional(function, handle, pynvml.NVML_TEMPERATURE_GPU)
-        if celsius is not None:
-            return float(celsius)
-    return None
-
-
-def _processes(handle: Any) -> tuple[ProcessMemory, ...]:
-    """All processes on the card, each once; the driver may list one as compute and as graphics."""
-    listed: Iterable[Any] = [
-        *(_optional(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ()),
-        *(_optional(pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle) or ()),
-    ]
-    held: dict[int, int | None] = {}
-    for process in listed:
-        mib = None if process.usedGpuMemory is None else process.usedGpuMemory // MIB
-        before = held.get(process.pid)
-        held[process.pid] = mib if before is None else max(before, mib or 0)
-    return tuple(ProcessMemory(pid, mib) for pid, mib in sorted(held.items()))
+def _place(devices: Sequence[Device]) -> int:
+    """The index of the card that these are, or are instances of."""
+    return int(devices[0].label.partition(":")[0])

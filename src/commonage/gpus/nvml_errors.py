@@ -10,6 +10,7 @@ from typing import Any
 
 import pynvml
 
+from commonage.gpus import driver_versions
 from commonage.ports.devices import DevicesUnavailable
 
 _DRIVER = {
@@ -23,7 +24,7 @@ _DRIVER = {
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         "Driver/library version mismatch: the NVIDIA driver was upgraded while the old one is still "
-        "loaded: reboot, or end everything that uses a GPU and reload it (`rmmod nvidia_uvm nvidia_drm "
+        "loaded{versions}: reboot, or end everything that uses a GPU and reload it (`rmmod nvidia_uvm nvidia_drm "
         "nvidia_modeset nvidia; modprobe nvidia`), then start again"
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: (
@@ -51,7 +52,7 @@ _CARD = {
     pynvml.NVML_ERROR_GPU_IS_LOST: (
         "fell off the bus or cannot be reached; look for `Xid` in `dmesg`; a reboot often brings it back"
     ),
-    pynvml.NVML_ERROR_RESET_REQUIRED: "needs a reset to work again (`nvidia-smi --gpu-reset -i INDEX`)",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "needs a reset to work again (`nvidia-smi --gpu-reset -i {index}`)",
     pynvml.NVML_ERROR_INSUFFICIENT_POWER: "has no external power; check its power cables",
     pynvml.NVML_ERROR_IRQ_ISSUE: "gets no interrupts; look into `dmesg` and the BIOS settings",
     pynvml.NVML_ERROR_NO_PERMISSION: "is not accessible to this user; check the rights of /dev/nvidia*",
@@ -72,14 +73,19 @@ _ABSENT = frozenset(
 def unavailable(error: Any) -> DevicesUnavailable:
     """What to raise for an NVMLError of a call that concerns the driver as a whole."""
     sentence = _DRIVER.get(error.value)
+    if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH and sentence is not None:
+        sentence = sentence.format(versions=driver_versions.in_words())
     if sentence is None:
         sentence = f"NVIDIA's management library answers {str(error)!r} (code {error.value}): try `nvidia-smi`"
     return DevicesUnavailable(sentence, retryable=error.value in _DRIVER_RETRYABLE)
 
 
-def fault(error: Any) -> str:
-    """The fault of a card for an NVMLError of a call that concerns it alone."""
-    return _CARD.get(error.value) or f"does not answer: {str(error)!r} (NVML code {error.value}); try `nvidia-smi`"
+def fault(error: Any, index: int) -> str:
+    """The fault of card `index` for an NVMLError of a call that concerns it alone."""
+    known = _CARD.get(error.value)
+    if known is not None:
+        return known.format(index=index)
+    return f"does not answer: {str(error)!r} (NVML code {error.value}); try `nvidia-smi`"
 
 
 def is_absent(error: Any) -> bool:

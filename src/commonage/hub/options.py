@@ -13,10 +13,10 @@ import jinja2
 from commonage.wire.platform import LaunchOptions
 
 # The fields of `SubmitIn` that a session's owner chooses, by the same names everywhere: form, query, API, portal.
-CHOICES = ("environment", "cpus", "memory", "gpus", "time")
+CHOICES = ("environment", "cpus", "memory", "gpus", "time", "tenant")
 # Those that the control plane adds when it has the hub start a session. It has checked that the owner may have them;
 # from anybody else, and from the options of an earlier start, they count for nothing.
-EXTRAS = ("key", "tenant", "priority", "variables")
+EXTRAS = ("key", "priority", "variables", "preemptible", "on", "one_numa")
 
 _templates = jinja2.Environment(
     loader=jinja2.PackageLoader("commonage.hub"),

@@ -218,6 +218,8 @@ class CommonageSpawner(Spawner):
         options: dict[str, Any] = _options(given)
         if self._asked_by_control:
             options |= {name: given[name] for name in EXTRAS if name in given}
+        else:  # whether its owner may have what was chosen is still to be judged
+            options["groups"] = sorted(group.name for group in self.user.groups)
         environment = {name: str(value) for name, value in self.get_env().items() if value is not None}
         environment["JUPYTERHUB_SERVICE_URL"] = f"http://{self.session_ip}:{{port}}{self.server.base_url}"
         environment["COMMONAGE_URL"] = self.api_url

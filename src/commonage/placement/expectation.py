@@ -1,17 +1,17 @@
 """When a workload that waits will start, as far as time limits tell: the plans to come, played through.
 
-Called by explain.py. The answer is a promise of nothing: what ends early or comes with a higher priority moves it.
+Called by explain.py. The answer is a promise of nothing: what ends early moves it and who comes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
-from commonage.placement.plan import fill
-from commonage.placement.rooms import rooms_of
-from commonage.placement.snapshot import Ask, Snapshot
+import numpy as np
+
+from commonage.placement.asks import Ask
+from commonage.placement.plan import Pass
+from commonage.placement.snapshot import Snapshot
 
 MOST_AHEAD = 500  # asks, and
 MOST_ENDS = 200  # ends that are played through: enough for a day's work, quick enough to answer while one types
@@ -25,24 +25,25 @@ class Expectation:
     basis: str
 
 
-def expect(snapshot: Snapshot, target: Ask, queue: Sequence[Ask]) -> Expectation:
-    """When `target`, which stands in `queue`, starts if all use up their time limits and nobody new comes."""
-    waiting = list(islice(queue, MOST_AHEAD))
-    if target.order > waiting[-1].order:
+def expect(snapshot: Snapshot, target: Ask, now: float) -> Expectation:
+    """When `target`, which stands in the queue, starts if all use up their time limits and nobody new comes."""
+    order = snapshot.order(now)
+    slot = snapshot.queue.slot(target.workload_id)
+    if slot < 0 or order.place[slot] >= MOST_AHEAD:
         return Expectation(None, f"nobody can say when: more than {MOST_AHEAD} stand ahead of it")
-    rooms = rooms_of(snapshot.nodes, (one.lease for one in snapshot.held))
-    held, now = list(snapshot.held), snapshot.now
-    for _ in range(MOST_ENDS):
-        started = {ask.workload_id for ask, _ in fill(waiting, rooms, held, now)[0]}
-        if target.workload_id in started:
-            return Expectation(now, "the time limits of what runs and of what waits ahead of it")
-        waiting = [ask for ask in waiting if ask.workload_id not in started]
-        ends = [max(now, one.ends_at) for one in held if one.ends_at is not None]
-        if not ends:
-            return Expectation(None, "nobody can say when: what it waits for has no time limit")
-        now = min(ends)
-        for one in held:
-            if one.ends_at is not None and one.ends_at <= now and one.lease.node in rooms:
-                rooms[one.lease.node].take(one.lease, -1)
-        held = [one for one in held if one.ends_at is None or one.ends_at > now]
+    order = order.only(np.arange(min(MOST_AHEAD, len(order))))
+    with snapshot.trial():
+        for _ in range(MOST_ENDS):
+            snapshot.ready(now)
+            one = Pass(snapshot, now, order)
+            one.run()
+            if target.workload_id in one.started:
+                return Expectation(now, "the time limits of what runs and of what waits ahead of it")
+            order = order.only(~np.isin(order.slots, [snapshot.queue.slot(started) for started in one.started]))
+            ends = snapshot.next_ends(now)
+            if ends is None:
+                return Expectation(None, "nobody can say when: what it waits for has no time limit")
+            now, ended = ends
+            for held in ended:
+                snapshot.end(held)
     return Expectation(None, f"nobody can say when: the next {MOST_ENDS} ends make no room for it")

@@ -2,7 +2,7 @@
 
 The board tells it of each lease that begins and ends; the queue reads the debts of all accounts at once. An account is
 one user within one tenant. What a lease takes of the fleet is its dominant share: the largest of its parts of all cpus,
-all memory and all GPUs (dominant resource fairness, Ghodsi et al. 2011). A fleet-second is the whole fleet for a second.
+all memory and all GPUs (dominant resource fairness, Ghodsi et al. 2011). A fleet-second is all of it for a second.
 
 A debt fades by half in each half-life. While a lease is held it grows by its share every second; at the start it grows
 at once by the share times the entry penalty, so that a hundred short jobs are not free.
@@ -112,7 +112,8 @@ class Usage:
         count = len(self.names)
         own = self._k * self._rate[:count] + self._past[:count] / self._weight(now)
         own = np.maximum(0.0, own)
-        return own, np.bincount(self.tenant_of[:count], weights=own, minlength=len(self.tenants))
+        of_tenants = np.bincount(self.tenant_of[:count], weights=own, minlength=len(self.tenants))
+        return own, of_tenants.astype(np.float64)
 
     def debt(self, tenant: str, owner: str, now: float) -> float:
         """What one user owes at `now`, in fleet-seconds."""
@@ -127,4 +128,4 @@ class Usage:
         if halves > MOST_HALF_LIVES:
             self._past *= 2.0**-halves
             self._origin, halves = at, 0.0
-        return 2.0 ** max(-1000.0, halves)
+        return math.pow(2.0, max(-1000.0, halves))

@@ -20,6 +20,9 @@ from commonage.domain.parts import part_of
 from commonage.domain.requests import Request
 from commonage.placement.shapes import Bools, CardKind, Ints, Shape, shape_of
 
+MOST_SHAPES = 50_000  # of requests that are remembered, and
+MOST_ROWS = 4096  # of rows for each of who remembers them: a server runs for months, and requests vary
+
 
 class Grid:
     """Nodes by number. Arrays are read by everybody and written only here.
@@ -41,6 +44,7 @@ class Grid:
         self._card: dict[str, tuple[int, int]] = {}
         self._held: list[dict[str, Lease]] = []
         self._shapes: dict[Request, Shape] = {}
+        self._last_shape = 0
         self._undo: list[tuple[Lease, int]] | None = None
         self._shape_arrays(0, 0)
         self.put(nodes)
@@ -203,7 +207,10 @@ class Grid:
         """The shape of a request; the same object for equal requests until the kinds of cards change."""
         found = self._shapes.get(request)
         if found is None:
-            found = self._shapes[request] = shape_of(len(self._shapes), request, self.kinds)
+            if len(self._shapes) >= MOST_SHAPES:
+                self._shapes.clear()
+            found = self._shapes[request] = shape_of(self._last_shape, request, self.kinds)
+            self._last_shape += 1
         return found
 
     def labelled(self, shape: Shape, nodes: Ints) -> Bools:
@@ -233,7 +240,11 @@ class Grid:
 
     def fits_empty(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: where the shape would fit if nothing were held there."""
-        fit: Bools = self.ready[nodes] & (self.cpus_total[nodes] >= shape.cpus_milli)
+        return self.ready[nodes] & self.could_fit(shape, nodes)
+
+    def could_fit(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: the same, were all nodes ready."""
+        fit: Bools = self.cpus_total[nodes] >= shape.cpus_milli
         fit &= self.memory_total[nodes] >= shape.memory_mib
         if shape.request.labels:
             fit &= self.labelled(shape, nodes)
@@ -313,6 +324,8 @@ class Rows:
         """[N, ...], to be read only, and only until the grid changes."""
         row = self._rows.get(shape.number)
         if row is None:
+            if len(self._rows) >= MOST_ROWS:
+                self._rows.clear()
             row = self._rows[shape.number] = Row(self._grid)
         return row.of(lambda nodes: self._compute(shape, nodes))
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from commonage.domain.quantities import format_cpus, format_memory
 from commonage.domain.tenants import Amounts, Bounds, Rules, Tenant
+from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.shapes import NEVER, Bools, Shape
-from commonage.placement.snapshot import Held
 
 RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")
 GPU, VRAM = 2, 3

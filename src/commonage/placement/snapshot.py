@@ -1,61 +1,205 @@
-"""What the planner sees: every machine, everything that is held, the queue in order, and what time it is."""
+"""What the planner sees: machines, what is held, who waits, and by which rules. Kept up to date, never made anew.
+
+Owned by the board, which tells it of everything that happens; `plan()` and the explanations read it, and what they try
+they undo (`trial`). A snapshot that was told everything gives the same plan as one made of what is there now.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from commonage.domain.fleet import Lease, Node
+import numpy as np
+
+from commonage.domain.fleet import Node
 from commonage.domain.requests import Request
+from commonage.domain.tenants import Amounts, Rules
+from commonage.placement.ahead import Ahead
+from commonage.placement.asks import Ask, Held
+from commonage.placement.fairness import Capacity, Usage
+from commonage.placement.fits import Fits
+from commonage.placement.fragmentation import Mix
+from commonage.placement.grid import Grid
+from commonage.placement.holdings import Holdings
+from commonage.placement.policies import Policy
+from commonage.placement.policies.registry import DEFAULT, POLICIES
+from commonage.placement.queue import Order, Queue
+from commonage.placement.quota import Quotas
+from commonage.placement.reservations import Kept
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A workload that waits. `shape` is equal for equal requests, so that one refusal answers all of them."""
-
-    workload_id: str
-    attempt_id: str
-    request: Request
-    shape: int
-    priority: int
-    submitted_at: float
-    time_limit_s: int | None = None
-    owner: str = ""
-    tenant: str = ""
-    kind: str = ""
-    environment: str = ""
-    preemptible: bool = False
-    gang: str | None = None  # those of one gang start together, on different nodes, or not at all
-    gang_size: int = 1
-
-    @property
-    def order(self) -> tuple[int, float, str]:
-        """Sorts the queue: higher priority first, then the older."""
-        return (-self.priority, self.submitted_at, self.workload_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A lease that is held, by whom, and when its time limit ends it at the latest (None: nobody knows)."""
-
-    lease: Lease
-    workload_id: str
-    name: str
-    owner: str
-    kind: str
-    ends_at: float | None = None
-    tenant: str = ""
-    environment: str = ""
-    priority: int = 0
-    preemptible: bool = False
-    gang: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Fleet, leases and queue at one instant. `queue` is sorted by `Ask.order`."""
+    """Fleet, leases, queue, usage and rules. `held` is by workload id; the policy learns from `arrived`."""
 
-    now: float
-    nodes: Sequence[Node]
-    held: Sequence[Held]
-    queue: Sequence[Ask]
+    def __init__(self, nodes: Sequence[Node] = (), rules: Rules | None = None, mix: Mix | None = None) -> None:
+        self.rules = rules or Rules()
+        self.grid = Grid(nodes)
+        self.queue = Queue()
+        self.held: dict[str, Held] = {}
+        self.usage = Usage(self.rules.half_life_s, self.rules.entry_penalty_s)
+        self.holdings = Holdings(self.grid)
+        self.ahead = Ahead(self.grid, self.holdings)
+        self.fits = Fits(self.grid)
+        self._mix = mix or Mix()
+        self._tried: list[tuple[Held, int]] | None = None
+        self._environments: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._capacity = (-1, Capacity())
+        self.policy: Policy = _policy(self.grid, self._mix, self.rules)
+        self.kept = Kept(self.grid, self.holdings)
+        self._count()
+
+    def govern(self, rules: Rules) -> None:
+        """Go by these rules from now on. What was used is forgotten where another half-life is to count it."""
+        before, self.rules = self.rules, rules
+        if rules.policy != before.policy:
+            self.policy = _policy(self.grid, self._mix, rules)
+        if (rules.half_life_s, rules.entry_penalty_s) != (self.usage.half_life_s, self.usage.entry_penalty_s):
+            self.usage = Usage(rules.half_life_s, rules.entry_penalty_s)
+            for held in self.held.values():
+                self._charge(held)
+            for ask in list(self.queue):
+                self.queue.arrive(ask, self.usage.account(ask.tenant, ask.owner))
+        self._count()
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def put(self, nodes: Sequence[Node]) -> None:
+        """Machines that are new, or changed."""
+        self.grid.put(nodes)
+
+    def remove(self, name: str) -> None:
+        """A machine that is gone for good, and all that it held."""
+        self.grid.remove(name)
+
+    def arrived(self, request: Request) -> None:
+        """A workload was submitted: what the policy may learn from. Once for each, whether it waits or not."""
+        self.policy.arrived(self.grid.shape(request))
+
+    def arrive(self, ask: Ask) -> None:
+        """A workload waits from now on."""
+        sort = self.queue.arrive(ask, self.usage.account(ask.tenant, ask.owner))
+        self.fits.put(sort, ask.request)
+
+    def leave(self, workload_id: str) -> None:
+        """It waits no more."""
+        self.queue.leave(workload_id)
+
+    def hold(self, held: Held) -> None:
+        """A lease is held; or what is known of it has changed."""
+        before = self.held.get(held.workload_id)
+        if before == held:
+            return  # most writes of a workload change nothing of what it holds
+        if before is not None:
+            self._forget(before)
+        self.held[held.workload_id] = held
+        self._charge(held)
+        self._environments[held.environment][held.lease.node] += 1
+        self._reckon(held, 1)
+
+    def release(self, workload_id: str, at: float) -> None:
+        """What it held is free again since `at`."""
+        held = self.held.pop(workload_id, None)
+        if held is not None:
+            self._forget(held)
+            self.usage.end(held.lease.attempt_id, at)
+
+    def _charge(self, held: Held) -> None:
+        share = self.capacity().share(Amounts.of(held.lease))
+        self.usage.begin(held.lease.attempt_id, held.tenant, held.owner, share, held.lease.at)
+
+    def _forget(self, held: Held) -> None:
+        runs = self._environments[held.environment]
+        runs[held.lease.node] -= 1
+        if not runs[held.lease.node]:
+            del runs[held.lease.node]
+            if not runs:
+                del self._environments[held.environment]
+        self._reckon(held, -1)
+
+    def _reckon(self, held: Held, sign: int) -> None:
+        """Count a lease in all books (1), or no more (-1)."""
+        if sign > 0:
+            self.grid.take(held.lease)
+            self.holdings.take(held)
+            self.kept.take(held)
+            if held.lease.attempt_id not in self.kept.counted:
+                self.quotas.take(held)
+        else:
+            if held.lease.attempt_id not in self.kept.counted:
+                self.quotas.give(held)
+            self.grid.give(held.lease)
+            self.holdings.give(held.lease.attempt_id)
+            self.kept.give(held)
+        if self._tried is not None:
+            self._tried.append((held, sign))
+
+    def _count(self) -> None:
+        """Open the books of quotas anew: what is held within a reservation is not counted."""
+        self._counted = self.kept.counted
+        counted = (one for one in self.holdings if one.lease.attempt_id not in self.kept.counted)
+        self.quotas = Quotas(self.rules, counted)
+
+    # --- trying ---------------------------------------------------------------------------------------------------
+
+    def ready(self, now: float) -> None:
+        """Bring in step with `now` what is not kept so by itself. Before a pass."""
+        self.holdings.sync()
+        self.kept.update(self.rules.reservations, now)
+        if self.kept.counted is not self._counted:
+            self._count()
+        self.fits.refresh()
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """What is started and ended inside is undone at the end. Trials may nest."""
+        outer, self._tried = self._tried, []
+        try:
+            yield
+        finally:
+            tried, self._tried = self._tried, None
+            for held, sign in reversed(tried):
+                self._reckon(held, -sign)
+            self._tried = outer
+
+    def start(self, held: Held) -> None:
+        """Within a trial: it runs from now on."""
+        self._reckon(held, 1)
+
+    def end(self, held: Held) -> None:
+        """Within a trial: it runs no more."""
+        self._reckon(held, -1)
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def order(self, now: float) -> Order:
+        """The queue in order, as of `now`."""
+        self.fits.refresh()
+        return self.queue.order(now, self.usage, self.rules, self.fits.shares(self.capacity()))
+
+    def position(self, workload_id: str, now: float) -> int | None:
+        """Its place in the queue, from 1; None if it does not wait."""
+        slot = self.queue.slot(workload_id)
+        return None if slot < 0 else int(self.order(now).place[slot]) + 1
+
+    def next_ends(self, now: float) -> tuple[float, list[Held]] | None:
+        """When time limits end something next, from `now` on, and what; None if they never do."""
+        ends = np.where(self.holdings.node >= 0, self.holdings.ends_at, np.inf)
+        at = max(now, float(ends.min(initial=np.inf)))
+        if not np.isfinite(at):
+            return None
+        return at, [one for slot in np.flatnonzero(ends <= at) if (one := self.holdings.held[slot]) is not None]
+
+    def runs(self, environment: str, number: int) -> bool:
+        """True if the environment runs on the node already."""
+        return self.grid.nodes[number].name in self._environments.get(environment, ())
+
+    def capacity(self) -> Capacity:
+        """All that the fleet has."""
+        if self._capacity[0] != self.grid.puts:
+            self._capacity = (self.grid.puts, Capacity.of(self.grid))
+        return self._capacity[1]
+
+
+def _policy(grid: Grid, mix: Mix, rules: Rules) -> Policy:
+    return POLICIES[rules.policy or DEFAULT](grid, mix, 0)

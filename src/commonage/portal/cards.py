@@ -5,7 +5,7 @@ Only arithmetic and words; the templates draw.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -13,6 +13,7 @@ from commonage.control.fleet import DeviceView, NodeView
 from commonage.domain.explanations import Holder
 from commonage.domain.principals import Principal
 from commonage.domain.quantities import format_cpus, format_memory
+from commonage.portal.card_facts import Fact, facts_of
 from commonage.portal.templating import percent
 
 _COLOURS = 6
@@ -42,6 +43,7 @@ class Card:
     view: DeviceView
     segments: tuple[Segment, ...]
     summary: str
+    facts: tuple[Fact, ...] = ()
 
     @property
     def memory_mib(self) -> int:
@@ -86,7 +88,7 @@ class Total:
 
 def machines(views: Sequence[NodeView], who: Principal) -> list[Machine]:
     """Nodes as `who` may see them: everybody sees how full a card is and whose, not what others call their work."""
-    found = [Machine(view, tuple(_card(device, who) for device in view.devices)) for view in views]
+    found = [Machine(view, tuple(_card(device, who, _labels(view)) for device in view.devices)) for view in views]
     return sorted(found, key=lambda machine: not machine.cards)  # those with cards first, else as they came
 
 
@@ -111,7 +113,11 @@ def _total(label: str, held: int, whole: int, words: object) -> Total:
     return Total(label, held, whole, "0" if held <= 0 else str(text(held)), str(text(whole)))
 
 
-def _card(view: DeviceView, who: Principal) -> Card:
+def _labels(view: NodeView) -> dict[str, str]:
+    return {one.device.uuid: one.device.label for one in view.devices}
+
+
+def _card(view: DeviceView, who: Principal, labels: Mapping[str, str]) -> Card:
     segments = []
     at = 0
     for holder in view.holders:
@@ -119,7 +125,7 @@ def _card(view: DeviceView, who: Principal) -> Card:
         at += holder.memory_mib
     held = view.device.memory_mib - view.free_mib
     summary = f"{format_memory(held)} of {format_memory(view.device.memory_mib)} held" if held else "all free"
-    return Card(view, tuple(segments), summary)
+    return Card(view, tuple(segments), summary, facts_of(view, labels))
 
 
 def _segment(holder: Holder, at: int, whole: int, who: Principal) -> Segment:

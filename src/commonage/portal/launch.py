@@ -13,6 +13,7 @@ from starlette.routing import Route
 from commonage.domain.errors import CommonageError, InvalidInput, NotFound, Unplaceable
 from commonage.domain.explanations import Explanation
 from commonage.domain.principals import Principal
+from commonage.domain.suggestions import Suggestion
 from commonage.portal import live
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.launch_form import FIELDS, LaunchForm
@@ -58,7 +59,8 @@ class _Launch:
         """The verdict and the errors beside the fields, as parts of the page."""
         form, explanation, never = await self._considered(visitor.who, await _sent(request))
         draw = self._site.parts(visitor, _PARTS)
-        values = {"form": form, "explanation": explanation, "never": never}
+        suggestion = await self._suggestion(visitor.who, form)
+        values = {"form": form, "explanation": explanation, "never": never, "suggestion": suggestion}
         parts = {f"error-{name}": draw("error", {"text": form.errors.get(name, "")}) for name in FIELDS}
         parts["verdict"] = draw("verdict", values)
         return HTMLResponse(live.partials(parts))
@@ -76,6 +78,16 @@ class _Launch:
             return form.refused(error), None, None
         except CommonageError as error:  # shown in place of a verdict
             return form, None, error.message
+
+    async def _suggestion(self, who: Principal, form: LaunchForm) -> Suggestion | None:
+        """What earlier runs of the same needed; None while the form cannot be read."""
+        submission, _ = form.submission()
+        if submission is None:
+            return None
+        try:
+            return await self._control.advice.on(who, submission)
+        except CommonageError:  # the verdict says it already
+            return None
 
     async def _prefilled(self, request: Request, who: Principal) -> LaunchForm:
         query = request.query_params
@@ -96,6 +108,7 @@ class _Launch:
             "simulated": options.simulated_gpus,
             "explanation": explanation,
             "never": never,
+            "suggestion": await self._suggestion(visitor.who, form),
             "defaults": self._control.settings,
         }
         return self._site.render(request, visitor, "launch.html", values, status)

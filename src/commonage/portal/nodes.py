@@ -1,4 +1,4 @@
-"""Machines and cards with what they measure; admins drain and resume them. Live."""
+"""Machines and cards: what they are, measure and lack; admins drain and resume them. Live."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from commonage.control.card_alarms import card_of
 from commonage.control.control import Control
 from commonage.domain.fleet import Node
 from commonage.domain.principals import Principal
@@ -24,12 +25,13 @@ WIDTH, HEIGHT = 120, 28  # of a sparkline, in its own units
 
 
 def routes(site: Site) -> list[Route]:
-    """GET nodes and its live stream; POST nodes/NAME/drain with `drain` 1 or 0."""
+    """GET nodes and its live stream; POST nodes/NAME/drain with `drain` 1 or 0, and nodes/NAME/resume with a `gpu`."""
     view = _Nodes(site)
     return [
         Route("/nodes", site.page(view.page), methods=["GET"]),
         Route("/live/nodes", site.page(view.live), methods=["GET"]),
         Route("/nodes/{name}/drain", site.page(view.drain), methods=["POST"]),
+        Route("/nodes/{name}/resume", site.page(view.resume), methods=["POST"]),
     ]
 
 
@@ -52,11 +54,25 @@ class _Nodes:
         return live.stream(live.updates(control.clock, changes, live.only_changed(draw)))
 
     async def drain(self, request: Request, visitor: Visitor) -> Response:
-        drain = form_text(await request.form(), "drain") == "1"
-        node = await self._site.control.fleet.drain(visitor.who, request.path_params["name"], drain)
-        if request.headers.get("hx-request") == "true":
-            return notice(_said(node))
-        return RedirectResponse(f"{HOME}nodes", status_code=303)
+        fleet, name = self._site.control.fleet, request.path_params["name"]
+        if form_text(await request.form(), "drain") == "1":
+            node = await fleet.drain(visitor.who, name, True)
+        else:
+            node = await fleet.resume(visitor.who, name)
+        return _answer(request, _said(node))
+
+    async def resume(self, request: Request, visitor: Visitor) -> Response:
+        gpu = form_text(await request.form(), "gpu")
+        fleet, name = self._site.control.fleet, request.path_params["name"]
+        card = card_of(await fleet.resume(visitor.who, name, gpu), gpu)
+        said = f"still: {'; '.join(card.faults)}" if card.faults else "takes work again"
+        return _answer(request, f"GPU {card.label} of {name} {said}", "bad" if card.faults else "good")
+
+
+def _answer(request: Request, text: str, tone: str = "good") -> Response:
+    if request.headers.get("hx-request") == "true":
+        return notice(text, tone=tone)
+    return RedirectResponse(f"{HOME}nodes", status_code=303)
 
 
 def _said(node: Node) -> str:

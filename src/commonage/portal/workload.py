@@ -22,7 +22,7 @@ from commonage.portal.site import Site, notice
 from commonage.portal.words import title_of
 
 _PARTS = "parts/workload.html"
-_LIVE = ("head", "why", "facts", "attempts", "usage", "events")
+_LIVE = ("head", "why", "facts", "attempts", "receipt", "usage", "events")
 _TAIL = 5_000  # lines of a long log that are shown at first
 _EVENTS = 100
 _POINTS = 240
@@ -100,6 +100,7 @@ async def gather(control: Control, who: Principal, workload_id: str, number: int
         "shown": shown_attempt,
         "number": number,
         "simulated": lease is not None and any(share.simulated for share in lease.shares),
+        "receipt": await control.receipts.of(workload),
         "usage": usage,
         "cost": control.settings.prices.cost(usage),
         "now": control.clock.now(),

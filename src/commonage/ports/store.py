@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.receipts import Receipt
+from commonage.domain.tenants import Reservation
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, Kind, State, Workload
 
@@ -25,7 +26,7 @@ class Batch:
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
     still have the former; several of one workload follow each other. A workload's `attempt` is written with it:
     inserted or replaced by its id; `receipts` are, too. `events` have their `seq` given. `nodes` are inserted or
-    replaced by (site, name).
+    replaced by (site, name), `reservations` by their id; those named in `unreserved` are taken away.
     Members of an array, if they share a client key, come in one batch; the first has it. A spec's secrets are dropped
     when its workload has ended.
     """
@@ -35,9 +36,12 @@ class Batch:
     events: list[Event] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
+    unreserved: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.inserts or self.updates or self.events or self.nodes or self.receipts)
+        work = self.inserts or self.updates or self.events
+        return bool(work or self.nodes or self.receipts or self.reservations or self.unreserved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,4 +148,8 @@ class Store(Protocol):
 
     async def open_receipts(self) -> Sequence[Receipt]:
         """Those that have not ended, oldest first."""
+        ...
+
+    async def reservations(self, *, after: float) -> Sequence[Reservation]:
+        """Those whose window ends after that instant, in the order in which they begin."""
         ...

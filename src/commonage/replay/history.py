@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commonage.domain.workloads import TERMINAL, Workload
 from commonage.ports.store import Filter, Store
-from commonage.replay.records import Record, Records, by_submission
+from commonage.replay.records import Record, Records, by_submission, left_out
 
 PAGE = 1000
 
@@ -22,8 +22,7 @@ async def read_history(store: Store, *, since: float | None = None) -> Records:
         cursor = page.next_cursor
         if cursor is None:
             break
-    notes = [f"{unstarted} that never started are left out: nobody knows how long they take"] if unstarted else []
-    return Records(tuple(by_submission(found)), tuple(notes))
+    return Records(tuple(by_submission(found)), left_out(unstarted))
 
 
 def record_of(workload: Workload) -> Record | None:

@@ -53,7 +53,7 @@ def lists_in(folder: Path) -> list[str]:
 
 def read_nodes(folder: Path) -> list[Node]:
     """The machines, by name. Raises InvalidInput that names the file and what is wrong with it."""
-    nodes = _rows(folder / NODES, ("sn", "cpu_milli", "memory_mib", "gpu", "model"), _node)
+    nodes = rows_of(folder / NODES, ("sn", "cpu_milli", "memory_mib", "gpu", "model"), _node)
     return sorted(nodes, key=lambda node: node.name)
 
 
@@ -63,11 +63,12 @@ def read_list(folder: Path, name: str) -> list[Request]:
     if not path.is_file():
         there = ", ".join(lists_in(folder)) or "none"
         raise InvalidInput(f"{folder} has no list {name!r}; there is {there}", field="list")
-    named = _rows(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"), _workload)
+    named = rows_of(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"), _workload)
     return [request for _, request in sorted(named, key=lambda one: one[0])]
 
 
-def _rows(path: Path, columns: tuple[str, ...], read: Callable[[Mapping[str, str]], T]) -> list[T]:
+def rows_of(path: Path, columns: tuple[str, ...], read: Callable[[Mapping[str, str]], T]) -> list[T]:
+    """What `read` makes of each row of a file that has these columns. Raises InvalidInput that names the file."""
     found = []
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -95,10 +96,15 @@ def _node(row: Mapping[str, str]) -> Node:
 
 
 def _workload(row: Mapping[str, str]) -> tuple[str, Request]:
+    return row["name"], request_of(row)
+
+
+def request_of(row: Mapping[str, str]) -> Request:
+    """What the workload of a row asks for. Raises ValueError where a number is none."""
     cards, share = int(row["num_gpu"]), int(row["gpu_milli"])
     gpu = None
     if cards:
         model = "|".join(name for name in (row.get("gpu_spec") or "").split("|") if name) or None
         part = cards == 1 and 0 < share < 1000
         gpu = GpuRequest(fraction_milli=share, model=model) if part else GpuRequest(whole=cards, model=model)
-    return row["name"], Request(int(row["cpu_milli"]), int(row["memory_mib"]), gpu)
+    return Request(int(row["cpu_milli"]), int(row["memory_mib"]), gpu)

@@ -5,13 +5,13 @@ Read from a file of a trace here, from our own history in `history`; played by `
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.requests import Request
+from commonage.replay.openb import request_of, rows_of
 
 NEEDED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
 
@@ -67,40 +67,18 @@ def read_trace(path: Path) -> Records:
 
     Its `qos` becomes the tenant and owner. Raises InvalidInput that names the file and what is wrong with it.
     """
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            columns = reader.fieldnames or ()
-            lacking = [name for name in NEEDED if name not in columns]
-            if lacking:
-                raise InvalidInput(
-                    f"{path} has no column {', '.join(lacking)}, so it cannot be replayed; it has: "
-                    f"{', '.join(columns) or 'nothing'}",
-                    field="trace",
-                )
-            rows = list(reader)
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}", field="trace") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise InvalidInput(f"{path} is not a CSV file", field="trace") from None
-    return _records(rows, path)
+    found = rows_of(path, NEEDED, _record)
+    started = [record for record in found if record is not None]
+    if not started:
+        raise InvalidInput(f"{path} has no workload that ever started", field="traces")
+    return Records(tuple(by_submission(started)), left_out(len(found) - len(started)))
 
 
-def _records(rows: Sequence[Mapping[str, str]], path: Path) -> Records:
-    found: list[Record] = []
-    unstarted = 0
-    for number, row in enumerate(rows, start=2):
-        if not row["scheduled_time"]:
-            unstarted += 1
-            continue
-        try:
-            found.append(_record(row))
-        except (TypeError, ValueError):
-            raise InvalidInput(f"{path}, line {number}: not all of it are numbers", field="trace") from None
-    if not found:
-        raise InvalidInput(f"{path} has no workload that ever started", field="trace")
-    notes = [f"{unstarted} that never started there are left out: nobody knows how long they take"] if unstarted else []
-    return Records(tuple(by_submission(found)), tuple(notes))
+def left_out(unstarted: int) -> tuple[str, ...]:
+    """What is said of those that never started."""
+    if not unstarted:
+        return ()
+    return (f"{unstarted} that never started are left out: nobody knows how long they take",)
 
 
 def by_submission(records: Iterable[Record]) -> list[Record]:
@@ -108,20 +86,16 @@ def by_submission(records: Iterable[Record]) -> list[Record]:
     return sorted(records, key=lambda one: (one.submitted_at, one.id))
 
 
-def _record(row: Mapping[str, str]) -> Record:
-    cards, share = int(row["num_gpu"]), int(row["gpu_milli"])
+def _record(row: Mapping[str, str]) -> Record | None:
+    if row["scheduled_time"] == "":
+        return None
     submitted, started, ended = (float(row[name]) for name in ("creation_time", "scheduled_time", "deletion_time"))
-    model = row.get("gpu_spec") or None
-    gpu = None
-    if cards:
-        part = GpuRequest(fraction_milli=share, model=model)
-        gpu = GpuRequest(whole=cards, model=model) if cards > 1 or share >= 1000 else part
     who = (row.get("qos") or "everybody").lower()
     return Record(
         id=row["name"],
         owner=who,
         tenant=who,
-        request=Request(int(float(row["cpu_milli"])), int(float(row["memory_mib"])), gpu),
+        request=request_of(row),
         submitted_at=submitted,
         duration_s=max(1.0, ended - started),
         waited_s=max(0.0, started - submitted),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from commonage.sdk.asynchronous import AsyncClient
     from commonage.sdk.errors import ApiError, Unreachable
     from commonage.sdk.synchronous import Client
+    from commonage.wire.tenants import ReservationIn
     from commonage.wire.workloads import DependencyIn, SubmitIn
 
 _HOMES = {
@@ -27,11 +28,12 @@ _HOMES = {
     "AsyncClient": "commonage.sdk.asynchronous",
     "Client": "commonage.sdk.synchronous",
     "DependencyIn": "commonage.wire.workloads",
+    "ReservationIn": "commonage.wire.tenants",
     "SubmitIn": "commonage.wire.workloads",
     "Unreachable": "commonage.sdk.errors",
 }
 
-__all__ = ["ApiError", "AsyncClient", "Client", "DependencyIn", "SubmitIn", "Unreachable"]
+__all__ = ["ApiError", "AsyncClient", "Client", "DependencyIn", "ReservationIn", "SubmitIn", "Unreachable"]
 
 
 def __getattr__(name: str) -> object:

@@ -27,6 +27,7 @@ from commonage.wire.platform import (
     TokenOut,
     UsageOut,
 )
+from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
 from commonage.wire.workloads import (
     TERMINAL_STATES,
     AttemptOut,
@@ -191,11 +192,11 @@ class AsyncClient:
 
     async def drain(self, site: str, name: str) -> NodeOut:
         """Let the machine take no more work. For admins."""
-        return await self._call(calls.drain(site, name, True))
+        return await self._call(calls.drain(site, name))
 
-    async def resume(self, site: str, name: str) -> NodeOut:
-        """Let the machine take work again. For admins."""
-        return await self._call(calls.drain(site, name, False))
+    async def resume(self, site: str, name: str, *, gpu: str | None = None) -> NodeOut:
+        """Let the machine take work again; with `gpu` (index or uuid) forget the faults of that one. For admins."""
+        return await self._call(calls.resume(site, name, gpu))
 
     async def environments(self) -> Sequence[EnvironmentOut]:
         """The catalogue."""
@@ -204,6 +205,22 @@ class AsyncClient:
     async def usage(self, *, since: float | None = None, until: float | None = None, by: str = "owner") -> UsageOut:
         """What was held within [since, until), the last 30 days if not said otherwise."""
         return await self._call(calls.usage(since, until, by))
+
+    async def tenants(self) -> Sequence[TenantOut]:
+        """Who shares the machines: quotas, and what each holds. One's own, for admins all."""
+        return (await self._call(calls.tenants())).items
+
+    async def reservations(self) -> Sequence[ReservationOut]:
+        """What is kept for one's tenants, and when; for admins all."""
+        return (await self._call(calls.reservations())).items
+
+    async def reserve(self, ask: ReservationIn) -> ReservedOut:
+        """Keep room for a tenant in a window of time. For admins."""
+        return await self._call(calls.reserve(ask))
+
+    async def unreserve(self, reservation_id: str) -> ReservationOut:
+        """Take a reservation away. For admins."""
+        return await self._call(calls.unreserve(reservation_id))
 
     async def info(self) -> InfoOut:
         """This installation, and who you are to it."""

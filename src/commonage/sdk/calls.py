@@ -22,6 +22,7 @@ from commonage.wire.platform import (
     TokenOut,
     UsageOut,
 )
+from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList
 from commonage.wire.workloads import (
     AttemptList,
     EventPage,
@@ -195,9 +196,14 @@ def nodes() -> Call[NodeList]:
     return Call("GET", "/nodes", NodeList)
 
 
-def drain(site: str, name: str, wish: bool) -> Call[NodeOut]:
-    """Let a machine take no more work, or again."""
-    return Call("POST", node_path(site, name, "drain" if wish else "resume"), NodeOut)
+def drain(site: str, name: str) -> Call[NodeOut]:
+    """Let a machine take no more work."""
+    return Call("POST", node_path(site, name, "drain"), NodeOut)
+
+
+def resume(site: str, name: str, gpu: str | None) -> Call[NodeOut]:
+    """Let a machine take work again, or forget the faults of one GPU."""
+    return Call("POST", node_path(site, name, "resume"), NodeOut, given(gpu=gpu))
 
 
 def environments() -> Call[EnvironmentList]:
@@ -228,3 +234,23 @@ def launch_options(user: str | None) -> Call[LaunchOptions]:
 def token(ask: TokenIn) -> Call[TokenOut]:
     """A new token."""
     return Call("POST", "/tokens", TokenOut, body=ask, repeatable=False)
+
+
+def tenants() -> Call[TenantList]:
+    """Who shares the machines."""
+    return Call("GET", "/tenants", TenantList)
+
+
+def reservations() -> Call[ReservationList]:
+    """What is kept for whom."""
+    return Call("GET", "/reservations", ReservationList)
+
+
+def reserve(ask: ReservationIn) -> Call[ReservedOut]:
+    """Keep room. Asking twice would make two."""
+    return Call("POST", "/reservations", ReservedOut, body=ask, repeatable=False)
+
+
+def unreserve(reservation_id: str) -> Call[ReservationOut]:
+    """Take a reservation away. The second time there is none, which is an error."""
+    return Call("DELETE", f"/reservations/{quote(reservation_id, safe='')}", ReservationOut, repeatable=False)

@@ -31,6 +31,7 @@ from commonage.server.clock import SystemClock
 from commonage.server.data_dir import DataDir, Ports
 from commonage.server.hub import HubPlan
 from commonage.server.identity import HubIdentity
+from commonage.server.rules import priority_classes_of, rules_of
 from commonage.server.secrets import Secrets
 from commonage.server.settings import Settings
 from commonage.store.bundle_files import BundleFiles
@@ -93,9 +94,11 @@ def hub_plan(settings: Settings, data: DataDir, ports: Ports, port: int) -> HubP
 
 
 def control_settings(settings: Settings) -> ControlSettings:
-    """What control is told."""
+    """What control is told. Raises InvalidInput where a tenant names what is not there."""
     return ControlSettings(
         name=settings.name,
+        rules=rules_of(settings, [one.name for one in catalogue_of(settings)], [SITE]),
+        priority_classes=priority_classes_of(settings),
         default_cpus_milli=settings.default_cpus,
         default_memory_mib=settings.default_memory,
         session_environment=settings.session_environment,
@@ -129,6 +132,7 @@ async def assemble(settings: Settings, data: DataDir, secrets: Secrets, hub_url:
             node_name=settings.node_name,
             cpus_milli=settings.cpus,
             memory_mib=settings.memory,
+            labels=tuple(settings.node_labels.items()),
             cpu_hold=settings.cpu_hold,
             warm_sessions=settings.warm_sessions,
             keep_logs_days=settings.keep_logs_days,

@@ -15,37 +15,25 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import InvalidInput
-from commonage.domain.quantities import parse_cpus, parse_duration, parse_memory
 from commonage.domain.usage import Prices
 from commonage.domain.workloads import Kind
 from commonage.gpus.detect import check_wanted
 from commonage.gpus.slots import parse_slots
+from commonage.placement.policies import registry
+from commonage.server.settings_rules import Labels, PolicyName, PriorityClasses, Tenants
+from commonage.server.settings_types import (
+    Mib,
+    Milli,
+    Names,
+    OptionalPath,
+    OptionalText,
+    Port,
+    Seconds,
+    SecondsOrNone,
+    no_empty,
+)
 
 ENV_PREFIX = "COMMONAGE_"
-
-
-def _quantity(parse: Any) -> BeforeValidator:
-    """Read a quantity with one of the domain's parsers; pydantic wants a ValueError."""
-
-    def read(value: object) -> object:
-        if value is None or isinstance(value, bool):
-            return value
-        try:
-            return parse(value)
-        except InvalidInput as error:
-            raise ValueError(error.message) from error
-
-    return BeforeValidator(read)
-
-
-def _listed(value: object) -> object:
-    """`alice,bob` of a variable or flag as a list; a file has lists of its own."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-def _no_empty(value: object) -> object:
-    """An empty variable is none: `COMMONAGE_DATABASE_URL=` takes it back."""
-    return None if value == "" else value
 
 
 def _address(value: str) -> str:
@@ -78,15 +66,6 @@ def _database(value: str | None) -> str | None:
     if value is not None and value.partition("://")[0] not in known:
         raise ValueError("not a database we can use")
     return value
-
-
-Mib = Annotated[int, _quantity(parse_memory)]
-Milli = Annotated[int, _quantity(parse_cpus)]
-Seconds = Annotated[int, _quantity(parse_duration)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-OptionalPath = Annotated[Path | None, BeforeValidator(_no_empty)]
-OptionalText = Annotated[str | None, BeforeValidator(_no_empty)]
 
 
 class EnvironmentEntry(BaseModel):
@@ -161,7 +140,7 @@ class Settings(BaseModel):
     )
     hub_port: Port = _setting(0, "Port of JupyterHub on the loopback; likewise.", Row(_A_PORT, "Where"))
     proxy_api_port: Port = _setting(0, "Port of the proxy's own API on the loopback; likewise.", Row(_A_PORT, "Where"))
-    database_url: Annotated[str | None, BeforeValidator(_no_empty), AfterValidator(_database)] = _setting(
+    database_url: Annotated[str | None, BeforeValidator(no_empty), AfterValidator(_database)] = _setting(
         None,
         "Database of the control plane. A SQLite file in the data folder if left out.",
         Row("postgresql://USER:PASSWORD@HOST/NAME, or sqlite:///FILE", "Where", secret=True),
@@ -216,6 +195,11 @@ class Settings(BaseModel):
     )
     memory: Mib | None = _setting(
         None, "Memory on offer; all of the machine if left out.", Row("an amount of memory, like 64GiB", "This machine")
+    )
+    node_labels: Labels = _setting(
+        {},
+        "What else is to be known of this machine, for `--on`: `zone=basement`.",
+        Row("a table of names with values in the file, or zone=basement,rack=7", "This machine"),
     )
     cpu_hold: Literal["share", "quota"] = _setting(
         "share",
@@ -273,6 +257,47 @@ class Settings(BaseModel):
     )
     warn_before: Seconds = _setting(
         300, "How long before its time limit a workload is warned.", Row("a duration, like 5m", "Work")
+    )
+    tenants: Tenants = _setting(
+        (),
+        "Who shares the machines, each with a weight and a quota (docs/howto/tenants.md). Only in the file, as "
+        "`[[tenants]]` tables with `name`, `title`, `weight`, `nominal`, `borrowing`, `lending`, `per_user`, `sites`, "
+        "`environments`.",
+        Row("tables [[tenants]] in the file", "Whose turn it is"),
+    )
+    priority_classes: PriorityClasses = _setting(
+        (),
+        "Names for priorities, beside `scavenger`, `low`, `normal`, `high` and `urgent` or instead of one of them. "
+        "Only in the file, as `[[priority_classes]]` tables with `name`, `priority`, `preemptible`, `for_admins`.",
+        Row("tables [[priority_classes]] in the file", "Whose turn it is"),
+    )
+    policy: PolicyName = _setting(
+        registry.DEFAULT,
+        "Where something goes that fits in several places.",
+        Row("the name of a placement policy", "Whose turn it is"),
+    )
+    half_life: Seconds = _setting(
+        7 * 86400, "After so long past usage counts half.", Row("a duration, like 7d", "Whose turn it is")
+    )
+    entry_penalty: SecondsOrNone = _setting(
+        600,
+        "Whoever starts something is charged for so long at once: many short ones are no way around the others.",
+        Row("a duration, like 10m, or 0", "Whose turn it is"),
+    )
+    age_credit: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = _setting(
+        0.01,
+        "How much of the whole fleet, held for an hour, an hour of waiting is worth.",
+        Row("a number that is not negative", "Whose turn it is"),
+    )
+    guaranteed_runtime: SecondsOrNone = _setting(
+        600,
+        "Nothing is preempted before it ran so long.",
+        Row("a duration, like 10m, or 0", "Whose turn it is"),
+    )
+    patience: SecondsOrNone = _setting(
+        600,
+        "After so long the first that waits, and of which nobody can say when it starts, has a machine kept for it.",
+        Row("a duration, like 10m, or 0", "Whose turn it is"),
     )
     price_gpu_gib_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] = _setting(
         0.0, "Price of a GiB of VRAM held for an hour.", Row(_A_PRICE, "Prices")

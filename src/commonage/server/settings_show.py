@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from commonage.domain.quantities import format_cpus, format_memory
 from commonage.server.settings import Settings, row_of
-from commonage.server.settings_sources import DEFAULT, Resolved, variable_of
+from commonage.server.settings_sources import DEFAULT, TABLES, Resolved, variable_of
 
 _PASSWORD = re.compile(r"(?<=://)([^:/@]*):[^@]*@")
 
@@ -64,11 +64,12 @@ def _reference() -> Iterator[str]:
         for name in names:
             row = row_of(name)
             flag = f"`{row.flag}`" if row.flag else ""
-            cells = [f"`{name}`", f"`{variable_of(name)}`" if name != "environments" else "", flag, _default(name)]
+            cells = [f"`{name}`", f"`{variable_of(name)}`" if name not in TABLES else "", flag, _default(name)]
             yield f"| {' | '.join(cells)} | {row.allowed} | {Settings.model_fields[name].description} |"
 
 
-_MEMORY, _CPUS, _DURATIONS = ("memory", "default_memory", "max_bundle"), ("cpus", "default_cpus"), ("warn_before",)
+_MEMORY, _CPUS = ("memory", "default_memory", "max_bundle"), ("cpus", "default_cpus")
+_DURATIONS = ("warn_before", "half_life", "entry_penalty", "guaranteed_runtime", "patience")
 
 
 def _written(name: str, value: Any) -> Any:
@@ -79,12 +80,20 @@ def _written(name: str, value: Any) -> Any:
         return format_memory(value).replace(" ", "")
     if name in _CPUS:
         return format_cpus(value)
-    return f"{value}s" if name in _DURATIONS else value
+    return _duration(value) if name in _DURATIONS else value
+
+
+def _duration(seconds: int) -> str:
+    """`7d`, `10m`, `90s`: in the largest unit that says it whole."""
+    size, unit = next(
+        (size, unit) for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")) if seconds % size == 0
+    )
+    return f"{seconds // size}{unit}" if seconds else "0"
 
 
 def _default(name: str) -> str:
     value = _written(name, Settings.model_fields[name].default)
-    if value is None or value in ((), ""):
+    if value is None or value in ((), "", {}):
         return ""
     if isinstance(value, tuple):
         return f"`{','.join(value)}`"

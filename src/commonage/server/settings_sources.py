@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from commonage.server.settings import ENV_PREFIX, FLAGS, Settings, row_of
+from commonage.server.settings_lines import line_of
 
 FILE_NAME = "commonage.toml"
 CONFIG_VARIABLE = "COMMONAGE_CONFIG"
@@ -24,6 +25,8 @@ DEFAULT = "default"
 _NOT_SETTINGS = frozenset({"CONFIG", "URL", "TOKEN", "HUB_SETTINGS"})
 _OF_TESTS = "TEST_"
 _IN_A_WORKLOAD = "COMMONAGE_WORKLOAD_ID"  # there, many more are set that are for the workload to read
+# Settings that only a file can hold: lists of tables.
+TABLES = frozenset({"environments", "tenants", "priority_classes"})
 _LARGEST_FILE = 1024 * 1024
 
 
@@ -67,7 +70,7 @@ def resolve(
     file = _file(environ, folder, config, values)
     if file is not None:
         take(_from_file(file))
-    settings = _validated(values, origins)
+    settings = _validated(values, origins, file)
     # Relative to where the value was given: a file's to the file, others' to the current folder.
     anchored = {
         name: (file.parent if file is not None and origins.get(name, "").startswith(str(file)) else folder) / value
@@ -98,8 +101,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
             found[name] = (value, variable)
         elif rest not in _NOT_SETTINGS and not rest.startswith(_OF_TESTS) and _IN_A_WORKLOAD not in environ:
             raise SettingsError(f"the variable {variable} is no setting of the server{_suggest(name, variable_of)}")
-    if "environments" in found:
-        raise SettingsError(f"environments are tables, which a variable cannot hold; put them into {FILE_NAME}")
+    for name in TABLES & found.keys():
+        raise SettingsError(f"{name} are tables, which a variable cannot hold; put them into {FILE_NAME}")
     return found
 
 
@@ -136,7 +139,7 @@ def _suggest(name: str, write: Any) -> str:
     return f"; did you mean {write(close[0])}?" if close else "; `commonage config` lists them all"
 
 
-def _validated(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
+def _validated(values: dict[str, Any], origins: Mapping[str, str], file: Path | None) -> Settings:
     for name in ("data_dir", "password_file", "hub_config"):
         if isinstance(values.get(name), str) and values[name]:
             values[name] = Path(values[name]).expanduser()
@@ -145,16 +148,26 @@ def _validated(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
-        raise SettingsError(_sentence(name, values.get(name), origins.get(name, DEFAULT), first)) from None
+        origin = origins.get(name, DEFAULT)
+        if file is not None and origin == str(file):
+            line = line_of(file.read_text(encoding="utf-8"), first["loc"])
+            origin = f"{origin}, line {line}" if line else origin
+        raise SettingsError(_sentence(name, values.get(name), origin, first)) from None
 
 
 def _sentence(name: str, value: object, origin: str, error: Any) -> str:
     """`COMMONAGE_PORT: port is 'http', but it takes a port from 1 to 65535 (why)`."""
     row = row_of(name)
     shown = "what was given" if row.secret else repr(value if len(str(value)) <= 60 else str(value)[:57] + "...")
-    where = ".".join(str(part) for part in error["loc"][1:] if not isinstance(part, str) or "-" not in part)
-    inside = f" (at {where})" if where and name == "environments" else ""
     why = str(error["msg"]).removeprefix("Value error, ")
-    if name == "environments":
-        return f"{origin}: environments{inside}: {why[0].lower()}{why[1:]}"
+    if name in TABLES or name == "node_labels":
+        return f"{origin}: {_where(value, error['loc'])}: {why[0].lower()}{why[1:]}"
     return f"{origin}: {name} cannot be {shown}; it takes {row.allowed} ({why[0].lower()}{why[1:]})"
+
+
+def _where(value: object, location: tuple[int | str, ...]) -> str:
+    """`tenants.optics.nominal.gpus`: an entry by its name, where it has one."""
+    parts = [str(part) for part in location if not isinstance(part, str) or "-" not in part]
+    if isinstance(value, list) and len(parts) > 1 and isinstance(value[int(parts[1])], dict):
+        parts[1] = str(value[int(parts[1])].get("name", parts[1]))
+    return ".".join(parts)

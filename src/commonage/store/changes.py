@@ -9,6 +9,7 @@ from commonage.domain.workloads import Spec, Workload
 from commonage.ports.store import Batch
 from commonage.store import codec
 from commonage.store.receipts import receipt_row
+from commonage.store.reservations import reservation_row
 
 
 class Changes:
@@ -30,6 +31,8 @@ class Changes:
         self.ended = [name for name in self.versions if newest[name].state.is_terminal]
         self.events = [codec.event_row(event) for event in batch.events]
         self.nodes = [codec.node_row(node) for node in {(each.site, each.name): each for each in batch.nodes}.values()]
+        self.reservations = [reservation_row(each) for each in {each.id: each for each in batch.reservations}.values()]
+        self.unreserved = list(batch.unreserved)
         self.receipts = [receipt_row(each) for each in {each.attempt_id: each for each in batch.receipts}.values()]
 
     def _follow(self, batch: Batch) -> dict[str, Workload]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from commonage.domain.events import Event, EventKind
@@ -56,7 +57,7 @@ def spec_to_json(spec: Spec) -> str:
             "tenant": spec.tenant,
             "environment": spec.environment,
             "command": spec.command,
-            "request": _request_to_json(spec.request),
+            "request": request_to_json(spec.request),
             "variables": spec.variables,
             "priority": spec.priority,
             "time_limit_s": spec.time_limit_s,
@@ -68,6 +69,8 @@ def spec_to_json(spec: Spec) -> str:
             "array_id": spec.array_id,
             "array_size": spec.array_size,
             "key": spec.key,
+            "preemptible": spec.preemptible,
+            "gang": spec.gang,
         }
     )
 
@@ -82,7 +85,7 @@ def spec_from_json(body: str, secrets: str | None = None) -> Spec:
         tenant=read["tenant"],
         environment=read["environment"],
         command=tuple(read["command"]),
-        request=_request_from_json(read["request"]),
+        request=request_from_json(read["request"]),
         variables=_pairs(read.get("variables", ())),
         secrets=_pairs(json.loads(secrets)) if secrets else (),
         priority=read.get("priority", 0),
@@ -94,6 +97,8 @@ def spec_from_json(body: str, secrets: str | None = None) -> Spec:
         array_id=read.get("array_id"),
         array_size=read.get("array_size", 0),
         key=read.get("key"),
+        preemptible=read.get("preemptible", False),
+        gang=read.get("gang", False),
     )
 
 
@@ -106,7 +111,8 @@ def _pairs(read: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in read)
 
 
-def _request_to_json(request: Request) -> Row:
+def request_to_json(request: Request) -> Row:
+    """What one workload, or one place of a reservation, needs."""
     gpu = request.gpu
     return {
         "cpus_milli": request.cpus_milli,
@@ -118,12 +124,21 @@ def _request_to_json(request: Request) -> Row:
             "vram_mib": gpu.vram_mib,
             "model": gpu.model,
         },
+        "labels": request.labels,
+        "one_numa": request.one_numa,
     }
 
 
-def _request_from_json(read: Mapping[str, Any]) -> Request:
+def request_from_json(read: Mapping[str, Any]) -> Request:
+    """What `request_to_json` gave."""
     gpu = read.get("gpu")
-    return Request(read["cpus_milli"], read["memory_mib"], GpuRequest(**gpu) if gpu else None)
+    return Request(
+        read["cpus_milli"],
+        read["memory_mib"],
+        GpuRequest(**gpu) if gpu else None,
+        _pairs(read.get("labels", ())),
+        read.get("one_numa", False),
+    )
 
 
 # --- where it stands ----------------------------------------------------------------------------------------------
@@ -299,19 +314,7 @@ def _report_to_json(report: NodeReport) -> Row:
         "name": report.name,
         "cpus_milli": report.cpus_milli,
         "memory_mib": report.memory_mib,
-        "devices": [
-            {
-                "uuid": device.uuid,
-                "index": device.index,
-                "model": device.model,
-                "memory_mib": device.memory_mib,
-                "simulated": device.simulated,
-                "isolation": device.isolation,
-                "faults": device.faults,
-                "driver": device.driver,
-            }
-            for device in report.devices
-        ],
+        "devices": [{name: getattr(device, name) for name in _DEVICE_FIELDS} for device in report.devices],
         "disk_free_mib": report.disk_free_mib,
         "labels": report.labels,
         "faults": report.faults,
@@ -323,11 +326,26 @@ def _report_from_json(read: Mapping[str, Any]) -> NodeReport:
         name=read["name"],
         cpus_milli=read["cpus_milli"],
         memory_mib=read["memory_mib"],
-        devices=tuple(
-            Device(**{**each, "isolation": Isolation(each["isolation"]), "faults": tuple(each["faults"])})
-            for each in read["devices"]
-        ),
+        devices=tuple(_device_from_json(each) for each in read["devices"]),
         disk_free_mib=read.get("disk_free_mib"),
         labels=_pairs(read.get("labels", ())),
         faults=tuple(read.get("faults", ())),
+    )
+
+
+_DEVICE_FIELDS = tuple(field.name for field in fields(Device))
+
+
+def _device_from_json(read: Mapping[str, Any]) -> Device:
+    """What an older server did not write has its default; what a newer one wrote besides is left out."""
+    known = {name: value for name, value in read.items() if name in _DEVICE_FIELDS}
+    return Device(
+        **{
+            **known,
+            "isolation": Isolation(read["isolation"]),
+            "faults": tuple(read["faults"]),
+            "notices": tuple(read.get("notices", ())),
+            "peers": tuple((uuid, links) for uuid, links in read.get("peers", ())),
+            "unavailable": tuple((Isolation(level), why) for level, why in read.get("unavailable", ())),
+        }
     )

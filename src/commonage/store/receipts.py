@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, Final
 
 from sqlalchemy import Select, select
@@ -23,7 +23,7 @@ from commonage.store.tables import receipts
 _COLUMNS: Final = ("attempt_id", "workload_id", "owner", "likeness", "began_at", "ended_at")
 _WHOLE = select(*(receipts.c[name] for name in _COLUMNS), receipts.c.body)
 _ASKED: Final = tuple(each.name for each in fields(Receipt) if each.name not in (*_COLUMNS, "figures"))
-_FIGURES: Final = frozenset(each.name for each in fields(Figures))
+_FIGURES: Final = tuple(each.name for each in fields(Figures))
 _encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
@@ -65,7 +65,7 @@ def receipt_row(receipt: Receipt) -> Row:
     return {
         **{name: getattr(receipt, name) for name in _COLUMNS},
         "owner": clean(receipt.owner),
-        "body": _encoder.encode({**body, "figures": asdict(receipt.figures)}),
+        "body": _encoder.encode({**body, "figures": {name: getattr(receipt.figures, name) for name in _FIGURES}}),
     }
 
 

@@ -14,6 +14,7 @@ from commonage.domain.errors import Unavailable
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.receipts import Receipt
+from commonage.domain.tenants import Reservation
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page
@@ -23,6 +24,7 @@ from commonage.store.database import Database, connect
 from commonage.store.events import Events
 from commonage.store.nodes import Nodes
 from commonage.store.receipts import Receipts
+from commonage.store.reservations import Reservations
 from commonage.store.upgrade import require_current
 from commonage.store.urls import database_url
 from commonage.store.workloads import Workloads
@@ -118,6 +120,10 @@ class SqlStore:
         """Those that have not ended."""
         return await self._parts.receipts.open()
 
+    async def reservations(self, *, after: float) -> Sequence[Reservation]:
+        """Those that end after that, in the order in which they begin."""
+        return await self._parts.reservations.after(after)
+
 
 class _Parts:
     """What an open store consists of."""
@@ -129,6 +135,7 @@ class _Parts:
         self.events = Events(database)
         self.nodes = Nodes(database)
         self.receipts = Receipts(database)
+        self.reservations = Reservations(database)
 
     async def write(self, changes: Changes) -> None:
         """Write it all in one transaction."""
@@ -140,5 +147,6 @@ class _Parts:
             self.events.write(connection, changes)
             self.nodes.write(connection, changes)
             self.receipts.write(connection, changes.receipts)
+            self.reservations.write(connection, changes.reservations, changes.unreserved)
 
         await self.database.write(work)

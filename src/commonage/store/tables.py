@@ -205,3 +205,16 @@ Index(
     sqlite_where=text("ended_at IS NULL"),
     postgresql_where=text("ended_at IS NULL"),
 )
+
+# Room for a tenant in a window of time; what is asked stands in `body`. Those that are over stay, as a record.
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("starts_at", Double, nullable=False),
+    Column("ends_at", Double, nullable=False),
+    Column("body", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+Index(None, reservations.c.ends_at)

@@ -7,44 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-
-from prometheus_client import Metric
 
 from commonage import __version__
 from commonage.control.control import Control
-from commonage.control.fleet import DeviceView, NodeView
+from commonage.control.fleet import NodeView
 from commonage.domain.environments import EnvironmentState
 from commonage.domain.fleet import NodeState
+from commonage.domain.ids import workload_of
 from commonage.domain.workloads import TERMINAL, Kind, State
-from commonage.ports.devices import DeviceSample
-from commonage.telemetry.series import BY_NAME
+from commonage.telemetry.card_series import put_card
+from commonage.telemetry.families import MIB, Families
 
-MIB = 1024 * 1024
 MACHINES_AT_ONCE = 50
 LIVE_STATES = tuple(state for state in State if not state.is_terminal)
-
-
-class Families:
-    """Metric families by name, made when their first value comes."""
-
-    def __init__(self) -> None:
-        self._families: dict[str, Metric] = {}
-
-    def put(self, name: str, value: float | None, *labels: str) -> None:
-        """Give a series of the table its value; labels in the table's order. Unknown figures are left out."""
-        if value is None:
-            return
-        series = BY_NAME[name]
-        family = self._families.get(name)
-        if family is None:
-            # prometheus_client wants a counter without its ending, and puts it on again.
-            plain = name.removesuffix("_total")
-            family = self._families[name] = Metric(plain, series.help, series.kind)
-        family.add_sample(name, dict(zip(series.labels, labels, strict=True)), value)
-
-    def __iter__(self) -> Iterator[Metric]:
-        return iter(self._families.values())
 
 
 async def collect(control: Control, ended: dict[State, int] | None) -> Families:
@@ -55,6 +30,7 @@ async def collect(control: Control, ended: dict[State, int] | None) -> Families:
     for state in TERMINAL:
         families.put("commonage_workloads_ended_total", None if ended is None else ended.get(state, 0), state)
     await _machines(control, families)
+    _shares(control, families)
     _itself(control, families)
     return families
 
@@ -89,9 +65,7 @@ async def _machines(control: Control, families: Families) -> None:
             continue  # its figures are old, and its capacity is nobody's
         _machine(view, families)
         for card in view.devices:
-            sample = control.fleet.measured.get(card.device.uuid)
-            _card(view.node.name, card, sample, families)
-            _card_as_dcgm(view.node.name, card, sample, families)
+            put_card(view.node.name, card, families)
     for state in NodeState:
         families.put("commonage_nodes", states[state], state)
 
@@ -108,31 +82,19 @@ def _machine(view: NodeView, families: Families) -> None:
     families.put("commonage_node_workloads", view.workloads, name)
 
 
-def _card(node: str, card: DeviceView, sample: DeviceSample | None, families: Families) -> None:
-    device = card.device
-    labels = (node, str(device.index), device.uuid, device.model, _truth(device.simulated))
-    used = None if card.used_mib is None else card.used_mib * MIB
-    families.put("commonage_device_memory_bytes", device.memory_mib * MIB, *labels)
-    families.put("commonage_device_leased_memory_bytes", (device.memory_mib - card.free_mib) * MIB, *labels)
-    families.put("commonage_device_used_memory_bytes", used, *labels)
-    families.put("commonage_device_leased_compute_ratio", (1000 - card.free_compute_milli) / 1000, *labels)
-    families.put("commonage_device_utilisation_ratio", card.utilisation, *labels)
-    families.put("commonage_device_power_watts", sample.power_w if sample else None, *labels)
-    families.put("commonage_device_temperature_celsius", sample.temperature_c if sample else None, *labels)
-    families.put("commonage_device_faults", len(device.faults), *labels)
-
-
-def _card_as_dcgm(node: str, card: DeviceView, sample: DeviceSample | None, families: Families) -> None:
-    device, used = card.device, card.used_mib
-    index = str(device.index)
-    labels = (index, device.uuid, f"nvidia{index}", device.model, node, _truth(device.simulated))
-    free = None if used is None else max(0, device.memory_mib - used)
-    percent = None if card.utilisation is None else card.utilisation * 100
-    families.put("DCGM_FI_DEV_FB_USED", used, *labels)
-    families.put("DCGM_FI_DEV_FB_FREE", free, *labels)
-    families.put("DCGM_FI_DEV_GPU_UTIL", percent, *labels)
-    families.put("DCGM_FI_DEV_POWER_USAGE", sample.power_w if sample else None, *labels)
-    families.put("DCGM_FI_DEV_GPU_TEMP", sample.temperature_c if sample else None, *labels)
+def _shares(control: Control, families: Families) -> None:
+    """What workloads use of their cards, by tenant and kind, and how often they took more than their part."""
+    used: Counter[tuple[str, Kind]] = Counter()
+    for attempt_id, mib in control.sampling.vram.items():
+        workload = control.board.get(workload_of(attempt_id))
+        if workload is not None:
+            used[workload.spec.tenant, workload.spec.kind] += mib
+    for (tenant, kind), mib in used.items() or {(control.settings.default_tenant, Kind.JOB): 0}.items():
+        families.put("commonage_workloads_used_gpu_memory_bytes", mib * MIB, tenant, kind)
+    watchdog = control.watchdog
+    families.put("commonage_over_share_workloads", len({one.attempt_id for one in watchdog.over}))
+    for action in ("warned", "stopped"):
+        families.put("commonage_watchdog_workloads_total", watchdog.counts[action], action)
 
 
 def _itself(control: Control, families: Families) -> None:
@@ -145,7 +107,3 @@ def _itself(control: Control, families: Families) -> None:
     families.put("commonage_ledger_commit_seconds_total", ledger.commit_s)
     families.put("commonage_ledger_changes_total", ledger.changes)
     families.put("commonage_ledger_waiting_changes", ledger.waiting)
-
-
-def _truth(value: bool) -> str:
-    return "true" if value else "false"

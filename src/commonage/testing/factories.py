@@ -17,6 +17,7 @@ from commonage.domain.fleet import Device, Lease, Node, NodeReport, NodeState, S
 from commonage.domain.ids import IdSequence, attempt_id
 from commonage.domain.receipts import Receipt, likeness_of
 from commonage.domain.requests import Request, parse_gpus
+from commonage.domain.tenants import Reservation
 from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
 
 NOW: Final = 1_700_000_000.0
@@ -201,4 +202,10 @@ def receipt(workload: Workload, number: int = 1, **fields: Any) -> Receipt:
         card_mib=CARD_MIB,
         gpu_milli=333,
     )
+    return replace(base, **fields)
+
+
+def reservation(starts_at: float = NOW + 3600, ends_at: float = NOW + 7200, **fields: Any) -> Reservation:
+    """An hour from now, for an hour, room for one request of a tenant; `fields` are those of Reservation."""
+    base = Reservation(f"r{workload_id()}", "course", starts_at, ends_at, request(gpus="4GiB"))
     return replace(base, **fields)

@@ -15,6 +15,7 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotF
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.receipts import Receipt
+from commonage.domain.tenants import Reservation
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page
@@ -39,6 +40,7 @@ class Shelf:
     nodes: dict[tuple[str, str], Node] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
     receipts: dict[str, Receipt] = field(default_factory=dict)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -125,6 +127,9 @@ class MemoryStore:
         for node in batch.nodes:
             shelf.nodes[node.site, node.name] = node
         shelf.receipts.update((each.attempt_id, each) for each in batch.receipts)
+        shelf.reservations.update((each.id, each) for each in batch.reservations)
+        for gone in batch.unreserved:
+            shelf.reservations.pop(gone, None)
 
     async def live(self) -> Sequence[Workload]:
         """Those that have not ended, oldest first."""
@@ -243,6 +248,12 @@ class MemoryStore:
         await self._turn()
         found = (each for each in self.shelf.receipts.values() if each.ended_at is None)
         return sorted(found, key=lambda each: (each.began_at, each.attempt_id))
+
+    async def reservations(self, *, after: float) -> Sequence[Reservation]:
+        """Those that end after that, in the order in which they begin."""
+        await self._turn()
+        found = (each for each in self.shelf.reservations.values() if each.ends_at > after)
+        return sorted(found, key=lambda each: (each.starts_at, each.id))
 
 
 def matches(workload: Workload, which: Filter) -> bool:

@@ -1,6 +1,7 @@
 """What every store must keep. Inherit StoreContract in a test class and supply the fixture `store`, empty and open.
 
-This file holds what is demanded of writing; `store_reading_contract` and `store_receipts_contract` have the rest.
+This file holds what is demanded of writing; `store_reading_contract`, `store_receipts_contract` and
+`store_reservations_contract` have the rest.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from commonage.testing import factories as make
 from commonage.testing import strategies as some
 from commonage.testing.store_reading_contract import StoreReadingContract, some_examples
 from commonage.testing.store_receipts_contract import StoreReceiptsContract
+from commonage.testing.store_reservations_contract import StoreReservationsContract
 
 _EVERYTHING = Filter()
 
@@ -39,7 +41,7 @@ async def outcome(store: Store, batch: Batch) -> str | None:
 
 
 @pytest.mark.anyio
-class StoreContract(StoreReadingContract, StoreReceiptsContract):
+class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservationsContract):
     """Writing: all or nothing, nobody's change lost, durable."""
 
     async def test_new_store_is_empty(self, store: Store) -> None:

@@ -63,7 +63,7 @@ def gpu_requests() -> st.SearchStrategy[GpuRequest]:
 
 def requests() -> st.SearchStrategy[Request]:
     """Any request."""
-    return st.builds(Request, amounts(), amounts(), st.none() | gpu_requests())
+    return st.builds(Request, amounts(), amounts(), st.none() | gpu_requests(), pairs(), st.booleans())
 
 
 def specs() -> st.SearchStrategy[Spec]:
@@ -87,6 +87,8 @@ def specs() -> st.SearchStrategy[Spec]:
         bundle=st.none() | texts(),
         array_id=st.none() | _IDS,
         array_size=st.integers(0, 2**31 - 1),
+        preemptible=st.booleans(),
+        gang=st.booleans(),
     )
 
 
@@ -179,6 +181,17 @@ def devices() -> st.SearchStrategy[Device]:
         isolation=st.sampled_from(Isolation),
         faults=st.lists(texts(), max_size=2).map(tuple),
         driver=texts(),
+        cuda=texts(),
+        compute_capability=texts(),
+        pci=texts(),
+        numa=st.none() | st.integers(0, 8),
+        slots=st.integers(0, 8),
+        mig_profile=texts(),
+        parent_uuid=st.none() | texts(min_size=1),
+        parent_memory_mib=amounts(2**30),
+        peers=st.lists(st.tuples(texts(), st.integers(1, 36)), max_size=2).map(tuple),
+        notices=st.lists(texts(), max_size=2).map(tuple),
+        unavailable=st.lists(st.tuples(st.sampled_from(Isolation), texts()), max_size=2).map(tuple),
     )
 
 

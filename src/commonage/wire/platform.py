@@ -6,25 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
+from commonage.wire.cards import DeviceOut
 from commonage.wire.workloads import PlainText, Strict
 
 ScopeName = Literal["custom:commonage:read", "custom:commonage:submit", "custom:commonage:admin"]
-
-
-class DeviceOut(BaseModel):
-    """A GPU and how full it is. `free_*` is what could still be given; `used_*` is what was measured."""
-
-    uuid: str
-    index: int
-    model: str
-    memory_mib: int
-    free_mib: int
-    free_compute_milli: int
-    used_mib: int | None
-    utilisation: float | None
-    simulated: bool
-    isolation: str
-    faults: list[str]
 
 
 class NodeOut(BaseModel):

@@ -58,6 +58,14 @@ class MetricsQuery(Strict):
     points: int = Field(200, ge=1, le=2000)
 
 
+class ResumeQuery(Strict):
+    """All of a machine, or one GPU of it."""
+
+    gpu: Name | None = Field(
+        None, description="Index, `card:place` of a MIG instance, or uuid: forget the faults of this one only."
+    )
+
+
 class UsageQuery(Strict):
     """Which time, and summed by what."""
 

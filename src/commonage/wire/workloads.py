@@ -6,12 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from commonage.wire.receipts import ReceiptOut, SuggestionOut
+
 KindName = Literal["session", "job", "service"]
 StateName = Literal["held", "queued", "starting", "running", "succeeded", "failed", "stopped", "timed_out", "lost"]
 TERMINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timed_out", "lost"})
 # Text that a database and a terminal can carry: no control characters (and no lone surrogates: pydantic refuses those).
 PlainText = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")]
 Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=131_072)]
+LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$")]
+LabelValue = Annotated[PlainText, StringConstraints(min_length=1, max_length=128)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
@@ -31,7 +35,8 @@ class DependencyIn(Strict):
 class SubmitIn(Strict):
     """What to run. Quantities are text, as on the command line.
 
-    memory `6GiB`; cpus `2`, `1500m`; gpus `1` (cards), `0.25`, `1/3` (of one), `6GiB` (VRAM), `A100:6GiB`; times `90m`.
+    memory `6GiB`; cpus `2`, `1500m`; gpus `1` (cards), `0.25`, `1/3` (of one), `6GiB` (VRAM), `A100:6GiB`,
+    `A100|H100:2` (any of these models); times `90m`.
     """
 
     kind: KindName = "job"
@@ -55,7 +60,19 @@ class SubmitIn(Strict):
     time: str | float | None = Field(
         None, description="Time limit; a number is seconds, text without a unit minutes.", examples=["30m", 90]
     )
-    priority: int = Field(0, ge=-100, le=100)
+    priority: Annotated[int, Field(ge=-100, le=100)] | Annotated[PlainText, Field(max_length=64)] = Field(
+        0, description="A number, or the name of a priority class.", examples=[0, "low"]
+    )
+    preemptible: bool | None = Field(
+        None, description="Others may take its place; it then returns to the queue. As its priority class if left out."
+    )
+    on: dict[LabelName, LabelValue] = Field(
+        default_factory=dict,
+        max_length=16,
+        description="Labels that its machine must carry; `node` and `site` name machine and place themselves.",
+        examples=[{"zone": "basement"}],
+    )
+    one_numa: bool = Field(False, description="Several cards must hang on the same NUMA node.")
     grace: str | float | None = Field(None, description="Between the wish to stop and force.", examples=["30s"])
     retries: int = Field(0, ge=0, le=100)
     backoff: str | float | None = Field(
@@ -64,6 +81,12 @@ class SubmitIn(Strict):
     depends_on: list[DependencyIn] = Field(default_factory=list, max_length=100)
     array: int | None = Field(
         None, ge=1, le=10_000, description="So many workloads alike, COMMONAGE_ARRAY_INDEX from 0."
+    )
+    nodes: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="A gang: so many workloads alike that start together, each on a node of its own, or not at all.",
     )
     variables: dict[VariableName, Argument] = Field(default_factory=dict, max_length=256)
     secrets: dict[VariableName, Argument] = Field(
@@ -78,6 +101,9 @@ class SubmitIn(Strict):
     )
     owner: Annotated[PlainText, Field(min_length=1, max_length=128)] | None = Field(
         None, description="On whose behalf; admins and the hub only."
+    )
+    groups: list[Annotated[PlainText, Field(max_length=256)]] | None = Field(
+        None, max_length=1000, description="The groups of the one on whose behalf it is; heeded from the hub only."
     )
 
 
@@ -101,6 +127,8 @@ class RequestOut(BaseModel):
     memory_mib: int
     gpus: str | None
     text: str
+    on: dict[str, str] = Field(default_factory=dict, description="Labels that its machine must carry.")
+    one_numa: bool = False
 
 
 class AttemptOut(BaseModel):
@@ -149,11 +177,16 @@ class WorkloadOut(BaseModel):
     array_id: str | None
     array_index: int | None
     array_size: int
+    preemptible: bool = False
+    gang: bool = Field(False, description="The members of its array start together, on different nodes.")
     variables: dict[str, str]
     stopping: bool
     url: str | None
     bundle: str | None
     key: str | None
+    receipt: ReceiptOut | None = Field(
+        None, description="Of one workload alone, not in lists: what it used; null where it was never measured."
+    )
     internal_url: str | None = Field(None, description="Where a service answers on its site's network.")
 
 
@@ -207,6 +240,7 @@ class ExplanationOut(BaseModel):
     fits_now_gpus: str | None
     expected_start_at: float | None
     basis: str
+    suggestion: SuggestionOut | None = Field(None, description="Of a dry run: what earlier runs of it needed.")
 
 
 class EventOut(BaseModel):

@@ -114,6 +114,9 @@ class NvmlProcess:
     def note_held(self, leases: Sequence[Lease]) -> None:
         self.call("note_held", leases)
 
+    def resume(self, uuid: str | None = None) -> None:
+        self.call("resume", uuid)
+
     def confine(self, hold: Hold) -> Mapping[str, str]:
         return self.call("confine", hold)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from commonage.cli.asks import dependencies, message, variables
+from commonage.cli.asks import dependencies, message, of_request, variables
 from commonage.cli.failures import Failure
 from commonage.cli.usage import Instant
 
@@ -71,3 +71,33 @@ def test_instants() -> None:
     assert Instant().convert("2d", None, None) < Instant().convert("1h", None, None)
     with pytest.raises(Exception, match="'yesterday' is no instant"):
         Instant().convert("yesterday", None, None)
+
+
+NOTHING: dict[str, Any] = dict.fromkeys(
+    ("gpus", "cpus", "memory", "time", "environment", "priority", "preemptible", "tenant", "one_numa", "site")
+) | {"on": ()}
+
+
+def test_where_it_may_run() -> None:
+    assert of_request(NOTHING) == {}
+    given = NOTHING | {"on": ("zone=a=b", "node=gpu-1"), "site": "north", "priority": "low", "preemptible": True}
+    assert of_request(given) == {
+        "priority": "low",
+        "preemptible": True,
+        "on": {"zone": "a=b", "node": "gpu-1", "site": "north"},
+    }
+    assert message({"command": ["true"], **of_request(given)}).on["node"] == "gpu-1"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"on": ("zone",)}, "--on zone: write it like --on zone=basement"),
+        ({"on": ("=x",)}, "--on =x: write it like"),
+        ({"on": ("a=1", "a=2")}, "--on a=1 and --on a=2 exclude each other"),
+        ({"on": ("site=south",), "site": "north"}, "--site north and --on site=south exclude each other"),
+    ],
+)
+def test_places_that_cannot_be(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(Failure, match=said):
+        of_request(NOTHING | given)

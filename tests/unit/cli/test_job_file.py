@@ -36,6 +36,22 @@ def test_one_workload(tmp_path: Path) -> None:
     ]
 
 
+def test_where_and_how_it_may_run(tmp_path: Path) -> None:
+    text = "command: [torchrun]\nnodes: 2\non: {zone: basement, a b: c}\none_numa: true\npriority: low\n"
+    with pytest.raises(Failure, match="on.a b: a label's name has letters"):
+        entries(tmp_path, text)
+    assert entries(tmp_path, text.replace(", a b: c", "") + "preemptible: true\n") == [
+        {
+            "command": ["torchrun"],
+            "nodes": 2,
+            "on": {"zone": "basement"},
+            "one_numa": True,
+            "priority": "low",
+            "preemptible": True,
+        }
+    ]
+
+
 def test_a_list_whose_entries_name_each_other(tmp_path: Path) -> None:
     path = tmp_path / "job.commonage.yml"
     path.write_text(

@@ -144,9 +144,9 @@ def test_positions_in_a_long_queue() -> None:
         board.put(one)
     expected = sorted(queued, key=lambda one: (-one.spec.priority, one.submitted_at, one.id))
     for place, one in enumerate(expected, 1):
-        assert board.position(one.id) == place
-    assert board.position("nobody") is None
+        assert board.position(one.id, factories.NOW) == place
+    assert board.position("nobody", factories.NOW) is None
     board.put(factories.changed(expected[0], state=State.STOPPED))
-    assert board.position(expected[1].id) == 1
+    assert board.position(expected[1].id, factories.NOW) == 1
     assert board.get(expected[0].id) is None
     assert board.counts() == {State.QUEUED: 2999}

@@ -21,6 +21,12 @@ CARD = "GPU-gpu-1-0"
 HOLDS = Behaviour(lasts_s=None, holds_mib=300)
 
 
+def a_site(**settings: Any) -> Site:
+    site = Site(**settings)
+    site.samples_itself = False
+    return site
+
+
 async def submitted(control: Control, who: Any = ANN, gpus: str | None = "8GiB", **fields: Any) -> Workload:
     return (await control.work.submit(who, job(gpu=parse_gpus(gpus), **fields))).workloads[0]
 
@@ -32,28 +38,28 @@ def measured(site: Site, energy_j: float | None = None, **held: tuple[int | None
         for each, (mib, busy) in held.items()
     )
     used = sum(one.memory_mib or 0 for one in listed)
-    site.devices.measured = [DeviceSample(CARD, used, 0.5, power_w=100.0, processes=listed, energy_j=energy_j)]
+    site.devices.measured = [DeviceSample(CARD, used, None, power_w=100.0, processes=listed, energy_j=energy_j)]
 
 
 async def of(control: Control, workload: Workload) -> Receipt:
-    found = await control.receipts.of(workload.id)
+    found = await control.receipts.of(control.board.get(workload.id) or await control.store.workload(workload.id))
     assert found is not None
     return found
 
 
 async def test_what_was_asked_and_what_was_used() -> None:
-    site = Site()
+    site = a_site()
     site.engine.default = HOLDS
     async with site.open() as control:
         one = await submitted(control)
-        await site.clock.advance(10)
+        await site.sampled(control, 10)
         for mib, busy in ((None, None), (0, 0.0), (4000, 0.8), (5000, 0.6), (1000, 0.0)):
             measured(site, **{f"{one.id}_1": (mib, busy)})
-            await site.clock.advance(20)
+            await site.sampled(control, 20)
         site.engine.end(f"{one.id}-1")
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         receipt = await of(control, one)
-        await site.clock.advance(10)
+        await site.sampled(control, 10)
     figures = receipt.figures
     assert receipt == site.store.shelf.receipts[f"{one.id}-1"], "and so it is kept"
     assert receipt.ended_at is not None
@@ -72,15 +78,15 @@ async def test_what_was_asked_and_what_was_used() -> None:
 
 
 async def test_two_on_one_card_pay_for_what_each_computes() -> None:
-    site = Site()
+    site = a_site()
     async with site.open() as control:
         mine, theirs = await submitted(control), await submitted(control, BOB)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         energy = 1e6
         for _ in range(20):
             energy += 500
             measured(site, energy, **{f"{mine.id}_1": (100, 0.6), f"{theirs.id}_1": (100, 0.2)})
-            await site.clock.advance(5)
+            await site.sampled(control, 5)
         first, second = await of(control, mine), await of(control, theirs)
     assert first.figures.energy_j == pytest.approx(3 * second.figures.energy_j, rel=0.01)
     assert first.figures.energy_j + second.figures.energy_j == pytest.approx(energy - 1e6, rel=0.15)
@@ -88,23 +94,23 @@ async def test_two_on_one_card_pay_for_what_each_computes() -> None:
 
 
 async def test_a_counter_that_was_reset_is_not_believed() -> None:
-    site = Site()
+    site = a_site()
     async with site.open() as control:
         one = await submitted(control)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         for energy in (9e9, 5.0, 5.0):
             measured(site, energy, **{f"{one.id}_1": (100, 0.6)})
-            await site.clock.advance(5)
+            await site.sampled(control, 5)
         receipt = await of(control, one)
     assert 0 <= receipt.figures.energy_j <= 100 * 20
 
 
 async def test_without_a_card_there_are_no_figures_of_one() -> None:
-    site = Site()
+    site = a_site()
     site.engine.default = HOLDS
     async with site.open() as control:
         one = await submitted(control, gpus=None)
-        await site.clock.advance(30)
+        await site.sampled(control, 30)
         receipt = await of(control, one)
     assert (receipt.vram_peak_mib, receipt.would_do_mib, receipt.idle_share, receipt.energy_wh) == (None,) * 4
     assert receipt.memory_would_do_mib == 768
@@ -112,29 +118,29 @@ async def test_without_a_card_there_are_no_figures_of_one() -> None:
 
 
 async def test_one_that_ended_before_anybody_looked_has_none() -> None:
-    site = Site()
+    site = a_site()
     site.engine.default = Behaviour(lasts_s=0.5)
     async with site.open() as control:
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         one = await submitted(control)
-        await site.clock.advance(2)
+        await site.sampled(control, 2)
         assert site.there(one).state is State.SUCCEEDED
-        assert await control.receipts.of(one.id) is None
+        assert await control.receipts.of(site.there(one)) is None
 
 
 async def test_all_tries_are_on_one_receipt() -> None:
-    site = Site()
+    site = a_site()
     async with site.open() as control:
         one = await submitted(control, retry=RetryPolicy(1, 5.0))
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         measured(site, **{f"{one.id}_1": (5000, 0.5)})
-        await site.clock.advance(20)
+        await site.sampled(control, 20)
         site.engine.end(f"{one.id}-1", 1)
-        await site.clock.advance(10)
+        await site.sampled(control, 10)
         measured(site, **{f"{one.id}_2": (1000, 0.5)})
-        await site.clock.advance(20)
+        await site.sampled(control, 20)
         site.engine.end(f"{one.id}-2")
-        await site.clock.advance(10)
+        await site.sampled(control, 10)
         receipt = await of(control, one)
     assert len(site.store.shelf.receipts) == 2
     assert receipt.vram_peak_mib == 5000
@@ -142,19 +148,19 @@ async def test_all_tries_are_on_one_receipt() -> None:
 
 
 async def test_figures_outlive_a_restart() -> None:
-    site = Site()
+    site = a_site()
     async with site.open() as control:
         one, other = await submitted(control), await submitted(control)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         measured(site, **{f"{one.id}_1": (5000, 0.5), f"{other.id}_1": (100, 0.1)})
-        await site.clock.advance(130)
+        await site.sampled(control, 130)
     assert site.store.shelf.receipts[f"{one.id}-1"].ended_at is None
     site.engine.end(f"{other.id}-1")
     async with site.open() as control:
         measured(site, **{f"{one.id}_1": (1000, 0.5)})
-        await site.clock.advance(100)
+        await site.sampled(control, 100)
         site.engine.end(f"{one.id}-1")
-        await site.clock.advance(10)
+        await site.sampled(control, 10)
         receipt, gone = await of(control, one), await of(control, other)
     assert receipt.vram_peak_mib == 5000
     assert receipt.figures.measured_s == pytest.approx(230, abs=75), "a minute at most is lost"
@@ -163,32 +169,32 @@ async def test_figures_outlive_a_restart() -> None:
 
 
 async def test_while_the_store_is_away_figures_are_kept_in_memory() -> None:
-    site = Site()
+    site = a_site()
     async with site.open() as control:
         one = await submitted(control)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         measured(site, **{f"{one.id}_1": (5000, 0.5)})
-        await site.clock.advance(20)
+        await site.sampled(control, 20)
         site.store.trouble = Unavailable("the database is away")
         site.engine.end(f"{one.id}-1")
-        await site.clock.advance(100)
+        await site.sampled(control, 100)
         site.store.trouble = None
-        await site.clock.advance(20)
+        await site.sampled(control, 20)
         receipt = await of(control, one)
     assert receipt.vram_peak_mib == 5000
     assert site.store.shelf.receipts[f"{one.id}-1"] == receipt
 
 
 async def test_alike_are_those_of_one_owner_environment_and_command() -> None:
-    site = Site()
+    site = a_site()
     async with site.open() as control:
         for who, command in ((ANN, ("train",)), (BOB, ("train",)), (ANN, ("test",))):
             one = (await control.work.submit(who, job(*command, gpu=parse_gpus("1GiB")))).workloads[0]
-            await site.clock.advance(1)
+            await site.sampled(control, 1)
             measured(site, **{f"{one.id}_1": (500, 0.5)})
-            await site.clock.advance(10)
+            await site.sampled(control, 10)
             site.engine.end(f"{one.id}-1")
-            await site.clock.advance(1)
+            await site.sampled(control, 1)
             assert len(await control.receipts.alike("ann", "base", ["train"])) == 1, "also before it is written"
         assert await control.receipts.alike("ann", "notebook", ["train"]) == []
         assert await control.receipts.alike("carl", "base", ["train"]) == []

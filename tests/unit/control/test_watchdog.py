@@ -33,6 +33,12 @@ def runs(site: Site, workload: Workload, pid: int) -> int:
     return pid
 
 
+def a_site(**settings: Any) -> Site:
+    site = Site(**settings)
+    site.samples_itself = False
+    return site
+
+
 async def submitted(control: Control, who: Any = ANN, gpus: str = "8GiB", **fields: Any) -> Workload:
     return (await control.work.submit(who, job(gpu=parse_gpus(gpus), **fields))).workloads[0]
 
@@ -43,12 +49,12 @@ def warnings(site: Site, workload: Workload | None = None) -> list[Event]:
 
 
 async def test_it_is_warned_once_with_numbers() -> None:
-    site = Site(gpu_over_share="warn")
+    site = a_site(gpu_over_share="warn")
     async with site.open() as control:
         mine = await submitted(control)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         measured(site, 10 * GIB, (runs(site, mine, 7), 10 * GIB))
-        await site.clock.advance(300)
+        await site.sampled(control, 300)
         (event,) = warnings(site, mine)
         assert site.there(mine).state is State.RUNNING
         assert control.watchdog.counts == {"warned": 1}
@@ -61,15 +67,15 @@ async def test_it_is_warned_once_with_numbers() -> None:
 
 
 async def test_it_is_ended_after_a_while_and_its_neighbour_is_not() -> None:
-    site = Site(gpu_over_share="stop", gpu_over_share_after_s=60)
+    site = a_site(gpu_over_share="stop", gpu_over_share_after_s=60)
     async with site.open() as control:
         mine, theirs = await submitted(control), await submitted(control, BOB)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         measured(site, 18 * GIB, (runs(site, mine, 7), 10 * GIB), (runs(site, theirs, 8), 8 * GIB))
-        await site.clock.advance(50)
+        await site.sampled(control, 50)
         assert re.search(r"it is stopped in \d\d s unless it gives that back", warnings(site, mine)[0].message)
         assert site.there(mine).state is State.RUNNING
-        await site.clock.advance(30)
+        await site.sampled(control, 30)
         assert site.there(mine).state is State.STOPPED
         assert site.there(theirs).state is State.RUNNING
         assert warnings(site, theirs) == []
@@ -81,95 +87,95 @@ async def test_it_is_ended_after_a_while_and_its_neighbour_is_not() -> None:
 
 
 async def test_who_gives_it_back_goes_on() -> None:
-    site = Site(gpu_over_share="stop", gpu_over_share_after_s=60)
+    site = a_site(gpu_over_share="stop", gpu_over_share_after_s=60)
     async with site.open() as control:
         mine = await submitted(control)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         for used in (10, 7, 10, 7, 10):
             measured(site, used * GIB, (runs(site, mine, 7), used * GIB))
-            await site.clock.advance(45)
+            await site.sampled(control, 45)
         assert site.there(mine).state is State.RUNNING
 
 
 async def test_while_nobody_needs_the_memory_it_goes_on() -> None:
-    site = Site(gpu_over_share="contended")
+    site = a_site(gpu_over_share="contended")
     async with site.open() as control:
         mine = await submitted(control)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         measured(site, 14 * GIB, (runs(site, mine, 7), 14 * GIB))
-        await site.clock.advance(300)
+        await site.sampled(control, 300)
         assert "as soon as somebody else needs the memory" in warnings(site, mine)[0].message
         assert site.there(mine).state is State.RUNNING
         theirs = await submitted(control, BOB, "12GiB")  # 10 GiB are free
-        await site.clock.advance(10)
+        await site.sampled(control, 10)
         assert site.there(mine).state is State.STOPPED
         assert site.there(theirs).state is State.RUNNING
     assert "still owed 12 GiB of the card, and 10 GiB are free; ask for 16 GiB" in site.there(mine).reason
 
 
 async def test_one_in_the_queue_needs_it() -> None:
-    site = Site(gpu_over_share="contended")
+    site = a_site(gpu_over_share="contended")
     async with site.open() as control:
         mine = await submitted(control)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         measured(site, 9 * GIB, (runs(site, mine, 7), 9 * GIB))
         waits = await submitted(control, BOB, "20GiB")
-        await site.clock.advance(20)
+        await site.sampled(control, 20)
         assert site.there(mine).state is State.STOPPED
         assert site.there(waits).state is State.RUNNING
 
 
 @pytest.mark.parametrize("policy", ["stop", "contended"])
 async def test_missing_figures_and_reused_numbers_end_nobody(policy: str) -> None:
-    site = Site(gpu_over_share=policy, gpu_over_share_after_s=10)
+    site = a_site(gpu_over_share=policy, gpu_over_share_after_s=10)
     async with site.open() as control:
         mine, theirs = await submitted(control), await submitted(control, BOB)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         runs(site, mine, 7), runs(site, theirs, 8)
         measured(site, None, (7, None), (8, None))
-        await site.clock.advance(60)
+        await site.sampled(control, 60)
         reused = ProcessOwner(7, f"{mine.id}-1", "python3", site.clock.now() + 1e6)
         site.engine.owned[7] = reused  # began after the driver was asked
         measured(site, 24 * GIB, (7, 23 * GIB))
-        await site.clock.advance(60)
+        await site.sampled(control, 60)
         assert [site.there(one).state for one in (mine, theirs)] == [State.RUNNING] * 2
         assert warnings(site, mine) == warnings(site, theirs) == []
 
 
 async def test_a_card_that_is_lost_midway_ends_nobody() -> None:
-    site = Site(gpu_over_share="stop", gpu_over_share_after_s=60)
+    site = a_site(gpu_over_share="stop", gpu_over_share_after_s=60)
     async with site.open() as control:
         mine = await submitted(control)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         measured(site, 10 * GIB, (runs(site, mine, 7), 10 * GIB))
-        await site.clock.advance(30)
+        await site.sampled(control, 30)
         site.devices.measured = []
-        await site.clock.advance(300)
+        await site.sampled(control, 300)
         assert site.there(mine).state is State.RUNNING
         assert control.watchdog.over == []
 
 
 async def test_an_old_round_is_not_judged() -> None:
-    site = Site(gpu_over_share="stop", gpu_over_share_after_s=0)
+    site = a_site(gpu_over_share="stop", gpu_over_share_after_s=0)
     async with site.open() as control:
         mine = await submitted(control)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         measured(site, 20 * GIB, (runs(site, mine, 7), 20 * GIB))
         round_ = await control.sampling._ask_devices([], site.clock.now())
         site.devices.measured = []
         for _ in range(3):
-            await site.clock.advance(60)
+            await site.sampled(control, 60)
             await control.watchdog.look(round_)
         assert site.there(mine).state is State.RUNNING
 
 
 async def test_vram_of_a_process_of_no_attempt_is_shown_and_told_once() -> None:
-    site = Site()
+    site = a_site()
     async with site.open() as control:
         site.engine.owned[99] = ProcessOwner(99, None, "blender", 0.0)
         site.engine.owned[98] = ProcessOwner(98, None, "nvidia-cuda-mps-server", 0.0)
         measured(site, 2 * GIB, (99, 2 * GIB), (98, 30))
-        await site.clock.advance(60)
+        await site.sampled(control, 60)
         (event,) = warnings(site)
         assert event.message.endswith("2 GiB of VRAM are held by blender (process 99), which no workload started")
         assert event.owner is None
@@ -177,20 +183,20 @@ async def test_vram_of_a_process_of_no_attempt_is_shown_and_told_once() -> None:
         assert [(one.pid, one.memory_mib, one.name) for one in view.devices[0].unattributed] == [(99, 2048, "blender")]
         assert view.devices[0].device.notices == ("VRAM is held by blender (process 99), which no workload started",)
         measured(site, 0)
-        await site.clock.advance(60)
+        await site.sampled(control, 60)
         view = next(each for each in control.fleet.nodes() if each.devices)
         assert (view.devices[0].unattributed, view.devices[0].device.notices) == ((), ())
     assert [one.message for one in site.store.shelf.events if "no process of others" in one.message]
 
 
 async def test_a_stop_that_was_wished_already_is_not_wished_again() -> None:
-    site = Site(gpu_over_share="stop", gpu_over_share_after_s=0)
+    site = a_site(gpu_over_share="stop", gpu_over_share_after_s=0)
     async with site.open() as control:
         mine = await submitted(control, grace_s=300)
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         await control.work.stop(ROOT, mine.id)
         measured(site, 10 * GIB, (runs(site, mine, 7), 10 * GIB))
-        await site.clock.advance(20)
+        await site.sampled(control, 20)
         assert site.there(mine).stop is not None
         assert control.watchdog.counts == {}
 
@@ -213,13 +219,13 @@ async def test_an_attempt_within_its_share_is_never_ended(
     policy: str, rounds: list[tuple[int | None, int | None, int | None, float]]
 ) -> None:
     """Whatever is sampled of it, of its neighbour, of the card."""
-    site = Site(gpu_over_share=policy, gpu_over_share_after_s=5)
+    site = a_site(gpu_over_share=policy, gpu_over_share_after_s=5)
     async with site.open() as control:
         mine, theirs = await submitted(control), await submitted(control, BOB)
         await submitted(control, gpus="1")  # somebody always waits
-        await site.clock.advance(1)
+        await site.sampled(control, 1)
         for held, beside, used, seconds in rounds:
             measured(site, used, (runs(site, mine, 7), held), (runs(site, theirs, 8), beside))
-            await site.clock.advance(seconds)
+            await site.sampled(control, seconds)
         assert site.there(mine).state is State.RUNNING
         assert warnings(site, mine) == []

@@ -21,6 +21,7 @@ from commonage.domain.errors import (
 from commonage.domain.events import EventKind
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.requests import parse_gpus
+from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import Condition, Dependency, Kind, State, Workload
 from commonage.ports.store import Filter
 from commonage.testing import factories
@@ -51,7 +52,10 @@ async def submit(control: Control, ask: Submission | None = None, who: Principal
         (job("x" * 200_000), InvalidInput, "too-large", "longer than 128 KiB"),
         (job(priority=1), Forbidden, "not-admin", "only admins may raise a priority above 0"),
         (job(owner="bob"), Forbidden, "not-admin", "only admins may submit for somebody else"),
-        (job(tenant="physics"), Forbidden, "not-a-member", "ann is no member of 'physics'"),
+        (job(tenant="physics"), Forbidden, "not-a-member", "no member of 'physics'; there is to choose from: commons"),
+        (job(priority="hihg"), InvalidInput, "unknown-priority", "there are scavenger (-50), low (-10), normal (0)"),
+        (job(priority="high"), Forbidden, "not-admin", "only admins may give the priority 'high'"),
+        (job(gang=True, array_size=1025), InvalidInput, "invalid-array", "at most 1024 start together"),
         (job(array_size=10_001), InvalidInput, "invalid-array", "an array of 10001 was asked for; 1 to 10000"),
         (job(array_size=-1), InvalidInput, "invalid-array", "an array of -1"),
         (Submission(Kind.SERVICE, ("x",), array_size=2), InvalidInput, "invalid-array", "only jobs come as arrays"),
@@ -74,13 +78,16 @@ async def test_what_is_not_admitted_and_the_dry_run_says_the_same(
 
 
 async def test_what_admins_and_members_may_ask() -> None:
-    site = Site()
+    site = Site(rules=Rules((Tenant("physics"),)))
     member = Principal("ann", USER, groups=("physics",))
     async with site.open() as control:
         assert (await submit(control, job(tenant="physics"), member)).spec.tenant == "physics"
         for_bob = await submit(control, job(owner="bob", priority=5, tenant="physics"), ROOT)
         assert (for_bob.spec.owner, for_bob.spec.priority) == ("bob", 5)
         assert (await submit(control, job(priority=-5))).spec.priority == -5
+        low = await submit(control, job(priority="scavenger"))
+        assert (low.spec.priority, low.spec.preemptible) == (-50, True)
+        assert not (await submit(control, job(priority="scavenger", preemptible=False))).spec.preemptible
 
 
 async def test_defaults_and_names() -> None:
@@ -425,17 +432,3 @@ async def test_reads_of_what_has_ended_come_from_the_store() -> None:
         assert control.look.standing(await control.look.workload(ANN, one.id)).position is None
         kinds = [event.kind for event in await control.look.events(ANN, workload_id=one.id)]
         assert kinds[-1] is EventKind.ENDED
-
-
-def test_shapes_are_shared_by_equal_requests_only() -> None:
-    from commonage.control import board as room
-
-    board = room.Board()
-    first = board.shape_of(factories.request(1))
-    assert board.shape_of(factories.request(1)) == first
-    limit, room.MOST_SHAPES = room.MOST_SHAPES, 10
-    try:
-        shapes = [board.shape_of(factories.request(number)) for number in range(1, 40)]
-    finally:
-        room.MOST_SHAPES = limit
-    assert len(set(shapes)) == len(shapes)

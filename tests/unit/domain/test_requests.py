@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.requests import MAX_WHOLE_GPUS, GpuRequest, Request, parse_gpus
+from commonage.domain.requests import MAX_LABELS, MAX_WHOLE_GPUS, GpuRequest, Request, parse_gpus, parse_labels
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,8 @@ from commonage.domain.requests import MAX_WHOLE_GPUS, GpuRequest, Request, parse
         ("A100:1/4", GpuRequest(fraction_milli=250, model="A100")),
         ("A100:6GiB", GpuRequest(vram_mib=6144, model="A100")),
         ("RTX 4090:1", GpuRequest(whole=1, model="RTX 4090")),
+        ("A100 | H100:2", GpuRequest(whole=2, model="A100|H100")),
+        ("A100|H100", GpuRequest(whole=1, model="A100|H100")),
         ("0", None),
         (0, None),
         (0.0, None),
@@ -74,6 +76,7 @@ VRAM = "is not an amount of VRAM; write it like 6GiB or 512MiB, more than nothin
         ("A100:", "asks for none of a model; leave it out, or ask for at least A100:1"),
         (":2", "names no model; write it like A100:2 or A100:6GiB"),
         ("A\x00B:2", "names no model; write it like A100:2 or A100:6GiB"),
+        ("A100|:2", "names no model; write it like A100:2 or A100:6GiB"),
         ("é:2", "names no model; write it like A100:2 or A100:6GiB"),
     ],
 )
@@ -84,7 +87,7 @@ def test_what_is_no_gpu_request(text: str | float, why: str) -> None:
     assert (error.value.problem_code, error.value.field) == ("invalid-gpus", "gpus")
 
 
-MODELS = st.none() | st.sampled_from(["A100", "H100 80GB", "gfx90a/MI250"])
+MODELS = st.none() | st.sampled_from(["A100", "H100 80GB", "gfx90a/MI250", "A100|H100 80GB"])
 GPUS = st.one_of(
     st.builds(GpuRequest, whole=st.integers(1, MAX_WHOLE_GPUS), model=MODELS),
     st.builds(GpuRequest, fraction_milli=st.integers(1, 999), model=MODELS),
@@ -130,7 +133,7 @@ def test_anything_parses_or_is_refused_in_words(text: str | float) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [("1", "1 whole GPU"), ("A100:2", "2 whole GPUs (A100)"), ("6GiB", "6 GiB of VRAM"), ("1/3", "0.333 of a GPU"),
-     ("A30:0.5", "0.5 of a GPU (A30)")],
+     ("A30:0.5", "0.5 of a GPU (A30)"), ("A100|H100:2", "2 whole GPUs (A100 or H100)")],
 )  # fmt: skip
 def test_in_words(text: str, words: str) -> None:
     assert str(parse_gpus(text)) == words
@@ -139,3 +142,29 @@ def test_in_words(text: str, words: str) -> None:
 def test_a_request_in_words() -> None:
     assert str(Request(1000, 2048)) == "1 CPU, 2 GiB of memory"
     assert str(Request(1500, 512, parse_gpus("6GiB"))) == "1.5 CPUs, 512 MiB of memory, 6 GiB of VRAM"
+    where = Request(1000, 512, parse_gpus("2"), (("zone", "basement"),), one_numa=True)
+    assert str(where) == "1 CPU, 512 MiB of memory, 2 whole GPUs on one NUMA node, zone=basement"
+
+
+def test_labels_are_sorted_and_trimmed() -> None:
+    assert parse_labels([(" zone", "basement "), ("nvidia.com/gpu", "x y")]) == (
+        ("nvidia.com/gpu", "x y"),
+        ("zone", "basement"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ([("a b", "c")], "'a b' is no name of a label"),
+        ([("", "c")], "'' is no name of a label"),
+        ([("a", "")], "a='' is no label; its value has 1 to 128"),
+        ([("a", "x\ny")], "is no label"),
+        ([(f"a{n}", "x") for n in range(MAX_LABELS + 1)], "has 17 labels; at most 16 are allowed"),
+    ],
+)
+def test_what_is_no_label(given: list[tuple[str, str]], why: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        parse_labels(given, field="on")
+    assert why in str(error.value)
+    assert (error.value.problem_code, error.value.field) == ("invalid-label", "on")

@@ -19,7 +19,7 @@ class Driver:
     closed = 0
     versions = "driver 615.10, CUDA 13.1"
 
-    def __init__(self) -> None:
+    def __init__(self, faults: object = None) -> None:
         if isinstance(Driver.finds, DevicesUnavailable):
             raise Driver.finds
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from commonage.domain.errors import InvalidInput
 from commonage.gpus.simulated import DEFAULT_MODEL, RAMP_S, Cards, SimulatedDevices, parse_simulated
+from commonage.ports.devices import ProcessMemory
 from commonage.testing.devices_contract import lease_of, share_of
 
 
@@ -151,3 +152,17 @@ def test_figures_are_smooth() -> None:
         used = float(machine.cards.measure()[0].memory_used_mib or 0)
         assert abs(used - before) < 0.05 * card.memory_mib
         before = used
+
+
+def test_a_test_can_overrun_a_share_and_put_a_stranger_on_a_card() -> None:
+    devices = SimulatedDevices([Cards(1, 24576)], node_name="here", now=lambda: 1000.0)
+    card = devices.inventory()[0]
+    devices.note_held([lease_of("a-1", [share_of(card, 8192)])])
+    devices.overruns["a-1"] = 12_000
+    devices.strays[card.uuid] = (ProcessMemory(99, 500),)
+    (sample,) = devices.measure()
+    assert [(one.attempt_id, one.pid, one.memory_mib) for one in sample.processes] == [
+        ("a-1", None, 12_000),
+        (None, 99, 500),
+    ]
+    assert sample.memory_used_mib == 12_500

@@ -45,9 +45,7 @@ def test_every_choice_is_a_field_of_the_submission() -> None:
 
 
 def test_what_only_the_control_plane_may_add_counts_for_nothing_here() -> None:
-    assert read_options({"gpus": "1", "priority": 100, "tenant": "other", "key": "mine", "variables": {}}) == {
-        "gpus": "1"
-    }
+    assert read_options({"gpus": "1", "priority": 100, "key": "mine", "variables": {}, "on": {}}) == {"gpus": "1"}
 
 
 def test_form_and_api_mean_the_same() -> None:

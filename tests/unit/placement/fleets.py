@@ -3,115 +3,210 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
-from commonage.domain.fleet import Node, NodeState
+from commonage.domain.explanations import Explanation
+from commonage.domain.fleet import Device, Node, NodeState
 from commonage.domain.ids import attempt_id
 from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.tenants import Rules
+from commonage.placement.asks import Ask, Held
+from commonage.placement.explain import explain
+from commonage.placement.grid import Grid
 from commonage.placement.plan import Plan, plan
-from commonage.placement.rooms import Room, rooms_of
-from commonage.placement.snapshot import Ask, Held, Snapshot
+from commonage.placement.snapshot import Snapshot
 from commonage.testing import factories
 
 NOW = 1000.0
 GIB = 1024
+PATIENT = Rules(patience_s=1e9, policy="best-fit")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What there is at one instant. `snapshot()` is made of it from scratch."""
+
+    now: float
+    nodes: Sequence[Node]
+    held: Sequence[Held]
+    queue: Sequence[Ask]
+    rules: Rules = field(default=PATIENT)
+
+    def snapshot(self) -> Snapshot:
+        made = Snapshot(self.nodes, self.rules)
+        for one in self.held:
+            made.hold(one)
+        for ask in self.queue:
+            made.arrive(ask)
+        return made
+
+    def plan(self) -> Plan:
+        return plan(self.snapshot(), self.now)
+
+    def explain(self, ask: Ask) -> Explanation:
+        return explain(self.snapshot(), ask, self.now)
+
+    def grid(self, held: Sequence[Held] | None = None) -> Grid:
+        grid = Grid(self.nodes)
+        for one in self.held if held is None else held:
+            grid.take(one.lease)
+        return grid
+
+    def after(self, outcome: Plan) -> Scene:
+        """The world once a plan is carried out."""
+        waiting = [ask for ask in self.queue if ask.workload_id not in outcome.started]
+        evicted = {one.workload_id for one in outcome.evictions}
+        held = [one for one in self.held if one.workload_id not in evicted]
+        return replace(self, held=[*held, *outcome.started.values()], queue=waiting)
+
+    def later(self, now: float) -> Scene:
+        """The world at `now`: what had a time limit has used it up."""
+        return replace(self, now=now, held=[one for one in self.held if one.ends_at is None or one.ends_at > now])
+
+
+def by_age(queue: Sequence[Ask]) -> list[Ask]:
+    """The order in which they stand while all are of one user: by priority, then age."""
+    return sorted(queue, key=lambda ask: (-ask.priority, ask.submitted_at, ask.workload_id))
+
 
 CARDS = st.builds(
-    lambda memory, model, faulty: (memory * GIB, model, ("it is hot",) if faulty else ()),
+    lambda memory, model, faulty, slots: (memory * GIB, model, ("it is hot",) if faulty else (), slots),
     st.sampled_from([16, 24, 80]),
     st.sampled_from(["A30", "A100"]),
     st.sampled_from([False, False, False, True]),
+    st.sampled_from([0, 0, 0, 3, 4]),
 )
 
 
+def _instances(name: str, index: int, count: int) -> list[Device]:
+    """A card that was cut into instances."""
+    parent = f"{name}-mig-{index}"
+    return [
+        factories.device(
+            index, uuid=f"{parent}/{part}", memory_mib=10 * GIB, model="A100", mig_profile="1g.10gb",
+            parent_uuid=parent, parent_memory_mib=80 * GIB,
+        )
+        for part in range(count)
+    ]  # fmt: skip
+
+
 @st.composite
-def fleets(draw: st.DrawFn) -> list[Node]:
+def fleets(draw: st.DrawFn, most: int = 4) -> list[Node]:
     nodes = []
-    for number in range(draw(st.integers(1, 4))):
+    for number in range(draw(st.integers(1, most))):
         name = f"node-{number}"
         cards = [
-            factories.device(index, uuid=f"{name}-{index}", memory_mib=memory, model=model, faults=faults)
-            for index, (memory, model, faults) in enumerate(draw(st.lists(CARDS, max_size=3)))
+            factories.device(
+                index,
+                uuid=f"{name}-{index}",
+                memory_mib=memory,
+                model=model,
+                faults=faults,
+                slots=slots,
+                numa=index % 2,
+            )
+            for index, (memory, model, faults, slots) in enumerate(draw(st.lists(CARDS, max_size=3)))
         ]
+        cards += _instances(name, len(cards), draw(st.sampled_from([0, 0, 0, 3])))
         state = draw(st.sampled_from([NodeState.READY] * 5 + [NodeState.DRAINING, NodeState.LOST]))
         cpus, memory = draw(st.integers(1, 16)), draw(st.integers(1, 64))
-        nodes.append(factories.node(name, cards, cpus_milli=cpus * 1000, memory_mib=memory * GIB, state=state))
+        labels = draw(st.sampled_from([(), (("disk", "nvme"),)]))
+        nodes.append(
+            factories.node(name, cards, cpus_milli=cpus * 1000, memory_mib=memory * GIB, state=state, labels=labels)
+        )
     return nodes
 
 
 GPUS = st.none() | st.one_of(
-    st.builds(GpuRequest, whole=st.integers(1, 3), model=st.sampled_from([None, None, "A100"])),
+    st.builds(GpuRequest, whole=st.integers(1, 3), model=st.sampled_from([None, None, "A100", "A30|A100"])),
     st.builds(GpuRequest, fraction_milli=st.sampled_from([100, 250, 333, 500, 750])),
     st.builds(GpuRequest, vram_mib=st.integers(1, 24).map(lambda gib: gib * GIB), model=st.sampled_from([None, "A30"])),
 )
-REQUESTS = st.builds(Request, st.integers(1, 8).map(lambda n: n * 500), st.integers(1, 16).map(lambda n: n * GIB), GPUS)
-
-
-def shape_of(request: Request, shapes: dict[Request, int]) -> int:
-    return shapes.setdefault(request, len(shapes))
+REQUESTS = st.builds(
+    Request,
+    st.integers(1, 8).map(lambda n: n * 500),
+    st.integers(1, 16).map(lambda n: n * GIB),
+    GPUS,
+    st.sampled_from([(), (), (), (("disk", "nvme"),)]),
+    st.sampled_from([False, False, True]),
+)
 
 
 @st.composite
-def queues(draw: st.DrawFn, most: int = 12) -> list[Ask]:
-    shapes: dict[Request, int] = {}
+def queues(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = False) -> list[Ask]:
     few = draw(st.lists(REQUESTS, min_size=1, max_size=4))
     asks = []
     for number in range(draw(st.integers(1, most))):
-        request = draw(st.sampled_from(few))
         name = f"w{number:012}"
-        asks.append(
-            Ask(
-                name,
-                attempt_id(name, 1),
-                request,
-                shape_of(request, shapes),
-                draw(st.sampled_from([0, 0, 0, 5])),
-                NOW - 100 + draw(st.integers(0, 50)),
-                draw(st.sampled_from([None, 10, 60, 100])),
-            )
+        user = draw(st.integers(1, users))
+        one = Ask(
+            workload_id=name,
+            attempt_id=attempt_id(name, 1),
+            request=draw(st.sampled_from(few)),
+            priority=draw(st.sampled_from([0, 0, 0, 5])),
+            submitted_at=NOW - 100 + draw(st.integers(0, 50)),
+            time_limit_s=draw(st.sampled_from([None, 10, 60, 100])),
+            owner=f"user-{user}",
+            tenant=f"lab-{user % 2}",
+            kind="job",
         )
-    return sorted(asks, key=lambda ask: ask.order)
+        size = draw(st.sampled_from([1, 1, 1, 2])) if gangs else 1
+        members = [replace(one, workload_id=f"{name}{part}", attempt_id=f"{name}{part}-1") for part in range(size)]
+        asks += [one] if size == 1 else [replace(member, gang=name, gang_size=size) for member in members]
+    return by_age(asks)
 
 
 def _old(held: Held) -> Held:
     lease = replace(held.lease, attempt_id="h" + held.lease.attempt_id[1:])
-    return Held(lease, "h" + held.workload_id[1:], "old", "ann", "job", held.ends_at)
+    return replace(held, lease=lease, workload_id="h" + held.workload_id[1:], name="old", owner="ann", gang=None)
 
 
 @st.composite
-def snapshots(draw: st.DrawFn, most: int = 12) -> Snapshot:
+def scenes(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = False) -> Scene:
     """A fleet on which something runs already (placed by the planner itself), and a queue."""
     nodes = draw(fleets())
-    running = plan(Snapshot(NOW - 50, nodes, [], draw(queues(6))))
-    held = [_old(one) for one in running.held if one.ends_at is None or one.ends_at > NOW]
-    return Snapshot(NOW, nodes, held, draw(queues(most)))
+    running = Scene(NOW - 50, nodes, [], draw(queues(6, users=users))).plan()
+    held = [_old(one) for one in running.started.values() if one.ends_at is None or one.ends_at > NOW]
+    return Scene(NOW, nodes, held, draw(queues(most, users=users, gangs=gangs)))
 
 
-def after(snapshot: Snapshot, outcome: Plan) -> Snapshot:
-    """The world once a plan is carried out."""
-    started = {workload_id for workload_id, _ in outcome.starts}
-    return replace(snapshot, held=outcome.held, queue=[ask for ask in snapshot.queue if ask.workload_id not in started])
-
-
-def later(snapshot: Snapshot, now: float) -> Snapshot:
-    """The world at `now`: what had a time limit has used it up."""
-    return replace(snapshot, now=now, held=[one for one in snapshot.held if one.ends_at is None or one.ends_at > now])
-
-
-def play(snapshot: Snapshot) -> dict[str, float]:
+def play(scene: Scene) -> dict[str, float]:
     """When each starts, if everything uses up its time limit and nobody new comes."""
     starts: dict[str, float] = {}
     while True:
-        outcome = plan(snapshot)
-        starts |= {workload_id: snapshot.now for workload_id, _ in outcome.starts}
-        snapshot = after(snapshot, outcome)
-        ends = [one.ends_at for one in snapshot.held if one.ends_at is not None]
+        outcome = scene.plan()
+        starts |= dict.fromkeys(outcome.started, scene.now)
+        scene = scene.after(outcome)
+        ends = [one.ends_at for one in scene.held if one.ends_at is not None]
         if not ends:
             return starts
-        snapshot = later(snapshot, max(snapshot.now, min(ends)))
+        scene = scene.later(max(scene.now, min(ends)))
 
 
-def rooms(snapshot: Snapshot, held: Sequence[Held]) -> dict[str, Room]:
-    return rooms_of(snapshot.nodes, (one.lease for one in held))
+def essence(outcome: Plan) -> tuple[object, ...]:
+    """What a plan comes to."""
+    return (outcome.starts, tuple(outcome.promises.items()), outcome.evictions)
+
+
+def overdrawn(scene: Scene) -> list[str]:
+    """Of what more is held than there is, counted lease by lease and by nothing of the planner's own."""
+    found = []
+    for node in scene.nodes:
+        leases = [one.lease for one in scene.held if one.lease.node == node.name]
+        if sum(lease.cpus_milli for lease in leases) > node.report.cpus_milli:
+            found.append(f"cpus of {node.name}")
+        if sum(lease.memory_mib for lease in leases) > node.report.memory_mib:
+            found.append(f"memory of {node.name}")
+        for device in node.report.devices:
+            shares = [share for lease in leases for share in lease.shares if share.device_uuid == device.uuid]
+            if sum(share.memory_mib for share in shares) > device.memory_mib:
+                found.append(f"VRAM of {device.uuid}")
+            if sum(share.compute_milli for share in shares) > 1000:
+                found.append(f"compute of {device.uuid}")
+            if len(shares) > 1 and any(share.whole for share in shares):
+                found.append(f"{device.uuid}, held whole, twice")
+            if device.slots and len(shares) > device.slots:
+                found.append(f"slots of {device.uuid}")
+    return found

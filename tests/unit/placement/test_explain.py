@@ -1,89 +1,90 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import GIB, NOW, REQUESTS, fleets, play, snapshots
+from tests.unit.placement.fleets import GIB, NOW, REQUESTS, Scene, fleets, play, scenes
 from tests.unit.placement.test_plan import ask, held
 
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.requests import Request, parse_gpus
+from commonage.placement.asks import Ask
 from commonage.placement.expectation import MOST_AHEAD
-from commonage.placement.explain import ever_fits, explain, ordinal, why_waiting
+from commonage.placement.explain import ever_fits, ordinal, why_waiting
+from commonage.placement.grid import Grid
 from commonage.placement.plan import plan
-from commonage.placement.rooms import Room
-from commonage.placement.snapshot import Ask, Snapshot
 from commonage.testing import factories
 
 SLOWLY = settings(max_examples=50, deadline=None)
 
 
 @SLOWLY
-@given(snapshots())
-def test_it_says_that_it_starts_if_and_only_if_it_does(snapshot: Snapshot) -> None:
-    started = {workload_id for workload_id, _ in plan(snapshot).starts}
-    for position, one in enumerate(snapshot.queue, 1):
-        told = explain(snapshot, one)
+@given(scenes())
+def test_it_says_that_it_starts_if_and_only_if_it_does(scene: Scene) -> None:
+    started = {workload_id for workload_id, _ in scene.plan().starts}
+    for position, one in enumerate(scene.queue, 1):
+        told = scene.explain(one)
         assert told.startable_now == (one.workload_id in started)
-        assert (told.position, told.queue_length) == (position, len(snapshot.queue))
+        assert (told.position, told.queue_length) == (position, len(scene.queue))
         assert told.startable_now or told.lacks
 
 
 @SLOWLY
-@given(snapshots(8))
-def test_it_expects_the_start_that_comes(snapshot: Snapshot) -> None:
-    starts = play(snapshot)
-    for one in snapshot.queue:
-        assert explain(snapshot, one).expected_start_at == starts.get(one.workload_id)
+@given(scenes(8))
+def test_it_expects_the_start_that_comes(scene: Scene) -> None:
+    starts = play(scene)
+    for one in scene.queue:
+        assert scene.explain(one).expected_start_at == starts.get(one.workload_id)
 
 
 @SLOWLY
-@given(snapshots(8), st.data())
-def test_what_fits_now_starts_when_it_is_asked_instead(snapshot: Snapshot, data: st.DataObject) -> None:
-    one = data.draw(st.sampled_from(list(snapshot.queue)))
-    told = explain(snapshot, one)
+@given(scenes(8), st.data())
+def test_what_fits_now_starts_when_it_is_asked_instead(scene: Scene, data: st.DataObject) -> None:
+    one = data.draw(st.sampled_from(list(scene.queue)))
+    told = scene.explain(one)
     if told.fits_now_gpus is None:
         return
     assert told.fits_now is not None
     request = replace(one.request, gpu=parse_gpus(told.fits_now_gpus))
     assert request != one.request
-    smaller = replace(one, workload_id="z-new", attempt_id="z-new-1", request=request, shape=9999, submitted_at=NOW)
-    others = [other for other in snapshot.queue if other is not one]
-    for queue in ([*others, smaller], sorted([*others, smaller], key=lambda each: each.order)):
-        started = {workload_id for workload_id, _ in plan(replace(snapshot, queue=queue)).starts}
-        assert "z-new" in started
+    smaller = replace(one, workload_id="z-new", attempt_id="z-new-1", request=request, submitted_at=NOW)
+    others = [other for other in scene.queue if other is not one]
+    assert "z-new" in replace(scene, queue=[*others, smaller]).plan().started
 
 
 @SLOWLY
-@given(snapshots(6), REQUESTS)
-def test_considering_an_ask_says_what_becomes_of_it(snapshot: Snapshot, request_: Request) -> None:
-    considered = Ask("", "-1", request_, 9999, 0, NOW, None)
-    told = explain(snapshot, considered)
+@given(scenes(6), REQUESTS)
+def test_considering_an_ask_says_what_becomes_of_it(scene: Scene, request_: Request) -> None:
+    considered = Ask("", "-1", request_, 0, NOW, None)
+    told = scene.explain(considered)
     real = replace(considered, workload_id="z-new", attempt_id="z-new-1")
-    queue = sorted([*snapshot.queue, real], key=lambda each: each.order)
-    started = {workload_id for workload_id, _ in plan(replace(snapshot, queue=queue)).starts}
+    queue = [*scene.queue, real]
+    started = {workload_id for workload_id, _ in replace(scene, queue=queue).plan().starts}
     assert told.startable_now == ("z-new" in started)
-    assert told.queue_length == len(snapshot.queue) + 1
+    assert told.queue_length == len(scene.queue) + 1
 
 
 @SLOWLY
-@given(snapshots())
-def test_the_words_of_a_list_agree_with_the_explanation(snapshot: Snapshot) -> None:
-    outcome = plan(snapshot)
-    started = {workload_id for workload_id, _ in outcome.starts}
-    for position, one in enumerate(snapshot.queue, 1):
+@given(scenes())
+def test_the_words_of_a_list_agree_with_the_explanation(scene: Scene) -> None:
+    snapshot = scene.snapshot()
+    outcome = plan(snapshot, NOW)
+    started = outcome.started
+    for position, one in enumerate(scene.queue, 1):
         if one.workload_id not in started:
-            told = explain(snapshot, one)
-            assert why_waiting(outcome, one, position, NOW) == f"{ordinal(position)} in the queue; {told.lacks[0]}"
+            told = scene.explain(one)
+            assert why_waiting(snapshot, outcome, one, position) == f"{ordinal(position)} in the queue; {told.lacks[0]}"
             assert told.summary.startswith(f"{ordinal(position)} in the queue; {told.lacks[0]}")
 
 
 @SLOWLY
 @given(fleets(), REQUESTS)
 def test_never_means_never(nodes: list[Node], request_: Request) -> None:
-    why = ever_fits(nodes, request_)
+    why = ever_fits(Grid(nodes), request_)
     known = [replace(node, state=NodeState.READY) for node in nodes if node.state is not NodeState.LOST]
-    possible = not known or any(Room.empty(node).fits(request_) for node in known)
+    grid = Grid(known)
+    possible = not known or bool(grid.fits(grid.shape(request_), np.arange(len(known))).any())
     assert (why is None) == possible
 
 
@@ -91,7 +92,7 @@ def test_the_bob_who_waits_for_alice() -> None:
     node = factories.node("gpu-1", 1)
     session = replace(held(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}), name="session", owner="alice", kind="session")
     bob = ask(1, "12GiB")
-    told = explain(Snapshot(NOW, [node], [session], [bob]), bob)
+    told = Scene(NOW, [node], [session], [bob]).explain(bob)
     assert told.lacks == ("it asks for 12 GiB of VRAM, and 8 GiB of 24 GiB are free on card 0 of gpu-1",)
     assert (told.fits_now, told.fits_now_gpus) == ("8 GiB of VRAM", "8192MiB")
     assert [(one.owner, one.kind, one.name, one.holds) for one in told.holders] == [
@@ -109,7 +110,7 @@ def test_who_only_asks_is_not_told_to_stand_in_the_queue() -> None:
     node = factories.node("n", 1)
     holder = held(0, "n", {"GPU-n-0": 16 * GIB})
     only_asks = replace(ask(2, "0.75"), workload_id="")
-    told = explain(Snapshot(NOW, [node], [holder], [ask(1, "12GiB")]), only_asks)
+    told = Scene(NOW, [node], [holder], [ask(1, "12GiB")]).explain(only_asks)
     assert told.summary.startswith(
         "would be second in the queue; it asks for 0.75 of a GPU (18 GiB), and 8 GiB of 24 GiB are free on card 0 of n"
     )
@@ -118,7 +119,7 @@ def test_who_only_asks_is_not_told_to_stand_in_the_queue() -> None:
 def test_one_is_not_many() -> None:
     node = replace(factories.node("n", 0), report=replace(factories.node("n", 0).report, cpus_milli=2000))
     big = Request(2000, GIB)
-    told = explain(Snapshot(NOW, [node], [held(0, "n")], [replace(ask(1), request=big)]), replace(ask(1), request=big))
+    told = Scene(NOW, [node], [held(0, "n")], [replace(ask(1), request=big)]).explain(replace(ask(1), request=big))
     assert told.lacks == ("it asks for 2 CPUs, 1 GiB of memory, and 1 of 2 CPUs is free on n",)
     assert told.holders[0].holds == "1 CPU, 1 GiB of memory"
 
@@ -127,7 +128,7 @@ def test_the_start_that_a_time_limit_tells() -> None:
     node = factories.node("gpu-1", 1)
     before = held(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}, ends_at=NOW + 600)
     one = ask(1, "12GiB")
-    told = explain(Snapshot(NOW, [node], [before], [one]), one)
+    told = Scene(NOW, [node], [before], [one]).explain(one)
     assert told.expected_start_at == NOW + 600
     assert told.basis == "the time limits of what runs and of what waits ahead of it"
     assert told.summary.endswith("expected to start in 10 min")
@@ -138,7 +139,7 @@ def test_the_head_may_be_offered_what_was_promised_to_itself() -> None:
     node = factories.node("gpu-1", 1)
     before = held(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}, ends_at=NOW + 600)
     one = ask(1, "20GiB")
-    assert explain(Snapshot(NOW, [node], [before], [one]), one).fits_now_gpus == "8192MiB"
+    assert Scene(NOW, [node], [before], [one]).explain(one).fits_now_gpus == "8192MiB"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_what_is_lacking_in_numbers(
     gpus: str | None, cpus: int, memory: int, lacks: str, fits_now: str | None, fits_gpus: str | None
 ) -> None:
     one = ask(1, gpus, cpus=cpus, memory=memory)
-    told = explain(Snapshot(NOW, [factories.node("n", 2)], [held(0, "n", {"GPU-n-0": 4 * GIB})], [one]), one)
+    told = Scene(NOW, [factories.node("n", 2)], [held(0, "n", {"GPU-n-0": 4 * GIB})], [one]).explain(one)
     assert told.lacks[0] == f"it asks for {lacks}"
     assert (told.fits_now, told.fits_now_gpus) == (fits_now, fits_gpus)
 
@@ -169,7 +170,7 @@ def test_a_card_without_compute_left() -> None:
     share = factories.share(node.report.devices[0], memory_mib=1024, compute_milli=900)
     busy = replace(busy, lease=replace(busy.lease, shares=(share,)))
     one = ask(1, "0.25")
-    told = explain(Snapshot(NOW, [node], [busy], [one]), one)
+    told = Scene(NOW, [node], [busy], [one]).explain(one)
     assert told.lacks == ("it asks for 0.25 of a GPU (6 GiB), and 10% of the compute of card 0 of n is free",)
     assert told.fits_now_gpus is not None
 
@@ -177,8 +178,8 @@ def test_a_card_without_compute_left() -> None:
 def test_what_is_free_but_kept() -> None:
     before = held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 600)
     queue = [ask(1, "20GiB"), ask(2, "8GiB")]
-    snapshot = Snapshot(NOW, [factories.node("n", 1)], [before], queue)
-    assert explain(snapshot, queue[1]).lacks == (
+    scene = Scene(NOW, [factories.node("n", 1)], [before], queue)
+    assert scene.explain(queue[1]).lacks == (
         "it asks for 8 GiB of VRAM, and 8 GiB of a card free on n are kept for one that waits longer, "
         "which starts within 10 min",
     )
@@ -191,7 +192,7 @@ def test_the_nearest_machine_is_named_first() -> None:
         factories.node("c"),
     ]
     one = ask(1, "2")
-    assert explain(Snapshot(NOW, nodes, [], [one]), one).lacks == (
+    assert Scene(NOW, nodes, [], [one]).explain(one).lacks == (
         "it asks for 2 whole GPUs, and 1 of 1 cards on b are wholly free",
         "it asks for 2 whole GPUs, and a is draining (drained by root)",
         "it asks for 2 whole GPUs, and c has no GPU that takes work",
@@ -200,27 +201,27 @@ def test_the_nearest_machine_is_named_first() -> None:
 
 def test_before_any_machine_reported() -> None:
     one = ask(1)
-    snapshot = Snapshot(NOW, [], [], [one])
-    assert explain(snapshot, one).summary == "first in the queue; no machine has reported yet"
-    assert why_waiting(plan(snapshot), one, 1, NOW) == "first in the queue; no machine has reported yet"
-    assert ever_fits([], one.request) is None
+    scene = Scene(NOW, [], [], [one])
+    assert scene.explain(one).summary == "first in the queue; no machine has reported yet"
+    assert why_waiting(scene.snapshot(), scene.plan(), one, 1) == "first in the queue; no machine has reported yet"
+    assert ever_fits(Grid(), one.request) is None
 
 
 def test_one_that_came_after_the_plan_and_fits_lacks_nothing() -> None:
-    outcome = plan(Snapshot(NOW, [factories.node("n", 1)], [], []))
-    assert why_waiting(outcome, ask(1, "6GiB"), 1, NOW) == "first in the queue"
+    scene = Scene(NOW, [factories.node("n", 1)], [], [])
+    assert why_waiting(scene.snapshot(), scene.plan(), ask(1, "6GiB"), 1) == "first in the queue"
 
 
 def test_far_back_nobody_can_say_when() -> None:
     node = factories.node("n", 1)
     before = held(0, "n", {"GPU-n-0": 24 * GIB}, ends_at=NOW + 600)
     queue = [ask(number, "1", limit=60) for number in range(MOST_AHEAD + 2)]
-    snapshot = Snapshot(NOW, [node], [before], queue)
-    told = explain(snapshot, queue[-1])
+    scene = Scene(NOW, [node], [before], queue)
+    told = scene.explain(queue[-1])
     assert told.expected_start_at is None
     assert told.basis == f"nobody can say when: more than {MOST_AHEAD} stand ahead of it"
-    assert explain(snapshot, queue[300]).basis == "nobody can say when: the next 200 ends make no room for it"
-    assert explain(snapshot, queue[100]).expected_start_at == NOW + 600 + 100 * 60
+    assert scene.explain(queue[300]).basis == "nobody can say when: the next 200 ends make no room for it"
+    assert scene.explain(queue[100]).expected_start_at == NOW + 600 + 100 * 60
 
 
 @pytest.mark.parametrize(
@@ -237,14 +238,14 @@ def test_far_back_nobody_can_say_when() -> None:
     ],
 )  # fmt: skip
 def test_why_it_never_fits(nodes: list[Node], gpus: str | None, cpus: int, why: str) -> None:
-    assert ever_fits(nodes, Request(cpus, 1024, parse_gpus(gpus))) == why
+    assert ever_fits(Grid(nodes), Request(cpus, 1024, parse_gpus(gpus))) == why
 
 
 def test_a_draining_machine_may_come_back_a_lost_one_is_not_counted_on() -> None:
     request = Request(1000, 1024, parse_gpus("1"))
-    assert ever_fits([factories.node("a", 1, state=NodeState.DRAINING)], request) is None
-    assert ever_fits([factories.node("a", 1, state=NodeState.LOST)], request) is None
-    assert ever_fits([factories.node("a", 1, state=NodeState.LOST), factories.node("b")], request) is not None
+    assert ever_fits(Grid([factories.node("a", 1, state=NodeState.DRAINING)]), request) is None
+    assert ever_fits(Grid([factories.node("a", 1, state=NodeState.LOST)]), request) is None
+    assert ever_fits(Grid([factories.node("a", 1, state=NodeState.LOST), factories.node("b")]), request) is not None
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from commonage.domain.fleet import Lease
 from commonage.domain.requests import GpuRequest
 from commonage.domain.tenants import Amounts, Bounds, Quota, Rules, Tenant
+from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.quota import Quotas, Standing, amounts_of
-from commonage.placement.snapshot import Held
 from commonage.testing import factories
 
 NUMBERS = count()
@@ -142,7 +142,8 @@ def test_all_together_never_hold_more_than_is_theirs(
     quotas = Quotas(Rules(tenants))
     running: list[Held] = []
     for number, owner, n in moves:
-        if running and data.draw(st.booleans()):
+        ends = data.draw(st.booleans())
+        if running and ends:
             quotas.give(running.pop(data.draw(st.integers(0, len(running) - 1))))
         name = tenants[number % len(tenants)].name
         if quotas.standing(name, owner, amounts(n)).starts:

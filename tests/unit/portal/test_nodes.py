@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from urllib.parse import unquote
+
 import pytest
 from tests.fakes.portal import Portal
 from tests.unit.portal.conftest import Person
+
+from commonage.domain.fleet import Isolation
+from commonage.ports.devices import DeviceSample
 
 pytestmark = pytest.mark.anyio
 
@@ -26,3 +32,40 @@ async def test_a_machine_that_is_not_there_is_told(root: Person) -> None:
     answer = await root.post("nodes/nowhere/drain", {"drain": "1"})
     assert answer.status_code == 404
     assert "gpu-1" in answer.text
+
+
+async def test_all_of_a_card_is_shown_and_an_admin_says_that_it_was_reset(
+    portal: Portal, ann: Person, root: Person
+) -> None:
+    report = next(one for one in await portal.engine.nodes() if one.name == "gpu-2")
+    (card,) = report.devices
+    broken = replace(
+        card,
+        simulated=False,
+        faults=("had Xid 95 (uncontained memory error)",),
+        notices=("persistence mode is off",),
+        driver="615.10",
+        cuda="13.4",
+        pci="0000:3b:00.0",
+        peers=((card.uuid, 4),),
+        unavailable=((Isolation.DRIVER_LIMIT, "only root may set it"),),
+    )
+    portal.engine.add_node(replace(report, devices=(broken,)))
+    portal.control.fleet.measured[card.uuid] = DeviceSample(
+        card.uuid, 1024, 0.5, power_w=250, power_limit_w=400, sm_clock_mhz=1410, throttle=("temperature",), xid=95
+    )
+    await portal.control.fleet.look()
+    page = (await ann.get("nodes")).text
+    for words in (
+        "had Xid 95", "persistence mode is off", "615.10", "13.4", "0000:3b:00.0", "4 to GPU 0", "250 of 400 W",
+        "1410 MHz", "temperature", "Not driver-limit: only root may set it",
+    ):  # fmt: skip
+        assert words in page
+    assert "nodes/gpu-2/resume" not in page
+    assert "nodes/gpu-2/resume" in (await root.get("nodes")).text
+    answer = await root.post("nodes/gpu-2/resume", {"gpu": card.uuid}, HX_Request="true")
+    assert "still: had Xid 95" in unquote(answer.headers["HX-Trigger"])
+    portal.engine.add_node(report)
+    answer = await root.post("nodes/gpu-2/resume", {"gpu": card.uuid}, HX_Request="true")
+    assert "takes work again" in answer.headers["HX-Trigger"]
+    assert (await ann.post("nodes/gpu-2/resume", {"gpu": card.uuid})).status_code == 403

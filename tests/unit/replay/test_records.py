@@ -45,7 +45,7 @@ def test_shares_whole_cards_and_none(tmp_path: Path) -> None:
 def test_what_never_started_is_left_out_and_said(tmp_path: Path) -> None:
     found = read_trace(trace(tmp_path, "a,1,1,0,0,,LS,Pending,10,100,", "b,1,1,0,0,,LS,Running,10,100,10"))
     assert [one.id for one in found.items] == ["b"]
-    assert found.notes == ("1 that never started there are left out: nobody knows how long they take",)
+    assert found.notes == ("1 that never started are left out: nobody knows how long they take",)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_what_never_started_is_left_out_and_said(tmp_path: Path) -> None:
     [
         (["a,1"], "name,cpu_milli", "has no column memory_mib, num_gpu"),
         ([], HEAD, "no workload that ever started"),
-        (["a,x,1,0,0,,LS,Running,1,2,1"], HEAD, "line 2: not all of it are numbers"),
-        (["a,1,1,0,0,,LS,Running,1"], HEAD, "no workload that ever started"),
+        (["a,x,1,0,0,,LS,Running,1,2,1"], HEAD, "line 2: a number is wanted"),
+        (["a,1,1,0,0,,LS,Running,1"], HEAD, "line 2: a number is wanted"),
     ],
 )
 def test_a_file_that_cannot_be_replayed_says_why(tmp_path: Path, rows: list[str], head: str, says: str) -> None:

@@ -80,15 +80,18 @@ async def control(anyio_backend: str, node: Any) -> Control:
     )
     made = Control(world)
     await made.open()
-    made.board.nodes[node.name] = node
-    gone = factories.node("node-2", 1, state=NodeState.LOST)
-    made.board.nodes[gone.name] = gone
+    made.board.put_nodes([node, factories.node("node-2", 1, state=NodeState.LOST)])
     card = node.report.devices[0]
     held = factories.lease(shares=[factories.share(card, memory_mib=6 * 1024)], cpus_milli=2000, memory_mib=4096)
     running = factories.workload(State.RUNNING, kind=Kind.SESSION, owner="ann")
     running = factories.changed(running, attempt=factories.attempt(running.id, lease=held))
     waiting = factories.workload(State.QUEUED, owner="bob", since=factories.NOW - 90)
     made.board.load([running, waiting, factories.workload(State.HELD, owner="bob")], [])
-    made.fleet.measured = {"GPU-real": DeviceSample("GPU-real", 2048, 0.75, power_w=120.0, temperature_c=55.0)}
+    measured = DeviceSample(
+        "GPU-real", 2048, 0.75, power_w=120.0, temperature_c=55.0, energy_j=5000.0, power_limit_w=400.0,
+        sm_clock_mhz=1410, memory_clock_mhz=1593, throttle=("temperature",), ecc_corrected=3, ecc_uncorrected=1,
+        remapped_corrected=2, remapped_uncorrected=1, xid=31,
+    )  # fmt: skip
+    made.fleet.measured = {"GPU-real": measured}
     made.ledger.commits, made.ledger.commit_s, made.ledger.changes = 4, 0.5, 9
     return made

@@ -9,6 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from commonage.control.attribution import Stray
 from commonage.control.control import Control
 from commonage.domain.errors import Unavailable
 from commonage.domain.workloads import State
@@ -77,6 +78,22 @@ async def test_work_is_counted_by_state_and_kind(control: Control) -> None:
     assert value(families, "commonage_active_users") == 2
 
 
+async def test_shares_are_watched(control: Control) -> None:
+    running = control.board.in_state(State.RUNNING)[0]
+    assert running.attempt is not None
+    spec = running.spec
+    control.sampling.vram = {running.attempt.id: 300, "1m7ytqacd6d5a-1": 99}
+    control.watchdog.counts["warned"] += 2
+    control.fleet.strays = {"GPU-real": (Stray(99, 70, "blender"), Stray(98, None, ""))}
+    families = await scraped(control)
+    used = value(families, "commonage_workloads_used_gpu_memory_bytes", tenant=spec.tenant, kind=spec.kind)
+    assert used == 300 * MIB
+    assert value(families, "commonage_watchdog_workloads_total", action="warned") == 2
+    assert value(families, "commonage_watchdog_workloads_total", action="stopped") == 0
+    assert value(families, "commonage_over_share_workloads") == 0
+    assert value(families, "commonage_device_unattributed_memory_bytes", **CARD) == 70 * MIB
+
+
 async def test_machines_and_cards_say_what_is_held_and_what_is_used(control: Control) -> None:
     families = await scraped(control)
     assert value(families, "commonage_node_cpu_cores", node="node-1") == 8
@@ -88,6 +105,10 @@ async def test_machines_and_cards_say_what_is_held_and_what_is_used(control: Con
     assert value(families, "commonage_device_leased_compute_ratio", **CARD) == 0.25
     assert value(families, "commonage_device_utilisation_ratio", **CARD) == 0.75
     assert value(families, "commonage_device_power_watts", **CARD) == 120
+    assert value(families, "commonage_device_energy_joules_total", **CARD) == 5000
+    assert value(families, "commonage_device_clock_hertz", **CARD, domain="sm") == 1_410_000_000
+    assert value(families, "commonage_device_throttled_info", **CARD, reason="temperature") == 1
+    assert value(families, "commonage_device_memory_errors_total", **CARD, corrected="false") == 1
 
 
 async def test_cards_have_their_dcgm_names_and_units(control: Control) -> None:
@@ -96,6 +117,10 @@ async def test_cards_have_their_dcgm_names_and_units(control: Control) -> None:
     assert value(families, "DCGM_FI_DEV_FB_FREE", **AS_DCGM) == factories.CARD_MIB - 2048
     assert value(families, "DCGM_FI_DEV_GPU_UTIL", **AS_DCGM) == 75
     assert value(families, "DCGM_FI_DEV_POWER_USAGE", **AS_DCGM) == 120
+    assert value(families, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", **AS_DCGM) == 5_000_000
+    assert value(families, "DCGM_FI_DEV_SM_CLOCK", **AS_DCGM) == 1410
+    assert value(families, "DCGM_FI_DEV_XID_ERRORS", **AS_DCGM) == 31
+    assert value(families, "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", **AS_DCGM) == 1
 
 
 async def test_what_was_not_measured_is_absent_rather_than_zero(control: Control) -> None:

@@ -6,9 +6,11 @@ import pytest
 
 from commonage.telemetry.series import SERIES, Series
 
-UNITS = ("seconds", "bytes", "ratio", "watts", "celsius", "cores")
+UNITS = ("seconds", "bytes", "ratio", "watts", "joules", "celsius", "cores", "hertz")
 # Counts of things and facts have no unit; everything that is measured has.
-COUNTED = re.compile(r"(workloads|nodes|users|environments|faults|changes|length|info|requests|commits|ended|up)$")
+COUNTED = re.compile(
+    r"(workloads|nodes|users|environments|faults|changes|length|info|requests|commits|errors|ended|up)$"
+)
 ENDLESS = {"user", "owner", "workload", "attempt", "path", "id", "name"}
 
 

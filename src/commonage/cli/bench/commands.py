@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 
 import click
 
 from commonage.cli.bench.report import Figure, show
 
-ELSEWHERE = {"placement": "commonage.server.commands.bench_placement:placement"}
-"""Benchmarks that see the planner itself; named as text, so that the command line stays blind to it."""
+ELSEWHERE = {
+    "placement": "commonage.server.commands.bench_placement:placement",
+    "gpu-shares": "commonage.server.commands.bench_gpu_shares:gpu_shares",
+}
+"""Benchmarks that see planner or cards themselves; named as text, so that the command line stays blind to them."""
 
 
 class _Benchmarks(click.Group):
@@ -81,3 +85,32 @@ def sessions(sizes: list[int], peer: bool, as_json: bool) -> None:
     from commonage.cli.bench.sessions import run
 
     _print("Sessions, POST to ready", run(sizes, _say, peer), as_json)
+
+
+@bench.command()
+@click.option("--out", type=click.Path(path_type=Path), default="gpu-report.md", show_default=True, help="The report.")
+@click.option("--seconds", default=20.0, show_default=True, help="For each figure.")
+def gpu(out: Path, seconds: float) -> None:
+    """All that can only be known on a machine with cards, in one report: do shares hold, and what do they cost?
+
+    Nobody may use the cards meanwhile; it takes some minutes a card. Without a card it says what it would have run.
+    Exit code 1 if a part of it went wrong.
+
+    \b
+    Example:
+      sudo commonage bench gpu --out gpu-report.md
+    """
+    from commonage.cli.bench.gpu import WHAT, card_or_why, run
+
+    why = card_or_why()
+    if why:
+        click.echo(f"{why}\nWith a card this would be run and written to {out}:")
+        for title, what in WHAT:
+            click.echo(f"  {title:<25} {what}")
+        return
+    parts = run(out, seconds, _say)
+    for part in parts:
+        click.echo(f"{'ok ' if part.is_good else 'BAD'}  {part.title}")
+    click.echo(f"The report is in {out}.")
+    if not all(part.is_good for part in parts):
+        raise click.exceptions.Exit(1)

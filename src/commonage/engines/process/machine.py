@@ -44,7 +44,7 @@ def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) 
         settings.memory_mib or _memory_mib(),
         cards,
         free_mib,
-        (("arch", platform.machine()), ("os", "linux")),
+        tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(settings.labels)}.items())),
         tuple(faults),
     )
 

@@ -106,6 +106,11 @@ class Mps:
         self._broken.pop(uuid, None)
         served.escape = served.daemon.exclusive_mode()
 
+    def is_exclusive(self, uuid: str) -> bool:
+        """True if nothing but MPS may use the card now, so that nobody leaves it by clearing variables."""
+        served = self._served.get(uuid)
+        return served is not None and not served.escape
+
     def release(self, hold: Hold) -> None:
         """With the last client the daemon ends."""
         for share in hold.shares:

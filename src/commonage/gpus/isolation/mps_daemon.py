@@ -81,7 +81,7 @@ class MpsDaemon:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NotConfined(f"MPS does not start for {self.uuid}: {error}", retryable=True) from error
-        if not self._comes():
+        if ended.returncode != 0 or not self._comes():
             said = ended.stdout.decode("utf-8", "replace").strip()[-300:] or f"see {self.log}"
             raise NotConfined(f"MPS does not start for {self.uuid}: {said}", retryable=True)
 

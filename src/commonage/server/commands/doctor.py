@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from commonage.server.commands.common import as_json, reads_settings
+from commonage.server.commands.doctor_gpu import gpu
 from commonage.server.doctor import examine
 from commonage.server.settings_sources import Resolved
 
@@ -19,16 +20,21 @@ _MARKS = {
 }
 
 
-@click.command
+@click.group(invoke_without_command=True)
 @as_json
 @reads_settings
-def doctor(resolved: Resolved, as_json: bool) -> None:
+@click.pass_context
+def doctor(context: click.Context, resolved: Resolved, as_json: bool) -> None:
     """Check this machine and the server on its data folder: what is wrong, and what to do. Exit code 1 if something is.
+
+    `commonage doctor gpu` tries whether shares of the cards hold.
 
     \b
     Example:
       commonage doctor --data-dir .commonage
     """
+    if context.invoked_subcommand is not None:
+        return
     findings = examine(resolved.settings)
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
@@ -38,3 +44,6 @@ def doctor(resolved: Resolved, as_json: bool) -> None:
             if one.advice:
                 click.echo(f"      {'':<14} → {one.advice}")
     sys.exit(1 if any(finding.verdict == "bad" for finding in findings) else 0)
+
+
+doctor.add_command(gpu)

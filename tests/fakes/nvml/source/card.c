@@ -107,7 +107,6 @@ static int wide(const char *call, void *handle, size_t offset, u64 *to)
 int nvmlDeviceGetPowerUsage(void *handle, unsigned *to) { return NUMBER(power, to); }
 int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned *to) { return NUMBER(power_limit, to); }
 int nvmlDeviceGetPersistenceMode(void *handle, unsigned *to) { return NUMBER(persistence, to); }
-int nvmlDeviceGetComputeMode(void *handle, unsigned *to) { return NUMBER(compute_mode, to); }
 int nvmlDeviceGetTotalEnergyConsumption(void *handle, u64 *to)
 {
     return wide(__func__, handle, offsetof(Device, energy), to);

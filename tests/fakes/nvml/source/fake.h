@@ -15,7 +15,7 @@ typedef unsigned long long u64;
 typedef struct { unsigned pid; long long bytes; char kind; int gpu_instance, compute_instance; } Process;
 typedef struct { unsigned pid, percent; u64 when; } Sampled;
 typedef struct { char uuid[TEXT], profile[TEXT]; int gpu_instance, compute_instance, slices; long long mib; } Instance;
-typedef struct { int active; char remote[TEXT]; } Link;
+typedef struct { int active, kind; char remote[TEXT]; } Link;
 typedef struct { u64 number; unsigned xid; int gpu_instance, compute_instance; } Xid;
 
 /* -1 in a figure: it has no line. */

@@ -30,13 +30,18 @@ int nvmlDeviceGetPciInfo_v3(void *handle, Pci *to)
     END
 }
 
-int nvmlDeviceGetNumaNodeId(void *handle, unsigned *to)
+/* The nodes it is near to, as bits; `size` words of 64. */
+int nvmlDeviceGetMemoryAffinity(void *handle, unsigned size, u64 *to, unsigned scope)
 {
     Device *device;
     BEGIN
     error = enter_card(__func__, handle, &device);
+    if (!error && (!size || scope > 1)) error = INVALID_ARGUMENT;
     if (!error && device->numa < 0) error = NOT_SUPPORTED;
-    if (!error) *to = (unsigned)device->numa;
+    if (!error) {
+        memset(to, 0, size * sizeof *to);
+        to[0] = 1ull << (device->numa & 63);
+    }
     END
 }
 
@@ -65,6 +70,15 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *handle, unsigned link, Pci *to)
     BEGIN
     error = enter_link(__func__, handle, link, &found);
     if (!error) error = pci(found->remote, to);
+    END
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *handle, unsigned link, unsigned *to)
+{
+    Link *found;
+    BEGIN
+    error = enter_link(__func__, handle, link, &found);
+    if (!error) *to = (unsigned)found->kind;
     END
 }
 

@@ -123,14 +123,14 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *handle, unsigned *count, Pr
     return processes(__func__, handle, 'm', count, to);
 }
 
-/* Samples after `since`; NOT_FOUND when there is none, as real cards answer. */
+/* Samples after `since`; NOT_FOUND when there is none, as real cards answer. No line at all: it keeps none. */
 int nvmlDeviceGetProcessUtilization(void *handle, Sample *to, unsigned *count, u64 since)
 {
     Device *device;
     unsigned room = *count, found = 0;
     BEGIN
     error = enter_card(__func__, handle, &device);
-    if (!error && device->mig > 0) error = NOT_SUPPORTED;
+    if (!error && (device->mig > 0 || !device->samples)) error = NOT_SUPPORTED;
     if (!error) {
         for (int i = 0; i < device->samples; i++) {
             Sampled *one = &device->sampled[i];

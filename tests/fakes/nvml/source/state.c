@@ -53,13 +53,14 @@ static int list_line(Device *it, const char *key, const char *rest)
 
 static int place_line(Device *it, const char *key, const char *rest)
 {
-    int one = -1, two = -1;
+    int one = -1, two = -1, kind = 0;
     char remote[TEXT] = "";
     if (!strcmp(key, "pci")) return snprintf(it->pci, TEXT, "%s", rest) > 0;
     if (!strcmp(key, "numa")) return sscanf(rest, "%d", &it->numa) == 1;
     if (!strcmp(key, "nvlink")) {
-        if (sscanf(rest, "%d %d %95s", &one, &two, remote) < 2 || one < 0 || one >= MAX_LINKS) return 0;
+        if (sscanf(rest, "%d %d %95s %d", &one, &two, remote, &kind) < 2 || one < 0 || one >= MAX_LINKS) return 0;
         it->link[one].active = two;
+        it->link[one].kind = kind;
         strcpy(it->link[one].remote, remote);
         return 1;
     }

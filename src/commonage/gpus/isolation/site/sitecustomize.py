@@ -132,9 +132,9 @@ def _run_the_other() -> None:
     spec = next(found, None)
     if spec is None or spec.loader is None:
         return
-    import importlib.util  # noqa: PLC0415  # takes a millisecond, and there is no other on most machines
-
-    module = importlib.util.module_from_spec(spec)
+    # By hand, for importlib.util takes longer to import than all of this.
+    module = type(sys)("sitecustomize")
+    module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
 

@@ -1,0 +1,58 @@
+"""From the domain to the wire: a card, what it measures, and what is wrong with it. Called by `encode`."""
+
+from __future__ import annotations
+
+from commonage.api import encode_receipts
+from commonage.control.fleet import DeviceView
+from commonage.ports.devices import DeviceSample
+from commonage.wire.cards import DeviceOut, MeasuredOut, PeerOut, UnavailableOut
+
+
+def device(view: DeviceView) -> DeviceOut:
+    """A card."""
+    card = view.device
+    return DeviceOut(
+        uuid=card.uuid,
+        index=card.index,
+        label=card.label,
+        model=card.model,
+        memory_mib=card.memory_mib,
+        free_mib=view.free_mib,
+        free_compute_milli=view.free_compute_milli,
+        used_mib=view.used_mib,
+        utilisation=view.utilisation,
+        simulated=card.simulated,
+        isolation=card.isolation.value,
+        unavailable=[UnavailableOut(isolation=level.value, why=why) for level, why in card.unavailable],
+        faults=list(card.faults),
+        notices=list(card.notices),
+        unattributed=[encode_receipts.stray(one) for one in view.unattributed],
+        driver=card.driver,
+        cuda=card.cuda,
+        compute_capability=card.compute_capability,
+        pci=card.pci,
+        numa=card.numa,
+        slots=card.slots,
+        mig_profile=card.mig_profile,
+        parent_uuid=card.parent_uuid,
+        peers=[PeerOut(uuid=uuid, links=links) for uuid, links in card.peers],
+        measured=measured(view.sample) if view.sample else None,
+    )
+
+
+def measured(sample: DeviceSample) -> MeasuredOut:
+    """The last sample of it."""
+    return MeasuredOut(
+        power_w=sample.power_w,
+        power_limit_w=sample.power_limit_w,
+        energy_j=sample.energy_j,
+        temperature_c=sample.temperature_c,
+        sm_clock_mhz=sample.sm_clock_mhz,
+        memory_clock_mhz=sample.memory_clock_mhz,
+        throttle=list(sample.throttle),
+        ecc_corrected=sample.ecc_corrected,
+        ecc_uncorrected=sample.ecc_uncorrected,
+        remapped_corrected=sample.remapped_corrected,
+        remapped_uncorrected=sample.remapped_uncorrected,
+        xid=sample.xid,
+    )

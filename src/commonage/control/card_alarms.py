@@ -1,0 +1,70 @@
+"""Who is told when a card fails, comes back, or is gone: admins by an event of the machine, and each workload that
+holds a part of it. Pure; called by `fleet` with the report of before and that of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from commonage.domain.errors import NotFound
+from commonage.domain.events import Event, EventKind
+from commonage.domain.fleet import Device, Node
+from commonage.domain.workloads import Workload
+from commonage.placement.asks import Held
+
+_SAVE = "what it computes there may fail or be wrong: save what you can"
+
+
+def alarms(
+    before: Node | None, node: Node, held: Iterable[Held], workload: Callable[[str], Workload | None], now: float
+) -> list[Event]:
+    """The events of what changed with the cards of `node`. `workload` gives a live one by its id."""
+    old = {device.uuid: device for device in before.report.devices} if before is not None else {}
+    new = {device.uuid: device for device in node.report.devices}
+    events: list[Event] = []
+    told: dict[str, str] = {}
+    for uuid, device in new.items():
+        was_at_fault = uuid in old and bool(old[uuid].faults)
+        if device.faults and not was_at_fault:
+            why = "; ".join(device.faults)
+            events.append(Event(EventKind.NODE, now, f"{node.name}: {named(device)} takes no new work: it {why}"))
+            told[uuid] = f"{named(device)}, which it holds, has a fault: it {why}. {_SAVE.capitalize()}"
+        elif was_at_fault and not device.faults:
+            events.append(Event(EventKind.NODE, now, f"{node.name}: {named(device)} takes work again"))
+            told[uuid] = f"{named(device)}, which it holds, is without fault again"
+    for uuid, device in old.items():
+        if uuid not in new:
+            events.append(Event(EventKind.NODE, now, f"{node.name}: {named(device)} is not there any more"))
+            told[uuid] = f"{named(device)}, which it holds, is not there any more; {_SAVE}"
+    return events + [event for one in held for event in _told(one, told, workload(one.workload_id), now)]
+
+
+def _told(one: Held, told: dict[str, str], workload: Workload | None, now: float) -> list[Event]:
+    if workload is None:
+        return []
+    spec = workload.spec
+    return [
+        Event(
+            EventKind.WARNING, now, told[uuid], workload.id, one.lease.attempt_id, spec.owner, spec.tenant,
+            workload.state,
+        )
+        for uuid in dict.fromkeys(share.device_uuid for share in one.lease.shares)
+        if uuid in told
+    ]  # fmt: skip
+
+
+def named(device: Device) -> str:
+    """For people: `GPU 0 (NVIDIA A100)`."""
+    return f"GPU {device.label} ({device.model})"
+
+
+def card_of(node: Node, gpu: str) -> Device:
+    """The card that is meant by its index, its label, its uuid or the beginning of that. Raises NotFound."""
+    found = [device for device in node.report.devices if gpu in (device.uuid, device.label, str(device.index))]
+    if not found and len(gpu) >= 4:
+        found = [device for device in node.report.devices if device.uuid.startswith(gpu)]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(f"{device.label} ({device.uuid})" for device in node.report.devices) or "none"
+    what = "could be any of several" if found else "is none"
+    raise NotFound(f"GPU {gpu[:60]!r} {what} on {node.name}; there are: {there}", code="device-not-found")

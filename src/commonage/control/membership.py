@@ -1,0 +1,63 @@
+"""Who belongs to which tenant, and what its members may use: the hub's groups beside the tenants of the settings.
+
+Called by submission and by whoever shows tenants. Nothing is kept here: groups come with each principal from the hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from commonage.control.settings import ControlSettings
+from commonage.domain.errors import Forbidden, InvalidInput
+from commonage.domain.principals import Principal
+from commonage.domain.tenants import Tenant
+
+
+def tenants(settings: ControlSettings) -> Sequence[Tenant]:
+    """All of them; the default one first where nobody declared it."""
+    declared = settings.rules.tenants
+    if any(one.name == settings.default_tenant for one in declared):
+        return declared
+    return (Tenant(settings.default_tenant), *declared)
+
+
+def tenants_of(groups: Collection[str], settings: ControlSettings) -> Sequence[Tenant]:
+    """Those that whoever is in these groups belongs to: the groups' own, and the default one, which has everybody."""
+    return [one for one in tenants(settings) if one.name in groups or one.name == settings.default_tenant]
+
+
+def tenant_of(asked: str | None, who: Principal, groups: Collection[str], settings: ControlSettings) -> Tenant:
+    """The tenant on whose account somebody in these groups works, as `who` asks.
+
+    The one asked for; else the only one they are in beside the default; else the default. Admins may ask for any.
+    Raises Forbidden or InvalidInput with those there are to choose from.
+    """
+    mine = tenants_of(groups, settings)
+    if asked is None:
+        own = [one for one in mine if one.name != settings.default_tenant]
+        return own[0] if len(own) == 1 else next(one for one in mine if one.name == settings.default_tenant)
+    choice = tenants(settings) if who.is_admin else mine
+    for one in choice:
+        if one.name == asked:
+            return one
+    there = ", ".join(one.name for one in choice)
+    if who.is_admin:
+        raise InvalidInput(
+            f"there is no tenant {asked[:60]!r}; there are: {there}", field="tenant", code="unknown-tenant"
+        )
+    raise Forbidden(f"{who.name} is no member of {asked[:60]!r}; there is to choose from: {there}", code="not-a-member")
+
+
+def may_use(tenant: Tenant, environment: str) -> bool:
+    """True if its members may run work in this environment."""
+    return not tenant.environments or environment in tenant.environments
+
+
+def within_sites(labels: tuple[tuple[str, str], ...], tenant: Tenant) -> tuple[tuple[str, str], ...]:
+    """The labels of a request, with the site where the tenant has only one. Raises Forbidden for another's site."""
+    asked = dict(labels).get("site")
+    if not tenant.sites or asked in tenant.sites:
+        return labels
+    if asked is not None:
+        raise Forbidden(f"members of {tenant.name} use the sites {', '.join(tenant.sites)}, not {asked!r}")
+    return tuple(sorted([*labels, ("site", tenant.sites[0])])) if len(tenant.sites) == 1 else labels

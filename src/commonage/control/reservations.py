@@ -1,0 +1,253 @@
+"""Reservations: room for a tenant in a window of time, made and taken away by admins, over by themselves.
+
+The planner keeps the room (placement/reservations.py); here is what is declared. Each change is written by the ledger
+and then told to the planner as its new rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from commonage.control.board import Board
+from commonage.control.fleet import Fleet
+from commonage.control.ledger import Ledger
+from commonage.control.membership import tenants, tenants_of
+from commonage.control.settings import ControlSettings
+from commonage.control.waiting import wait_at_most
+from commonage.control.windows import Window
+from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unplaceable
+from commonage.domain.events import Event, EventKind
+from commonage.domain.fleet import Node
+from commonage.domain.ids import IdSequence
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.quantities import format_duration
+from commonage.domain.requests import Request
+from commonage.domain.tenants import Reservation, Rules
+from commonage.placement.asks import Held
+from commonage.placement.grid import Grid
+from commonage.placement.holdings import Holdings
+from commonage.placement.reservations import feasible
+from commonage.ports.clock import Clock
+from commonage.ports.store import Store
+
+log = logging.getLogger(__name__)
+LONGEST_S = 31 * 86400.0
+FURTHEST_S = 2 * 366 * 86400.0
+LATE_S = 60.0  # so much in the past a window may begin: who says `now` means it
+MOST_LIVE = 2000
+MOST_PLACES = 10_000
+LONGEST_REST_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be reserved, in each of `windows`: `count` times `request`, for a tenant or for one `owner` of it."""
+
+    tenant: str
+    windows: Sequence[Window]
+    request: Request
+    count: int = 1
+    title: str = ""
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """What was made of it. `lacks` says of the first window that cannot be kept whole as things stand now, why."""
+
+    reservations: tuple[Reservation, ...]
+    lacks: str | None = None
+
+
+@dataclass(slots=True)
+class Reservations:
+    """All that are not over. `chance` gives a random integer below its argument, `on_rules` is told the planner's rules
+    whenever they change.
+    """
+
+    store: Store
+    board: Board
+    ledger: Ledger
+    fleet: Fleet
+    clock: Clock
+    settings: ControlSettings
+    chance: Callable[[int], int]
+    on_rules: Callable[[Rules], None]
+    _live: dict[str, Reservation] = field(default_factory=dict)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _adding: asyncio.Lock = field(default_factory=asyncio.Lock)  # each must fit beside those before it
+    _ids: IdSequence = field(default_factory=IdSequence)
+
+    @property
+    def rules(self) -> Rules:
+        """The declared rules, with the reservations that are not over."""
+        order = sorted(self._live.values(), key=lambda one: (one.starts_at, one.id))
+        return replace(self.settings.rules, reservations=tuple(order))
+
+    async def open(self) -> None:
+        """Read what the store remembers, and tell the planner."""
+        found = await self.store.reservations(after=self.clock.now())
+        self._live = {one.id: one for one in found}
+        self.on_rules(self.rules)
+
+    def visible(self, who: Principal) -> Sequence[Reservation]:
+        """Those that are not over, by their beginning: of one's own tenants, for admins of all."""
+        who.need(Scope.READ)
+        mine = {one.name for one in tenants_of(who.groups, self.settings)}
+        return [one for one in self.rules.reservations if who.is_admin or one.tenant in mine]
+
+    async def add(self, who: Principal, wanted: Wanted) -> Reserved:
+        """Reserve. For admins. Raises InvalidInput, Unplaceable and Conflict, with the numbers against it."""
+        who.need(Scope.ADMIN)
+        now = self.clock.now()
+        self._check(wanted, now)
+        async with self._adding:
+            made = tuple(
+                Reservation(
+                    f"r{self._ids.next(now, self.chance(1 << 20))}",
+                    wanted.tenant,
+                    starts_at,
+                    ends_at,
+                    wanted.request,
+                    wanted.count,
+                    wanted.title,
+                    wanted.owner,
+                    by=who.name,
+                )
+                for starts_at, ends_at in wanted.windows
+            )
+            lacks = await self._lacks(made, now)
+            words = f"{who.name} reserved {_in_words(made[0])}"
+            more = f", and {len(made) - 1} more like it" if len(made) > 1 else ""
+            event = Event(EventKind.AUDIT, now, words + more, tenant=wanted.tenant)
+            await self.ledger.reserve([event], reservations=made)
+            self._live.update((one.id, one) for one in made)
+            self._tell()
+        return Reserved(made, lacks)
+
+    async def remove(self, who: Principal, reservation_id: str) -> Reservation:
+        """Take one away; whoever started within it goes on. For admins. Raises NotFound."""
+        who.need(Scope.ADMIN)
+        found = self._live.get(reservation_id)
+        if found is None:
+            raise NotFound(
+                f"there is no reservation {reservation_id[:60]!r} that is not over", code="reservation-not-found"
+            )
+        words = f"{who.name} took away the reservation {found.id}: {_in_words(found)}"
+        event = Event(EventKind.AUDIT, self.clock.now(), words, tenant=found.tenant)
+        await self.ledger.reserve([event], unreserved=[found.id])
+        self._live.pop(reservation_id, None)
+        self._tell()
+        return found
+
+    async def run(self) -> None:
+        """Let those that are over go, until cancelled."""
+        while True:
+            await self.tick()
+            await wait_at_most(self._rest(), self._changed, self.clock)
+            self._changed.clear()
+
+    async def tick(self) -> None:
+        """One look at what is over."""
+        now = self.clock.now()
+        over = [one for one in self._live.values() if one.ends_at <= now]
+        if not over or self.ledger.stuck:
+            return
+        for one in over:
+            del self._live[one.id]
+        self._tell()
+        words = [f"the reservation {one.id} is over: {_in_words(one)}" for one in over]
+        events = [Event(EventKind.AUDIT, now, each, tenant=one.tenant) for one, each in zip(over, words, strict=True)]
+        try:
+            await self.ledger.write(events=events)
+        except CommonageError as error:
+            log.warning("cannot note that reservations are over: %s", error)
+
+    def _rest(self) -> float:
+        ends = min((one.ends_at for one in self._live.values()), default=None)
+        return LONGEST_REST_S if ends is None else min(LONGEST_REST_S, max(0.05, ends - self.clock.now()))
+
+    def _tell(self) -> None:
+        self.on_rules(self.rules)
+        self._changed.set()
+
+    # --- what is checked --------------------------------------------------------------------------------------------
+
+    def _check(self, wanted: Wanted, now: float) -> None:
+        there = [one.name for one in tenants(self.settings)]
+        if wanted.tenant not in there:
+            raise InvalidInput(
+                f"there is no tenant {wanted.tenant[:60]!r}; there are: {', '.join(there)}",
+                field="tenant",
+                code="unknown-tenant",
+            )
+        if not 1 <= wanted.count <= MOST_PLACES:
+            raise InvalidInput(f"count must be from 1 to {MOST_PLACES}, not {wanted.count}", field="count")
+        if len(self._live) + len(wanted.windows) > MOST_LIVE:
+            raise Conflict(f"{len(self._live)} reservations are not over; at most {MOST_LIVE} may be made")
+        for starts_at, ends_at in wanted.windows:
+            _check_window(starts_at, ends_at, now)
+        never = self.fleet.refuse_if_never(wanted.request)
+        if never is not None:
+            raise Unplaceable(never)
+
+    async def _lacks(self, made: Sequence[Reservation], now: float) -> str | None:
+        """Why not all of it can be kept as things stand; None if it can. Raises Conflict if it never could."""
+        nodes, held, others = list(self.board.nodes.values()), self.board.held(), list(self._live.values())
+        if not nodes:
+            return "no machine has reported yet"
+        never, lacks = await asyncio.to_thread(_judge, nodes, held, others, made, now)
+        if never is not None:
+            raise Conflict(never, code="reservation-conflict")
+        return lacks
+
+
+def _judge(
+    nodes: Sequence[Node], held: Sequence[Held], others: Sequence[Reservation], made: Sequence[Reservation], now: float
+) -> tuple[str | None, str | None]:
+    """(why it could not be kept even if nothing ran now, why it cannot as things stand). Runs in a thread."""
+    empty = Grid(nodes)
+    grid = Grid(nodes)
+    for taken in held:
+        grid.take(taken.lease)
+    unheld, holdings = Holdings(empty), Holdings(grid, held)
+    lacks = None
+    known = list(others)
+    for one in made:
+        beside = [other for other in known if other.starts_at < one.ends_at and one.starts_at < other.ends_at]
+        never = feasible(empty, unheld, beside, one, now)
+        if never is not None:
+            return f"{_when(one)}: {never}", None
+        lacks = lacks or feasible(grid, holdings, beside, one, now)
+        known.append(one)
+    return None, lacks
+
+
+def _check_window(starts_at: float, ends_at: float, now: float) -> None:
+    if ends_at <= starts_at:
+        raise InvalidInput(f"it would end ({_at(ends_at)}) before it begins ({_at(starts_at)})", field="ends_at")
+    if starts_at < now - LATE_S:
+        raise InvalidInput(f"it would have begun already, {_at(starts_at)}; now it is {_at(now)}", field="starts_at")
+    if ends_at - starts_at > LONGEST_S:
+        asked, most = format_duration(ends_at - starts_at), format_duration(LONGEST_S)
+        raise InvalidInput(f"a window of {asked} was asked for; at most {most} are allowed", field="ends_at")
+    if starts_at > now + FURTHEST_S:
+        raise InvalidInput(f"{_at(starts_at)} is more than two years from now", field="starts_at")
+
+
+def _at(instant: float) -> str:
+    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _when(one: Reservation) -> str:
+    return f"from {_at(one.starts_at)} until {_at(one.ends_at)}"
+
+
+def _in_words(one: Reservation) -> str:
+    title = f" ({one.title})" if one.title else ""
+    whom = f"{one.owner} of {one.tenant}" if one.owner else one.tenant
+    return f"{one.count} times {one.request} for {whom}, {_when(one)}{title}"

@@ -1,0 +1,114 @@
+"""What each tenant has, holds and waits for, now: for API and portal. Changes nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from commonage.control.board import Board
+from commonage.control.membership import tenants, tenants_of
+from commonage.control.settings import ControlSettings
+from commonage.domain.errors import NotFound
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.tenants import Amounts, Bounds, Tenant
+from commonage.domain.workloads import State
+
+RESOURCES = tuple(one.name for one in fields(Bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class TenantView:
+    """One tenant now. `borrowed` is what it holds beyond its nominal quota, `lent` what others hold of that; both only
+    of resources that have a nominal bound. `waiting` counts its workloads in the queue. `member`: it is the caller's.
+    """
+
+    tenant: Tenant
+    member: bool
+    held: Amounts
+    borrowed: Amounts
+    lent: Amounts
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class TenantViews:
+    """Made from the board and the rules."""
+
+    board: Board
+    settings: ControlSettings
+
+    def all(self, who: Principal) -> Sequence[TenantView]:
+        """One's own, for admins all; as the settings have them, the default one first where nobody declared it."""
+        who.need(Scope.READ)
+        mine = {one.name for one in tenants_of(who.groups, self.settings)}
+        known = tenants(self.settings)
+        held, running = self._held()
+        lent = lent_by(known, held)
+        waiting: dict[str, int] = defaultdict(int)
+        for workload in self.board.in_state(State.QUEUED):
+            waiting[workload.spec.tenant] += 1
+        return [
+            TenantView(
+                tenant=one,
+                member=one.name in mine,
+                held=held.get(one.name, Amounts()),
+                borrowed=borrowed_by(one, held.get(one.name, Amounts())),
+                lent=lent[one.name],
+                running=running.get(one.name, 0),
+                waiting=waiting.get(one.name, 0),
+            )
+            for one in known
+            if who.is_admin or one.name in mine
+        ]
+
+    def one(self, who: Principal, name: str) -> TenantView:
+        """One of them. Raises NotFound, also for one that is not the caller's to see."""
+        found = self.all(who)
+        for view in found:
+            if view.tenant.name == name:
+                return view
+        there = ", ".join(view.tenant.name for view in found)
+        raise NotFound(f"you see no tenant {name[:60]!r}; there are: {there}", code="tenant-not-found")
+
+    def _held(self) -> tuple[dict[str, Amounts], dict[str, int]]:
+        """What each tenant holds, and by how many workloads."""
+        held: dict[str, Amounts] = {}
+        running: dict[str, int] = defaultdict(int)
+        for workload in self.board.in_state(State.STARTING, State.RUNNING):
+            if workload.attempt is not None:
+                name = workload.spec.tenant
+                held[name] = held.get(name, Amounts()).plus(Amounts.of(workload.attempt.lease))
+                running[name] += 1
+        return held, running
+
+
+def borrowed_by(tenant: Tenant, held: Amounts) -> Amounts:
+    """What a tenant holds beyond its own."""
+    return Amounts(**{name: _beyond(tenant, held, name) for name in RESOURCES})
+
+
+def lent_by(known: Sequence[Tenant], held: Mapping[str, Amounts]) -> dict[str, Amounts]:
+    """What others hold of each tenant's own: all that is borrowed, from each in proportion to what it leaves unused."""
+    parts: dict[str, dict[str, int]] = {one.name: {} for one in known}
+    for name in RESOURCES:
+        borrowed = sum(_beyond(one, held.get(one.name, Amounts()), name) for one in known)
+        unused = {one.name: _lendable(one, held.get(one.name, Amounts()), name) for one in known}
+        total = sum(unused.values())
+        for tenant, amount in unused.items():
+            parts[tenant][name] = min(amount, borrowed * amount // total) if total else 0
+    return {tenant: Amounts(**amounts) for tenant, amounts in parts.items()}
+
+
+def _beyond(tenant: Tenant, held: Amounts, name: str) -> int:
+    nominal = getattr(tenant.quota.nominal, name)
+    return 0 if nominal is None else max(0, getattr(held, name) - nominal)
+
+
+def _lendable(tenant: Tenant, held: Amounts, name: str) -> int:
+    nominal, lending = getattr(tenant.quota.nominal, name), getattr(tenant.quota.lending, name)
+    if nominal is None:
+        return 0
+    unused = max(0, nominal - getattr(held, name))
+    return int(unused if lending is None else min(unused, lending))

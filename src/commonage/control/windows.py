@@ -1,0 +1,87 @@
+"""Times of reservations as people write them: in their own time zone, once or every week. Called by API and portal.
+
+Knows no clock: what the time is now comes in. A day's and a week's repetition keep the hour that the clocks on the wall
+show, also where summer time begins between them.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from commonage.domain.errors import InvalidInput
+
+MOST_WINDOWS = 100
+_STEPS = {"day": timedelta(days=1), "week": timedelta(days=7)}
+_OFFSET = re.compile(r"(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>[0-5]\d)", re.ASCII)
+_CLOCK = re.compile(r"(?P<hour>[01]?\d|2[0-3]):(?P<minute>[0-5]\d)", re.ASCII)
+_HOW = "write it like 2026-11-24 14:00, 16:00, or with a zone like 2026-11-24T14:00+01:00"
+
+Window = tuple[float, float]
+"""From when until when, in unix seconds."""
+
+
+def zone_of(name: str, *, field: str = "time_zone") -> tzinfo:
+    """The zone called `Europe/Berlin`, `UTC` or `+01:00`. Raises InvalidInput."""
+    offset = _OFFSET.fullmatch(name)
+    try:
+        if offset is not None:
+            away = timedelta(hours=int(offset["hours"]), minutes=int(offset["minutes"]))
+            return timezone(-away if offset["sign"] == "-" else away)
+        return UTC if name.upper() == "UTC" else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidInput(
+            f"the time zone {name[:40]!r} is not known here; write it like Europe/Berlin, UTC or +01:00", field=field
+        ) from None
+
+
+def window_of(starts: str | float, ends: str | float, zone: tzinfo, now: float) -> tuple[datetime, datetime]:
+    """Begin and end as local times. An hour alone is that of today, or of the day on which it begins.
+
+    Raises InvalidInput.
+    """
+    begin = _local(starts, zone, datetime.fromtimestamp(now, zone), "starts_at")
+    end = _local(ends, zone, begin, "ends_at")
+    if end <= begin and isinstance(ends, str) and _CLOCK.fullmatch(ends.strip()):
+        end += timedelta(days=1)  # from 22:00 until 02:00
+    return begin, end
+
+
+def _local(given: str | float, zone: tzinfo, day: datetime, field: str) -> datetime:
+    text = given.strip() if isinstance(given, str) else None
+    try:
+        if text is None:
+            return datetime.fromtimestamp(float(given), zone)
+        if text == "now":
+            return day
+        clock = _CLOCK.fullmatch(text)
+        if clock is not None:
+            return day.replace(hour=int(clock["hour"]), minute=int(clock["minute"]), second=0, microsecond=0, fold=0)
+        read = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidInput(f"{field} {str(given)[:40]!r} is no time; {_HOW}", field=field) from None
+    return read.astimezone(zone) if read.tzinfo is not None else read.replace(tzinfo=zone)
+
+
+def windows(begin: datetime, end: datetime, every: str | None = None, last: str | None = None) -> list[Window]:
+    """The window, and its repetitions `every` day or week up to the day `last` (a date), that one included."""
+    if every is None:
+        if last is not None:
+            raise InvalidInput("a last day is for what is repeated; say every week, or leave it out", field="last_day")
+        return [(begin.timestamp(), end.timestamp())]
+    if last is None:
+        raise InvalidInput(f"what is repeated every {every} needs a last day, like 2027-02-12", field="last_day")
+    try:
+        last_day = date.fromisoformat(last.strip())
+    except ValueError:
+        raise InvalidInput(f"{last[:40]!r} is no day; write it like 2027-02-12", field="last_day") from None
+    found: list[Window] = []
+    while begin.date() <= last_day:
+        found.append((begin.timestamp(), end.timestamp()))
+        if len(found) > MOST_WINDOWS:
+            raise InvalidInput(f"that makes more than {MOST_WINDOWS} windows; end it earlier", field="last_day")
+        begin, end = begin + _STEPS[every], end + _STEPS[every]
+    if not found:
+        raise InvalidInput(f"the last day, {last_day}, is before the first window begins", field="last_day")
+    return found

@@ -1,0 +1,158 @@
+"""What NVML does not say again: the Xids that a card had. Fatal ones are remembered, over a restart of the server, too.
+
+A fatal one is over when the card began a new life (the machine was booted, another driver loaded, the card reset) or an
+admin said so. The others are shown for an hour. Used by `nvml`, under its lock; what Xids mean stands in `xid`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from commonage.gpus import xid
+
+log = logging.getLogger(__name__)
+SHOWN_S = 3600.0
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MOST = 16  # of one card
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What tells a card after a reset from the same card before: the boot of its machine, the driver, the millijoules
+    counted since that was loaded, and the recovery action that the driver asks for (0: none). None: not told.
+    """
+
+    boot: str
+    driver: str
+    energy_mj: int | None = None
+    recovery: int | None = None
+
+
+@dataclass(slots=True)
+class _Fatal:
+    """`asked`: the driver has asked for a recovery since."""
+
+    number: int
+    at: float
+    boot: str
+    driver: str
+    energy_mj: int | None
+    asked: bool = False
+
+    def is_over(self, life: Life) -> bool:
+        if (life.boot, life.driver) != (self.boot, self.driver):
+            return True
+        if life.energy_mj is not None and self.energy_mj is not None and life.energy_mj < self.energy_mj:
+            return True
+        return self.asked and life.recovery == 0
+
+
+class CardFaults:
+    """Xids by the uuid of the card (of the MIG instance, for those of an application). `path`: where fatal ones are
+    kept, if at all. `now` gives unix seconds.
+    """
+
+    def __init__(self, path: Path | None, now: Callable[[], float]) -> None:
+        self._path, self._now = path, now
+        self._fatal: dict[str, list[_Fatal]] = self._read()
+        self._notes: dict[str, dict[int, float]] = {}
+        self.last: dict[str, int] = {}  # the number of each card's last Xid
+
+    def heard(self, card: str, number: int, life: Life, instance: str | None = None) -> None:
+        """The driver reported this Xid of the card, or of an application on an instance of it."""
+        log.warning("GPU %s: Xid %d, %s", instance or card, number, xid.meaning_of(number).words)
+        self.last[card] = number
+        at = self._now()
+        if number == xid.CONTAINED:
+            self._contained(card, at)
+        if xid.is_fatal(number) and not self._is_contained(card, number, at):
+            known = self._fatal.setdefault(card, [])
+            if len(known) < _MOST and all(one.number != number for one in known):
+                known.append(_Fatal(number, at, life.boot, life.driver, life.energy_mj, bool(life.recovery)))
+                self._write()
+        else:
+            self._notes.setdefault(instance or card, {})[number] = at
+
+    def _contained(self, card: str, at: float) -> None:
+        """The memory error that was fatal a moment ago hit one application alone."""
+        before = self._fatal.get(card, [])
+        kept = [one for one in before if one.number != xid.DOUBLE_BIT or at - one.at > xid.CONTAINED_WITHIN_S]
+        if len(kept) < len(before):
+            self._notes.setdefault(card, {})[xid.DOUBLE_BIT] = at
+            self._keep(card, kept)
+
+    def _is_contained(self, card: str, number: int, at: float) -> bool:
+        when = self._notes.get(card, {}).get(xid.CONTAINED, float("-inf"))
+        return number == xid.DOUBLE_BIT and at - when <= xid.CONTAINED_WITHIN_S
+
+    def faults(self, card: str, index: int, life: Life) -> tuple[str, ...]:
+        """Why it takes no new work, as far as Xids say. What is over by now is forgotten."""
+        known = self._fatal.get(card, [])
+        left = [one for one in known if not one.is_over(life)]
+        if len(left) < len(known):
+            log.warning("GPU %s began anew, its Xids of before are forgotten", card)
+            self._keep(card, left)
+        for one in left:
+            one.asked = one.asked or bool(life.recovery)
+            one.energy_mj = life.energy_mj if life.energy_mj is not None else one.energy_mj
+        return tuple(xid.fault_of(one.number, index) for one in left)
+
+    def notices(self, *uuids: str) -> tuple[str, ...]:
+        """What is worth knowing of these (a card and its instance), of the last hour."""
+        now, found = self._now(), []
+        for uuid in uuids:
+            notes = {number: at for number, at in self._notes.get(uuid, {}).items() if 0 <= now - at < SHOWN_S}
+            self._notes[uuid] = notes
+            found += [f"{xid.notice_of(number)} at {_clock(at)}" for number, at in sorted(notes.items())]
+        return tuple(found)
+
+    def forget(self, card: str | None) -> None:
+        """An admin says that this card (None: each) is sound."""
+        for uuid in [card] if card is not None else list(self._fatal):
+            self._keep(uuid, [])
+
+    def _keep(self, card: str, left: list[_Fatal]) -> None:
+        if left:
+            self._fatal[card] = left
+        elif self._fatal.pop(card, None) is None:
+            return
+        self._write()
+
+    def _read(self) -> dict[str, list[_Fatal]]:
+        if self._path is None or not self._path.exists():
+            return {}
+        try:
+            read = json.loads(self._path.read_text())
+            return {uuid: [_Fatal(**one) for one in known] for uuid, known in read.items()}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            log.warning("the faults of GPUs in %s cannot be read, and are forgotten: %s", self._path, error)
+            return {}
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        new = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_text(json.dumps({uuid: [asdict(one) for one in known] for uuid, known in self._fatal.items()}))
+            os.replace(new, self._path)
+        except OSError as error:
+            log.warning("the faults of GPUs are not kept over a restart: %s", error)
+
+
+def boot_id(path: Path = BOOT_ID) -> str:
+    """Of this boot of the machine; empty where the system does not say."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M UTC")

@@ -1,0 +1,109 @@
+"""Splitting a card into MIG instances, or making it one again: what is to be run for that, and running it.
+
+By `nvidia-smi`, which takes profiles by name, makes compute instances along with GPU instances, and is what an admin
+would type; so the plan that is shown is what is done. Called by `commonage node mig`, which sees that nothing runs.
+Source: NVIDIA, "Multi-Instance GPU User Guide".
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from commonage.domain.errors import Conflict, InvalidInput
+from commonage.domain.fleet import INSTANCE_INDEX, Device
+
+OFF = "off"
+_PROFILE = re.compile(r"\d{1,2}g\.\d{1,4}gb(?:\+[a-z0-9.]+)*|\d{1,3}", re.ASCII)
+_WITHIN_S = 120.0
+_TAIL = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card as it is split now: the uuids under which it is given out, its instances' profiles, and MIG mode."""
+
+    index: int
+    model: str
+    uuids: tuple[str, ...]
+    profiles: tuple[str, ...]
+    is_split: bool
+
+
+def card_of(devices: Sequence[Device], name: str) -> Card:
+    """The card with this index or uuid (an instance's counts as its card's). Raises InvalidInput with what is there."""
+    real = [device for device in devices if not device.simulated]
+    index = next((_card_index(device) for device in real if name in (device.uuid, device.parent_uuid)), None)
+    if index is None and name.isdigit():
+        index = int(name)
+    mine = [device for device in real if _card_index(device) == index]
+    if not mine:
+        there = ", ".join(f"{_card_index(device)} ({device.model})" for device in real) or "no real card"
+        raise InvalidInput(f"there is no card {name[:60]!r} on this machine; there is: {there}", field="card")
+    instances = [device for device in mine if device.parent_uuid is not None]
+    uuids = dict.fromkeys(uuid for device in mine for uuid in (device.uuid, device.parent_uuid) if uuid)
+    is_split = bool(instances) or any("MIG mode" in fault for device in mine for fault in device.faults)
+    return Card(
+        _card_index(mine[0]), mine[0].model, tuple(uuids), tuple(one.mig_profile for one in instances), is_split
+    )
+
+
+def _card_index(device: Device) -> int:
+    return device.index if device.parent_uuid is None else device.index // INSTANCE_INDEX - 1
+
+
+def parse_profiles(text: str) -> tuple[str, ...]:
+    """`1g.10gb,2g.20gb` as a list, nothing for `off`. Raises InvalidInput that names the part."""
+    if text.strip().lower() == OFF:
+        return ()
+    parts = tuple(part.strip().lower() for part in text.split(","))
+    for part in parts:
+        if not _PROFILE.fullmatch(part):
+            raise InvalidInput(
+                f"{part[:60]!r} is no MIG profile; write them like 1g.10gb,2g.20gb, as `nvidia-smi mig -lgip` lists "
+                "them, or off",
+                field="profiles",
+            )
+    return parts
+
+
+def plan(card: Card, profiles: Sequence[str]) -> list[tuple[str, ...]]:
+    """The commands that bring the card there, in order; none if it is so already."""
+    if tuple(sorted(card.profiles)) == tuple(sorted(profiles)) and card.is_split is bool(profiles):
+        return []
+    at = ("-i", str(card.index))
+    commands: list[tuple[str, ...]] = []
+    if card.profiles:
+        commands += [("nvidia-smi", "mig", *at, "-dci"), ("nvidia-smi", "mig", *at, "-dgi")]
+    if not profiles:
+        return [*commands, ("nvidia-smi", *at, "-mig", "0")]
+    if not card.is_split:
+        commands.append(("nvidia-smi", *at, "-mig", "1"))
+    return [*commands, ("nvidia-smi", "mig", *at, "-cgi", ",".join(profiles), "-C")]
+
+
+def carry_out(commands: Iterable[Sequence[str]]) -> None:
+    """Run them; raises Conflict at the first that fails, with what it said. What was done before stays done."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        raise Conflict("nvidia-smi is not on PATH: it comes with the NVIDIA driver")
+    for command in commands:
+        try:
+            ended = subprocess.run(
+                [program, *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_WITHIN_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Conflict(f"`{' '.join(command)}` failed: {error}") from error
+        said = ended.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
+        if ended.returncode != 0:
+            raise Conflict(f"`{' '.join(command)}` failed: {said or f'exit code {ended.returncode}'}")
+        if "pending" in said.lower():  # it exits with 0 where the mode only changes with the next reset
+            raise Conflict(f"`{' '.join(command)}` takes effect after a reset of the card or a reboot: {said}")

@@ -1,0 +1,138 @@
+"""NVML as the other modules call it: started and stopped, its errors sorted, its Xid messages taken.
+
+Used by `nvml` under its lock. `api` is pynvml, or what stands in for it (`record`, `replayed`): everything is called
+through it, by name, so that what a card answers can be recorded and replayed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pynvml
+
+from commonage.gpus import nvml_errors
+
+_WAIT_MS = 5  # messages that came are handed over at once; this is how long we wait for one that comes
+_MOST_AT_ONCE = 256
+_NOBODY = 0xFFFFFFFF
+
+
+class Message(NamedTuple):
+    """An Xid of a card; of a MIG instance where it is known."""
+
+    card: str
+    number: int
+    gpu_instance: int | None
+    compute_instance: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card that answers: the driver's handle, its place in the list, its uuid."""
+
+    library: Library
+    handle: Any
+    index: int
+    uuid: str
+
+    def ask(self, name: str, *args: Any) -> Any:
+        """A figure, None where it is not given. Raises pynvml.NVMLError if the card has another trouble."""
+        return self.library.ask(name, self.handle, *args)
+
+
+class Library:
+    """NVML, closed at first."""
+
+    def __init__(self, api: Any = pynvml) -> None:
+        self.api = api
+        self.is_open = False
+        self._events: Any = None
+        self._listened: dict[Hashable, str] = {}  # uuids by the keys of handles
+
+    def open(self) -> None:
+        """Start it, if it is not. Raises DevicesUnavailable."""
+        if not self.is_open:
+            self.whole("nvmlInit")
+            self.is_open = True
+
+    def close(self) -> None:
+        """Let go of it, whatever it answers to that."""
+        if self.is_open:
+            self._end_listening()
+            self.is_open = False
+            self.try_to("nvmlShutdown")
+
+    def whole(self, name: str, *args: Any) -> Any:
+        """A call that concerns the driver as a whole. Raises DevicesUnavailable."""
+        try:
+            return getattr(self.api, name)(*args)
+        except pynvml.NVMLError as error:
+            raise nvml_errors.unavailable(error) from error
+
+    def ask(self, name: str, *args: Any) -> Any:
+        """A figure, None where it is not given. Raises pynvml.NVMLError."""
+        try:
+            return getattr(self.api, name)(*args)
+        except pynvml.NVMLError as error:
+            if nvml_errors.is_absent(error):
+                return None
+            raise
+
+    def try_to(self, name: str, *args: Any) -> Any:
+        """Like `ask`, but no error matters."""
+        try:
+            return getattr(self.api, name)(*args)
+        except pynvml.NVMLError:
+            return None
+
+    def card(self, index: int) -> Card:
+        """The card at `index`. Raises pynvml.NVMLError."""
+        handle = self.api.nvmlDeviceGetHandleByIndex(index)
+        return Card(self, handle, index, self.api.nvmlDeviceGetUUID(handle))
+
+    # --- Xids -----------------------------------------------------------------------------------------------------
+
+    def listen(self, card: Card) -> None:
+        """Have the driver keep Xids of this card for `messages`, if it does such a thing. Idempotent."""
+        key = key_of(card.handle)
+        if key in self._listened:
+            return
+        if self._events is None:
+            self._events = self.try_to("nvmlEventSetCreate")
+        if self._events is not None:
+            try:
+                self.api.nvmlDeviceRegisterEvents(card.handle, pynvml.nvmlEventTypeXidCriticalError, self._events)
+            except pynvml.NVMLError as error:
+                if not nvml_errors.is_absent(error):
+                    return  # it may go when asked again
+            self._listened[key] = card.uuid
+
+    def messages(self) -> list[Message]:
+        """The Xids since the last call. Empty, too, while a card that fell off keeps the driver from telling."""
+        found: list[Message] = []
+        while self._events is not None and len(found) < _MOST_AT_ONCE:
+            try:
+                event = self.api.nvmlEventSetWait_v2(self._events, _WAIT_MS)
+            except pynvml.NVMLError:  # a timeout: there is no more
+                break
+            uuid = self._listened.get(key_of(event.device))
+            if event.eventType == pynvml.nvmlEventTypeXidCriticalError and uuid is not None:
+                parts = (None if part == _NOBODY else part for part in (event.gpuInstanceId, event.computeInstanceId))
+                found.append(Message(uuid, event.eventData, *parts))
+        return found
+
+    def _end_listening(self) -> None:
+        if self._events is not None:
+            self.try_to("nvmlEventSetFree", self._events)
+        self._events = None
+        self._listened = {}
+
+
+def key_of(handle: Any) -> Hashable:
+    """What tells handles apart: their address; what stands in for one is told apart by itself."""
+    if isinstance(handle, ctypes._Pointer):
+        return ctypes.cast(handle, ctypes.c_void_p).value
+    return str(handle)

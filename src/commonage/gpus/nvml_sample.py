@@ -1,0 +1,117 @@
+"""What a card measures now, as `DeviceSample`s: one for the card, or one for each of its MIG instances.
+
+Used by `nvml`. Of an instance only memory and processes are its own; power, energy and utilisation are the card's and
+cannot be told apart, so they are unknown there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pynvml
+
+from commonage.gpus.environment import MIB
+from commonage.gpus.nvml_health import memory_errors, throttle_of, throttle_words
+from commonage.gpus.nvml_inventory import instances_of, is_split, memory_mib
+from commonage.gpus.nvml_library import Card, Library
+from commonage.ports.devices import DeviceSample, ProcessMemory
+
+_PROCESS_LISTS = (
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+)
+
+
+class Measuring:
+    """Remembers, of each card, up to when the utilisation of its processes was asked for."""
+
+    def __init__(self) -> None:
+        self._asked_until: dict[str, int] = {}
+
+    def samples(self, card: Card, xid: int | None) -> list[DeviceSample]:
+        """`xid`: the last one of the card. Raises pynvml.NVMLError if the card fails in the middle."""
+        if is_split(card):
+            return [_of_instance(card, one.uuid, one.handle) for one in instances_of(card)]
+        rates = card.ask("nvmlDeviceGetUtilizationRates")
+        energy_mj = card.ask("nvmlDeviceGetTotalEnergyConsumption")
+        errors = memory_errors(card)
+        return [
+            DeviceSample(
+                uuid=card.uuid,
+                memory_used_mib=memory_mib(card.library, card.handle)[1],
+                utilisation=None if rates is None else min(100, int(rates.gpu)) / 100,
+                power_w=_thousandth(card.ask("nvmlDeviceGetPowerUsage")),
+                temperature_c=temperature_c(card),
+                processes=_processes(card.library, card.handle, self._busy(card)),
+                energy_j=_thousandth(energy_mj),
+                power_limit_w=_thousandth(card.ask("nvmlDeviceGetEnforcedPowerLimit")),
+                sm_clock_mhz=card.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
+                memory_clock_mhz=card.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
+                throttle=throttle_words(throttle_of(card)),
+                ecc_corrected=errors.corrected,
+                ecc_uncorrected=errors.uncorrected,
+                remapped_corrected=errors.remapped_corrected,
+                remapped_uncorrected=errors.remapped_uncorrected,
+                xid=xid,
+            )
+        ]
+
+    def _busy(self, card: Card) -> dict[int, float] | None:
+        """The part of the time since the last call in which each process computed; None where it is not told.
+
+        The driver keeps samples of a second or less, and says nothing of processes that did nothing.
+        """
+        since = self._asked_until.get(card.uuid, 0)
+        try:
+            found = card.library.api.nvmlDeviceGetProcessUtilization(card.handle, since)
+        except pynvml.NVMLError as error:
+            return {} if error.value == pynvml.NVML_ERROR_NOT_FOUND else None
+        fresh = [one for one in found if one.timeStamp > since]
+        if fresh:
+            self._asked_until[card.uuid] = max(int(one.timeStamp) for one in fresh)
+        percents: dict[int, list[int]] = {}
+        for one in fresh:
+            percents.setdefault(int(one.pid), []).append(min(100, int(one.smUtil)))
+        return {pid: round(sum(each) / len(each) / 100, 3) for pid, each in percents.items()}
+
+
+def _of_instance(card: Card, uuid: str, handle: Any) -> DeviceSample:
+    return DeviceSample(
+        uuid=uuid,
+        memory_used_mib=memory_mib(card.library, handle)[1],
+        utilisation=None,
+        temperature_c=temperature_c(card),
+        processes=_processes(card.library, handle, None),
+        sm_clock_mhz=card.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
+        memory_clock_mhz=card.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
+        throttle=throttle_words(throttle_of(card)),
+    )
+
+
+def _thousandth(value: int | None) -> float | None:
+    return None if value is None else value / 1000
+
+
+def temperature_c(card: Card) -> float | None:
+    """By the current call; older drivers know only the one before it."""
+    for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"):
+        celsius = card.ask(name, pynvml.NVML_TEMPERATURE_GPU)
+        if celsius is not None:
+            return float(celsius)
+    return None
+
+
+def _processes(library: Library, handle: Any, busy: dict[int, float] | None) -> tuple[ProcessMemory, ...]:
+    """All processes on the card or instance, each once; the driver may list one as compute and as graphics."""
+    listed: Iterable[Any] = [one for name in _PROCESS_LISTS for one in library.ask(name, handle) or ()]
+    held: dict[int, int | None] = {}
+    for process in listed:
+        mib = None if process.usedGpuMemory is None else process.usedGpuMemory // MIB
+        before = held.get(process.pid)
+        held[process.pid] = mib if before is None else max(before, mib or 0)
+    return tuple(
+        ProcessMemory(pid, mib, utilisation=None if busy is None else busy.get(pid, 0.0))
+        for pid, mib in sorted(held.items())
+    )

@@ -1,0 +1,260 @@
+"""What may start beside those that wait longer, and when these will start: nobody is delayed by who comes behind.
+
+The first that wait for room are promised the earliest place and time that time limits tell (`Claims`). Behind them
+something may start there if it ends in time or fits beside. For those further back a rule holds that is always safe:
+on a node that one of them could use, only what ends before anything else there ends; until then nobody who waits can
+start there. Where time limits tell nothing, the first that has waited long has a machine kept. What reservations keep
+is asked of reservations.py.
+
+Called by the pass, and by explanations for the same answers. Backfill beside the reservation of the first: EASY (Lifka
+1995); beside those of many: conservative backfill (Mu'alem and Feitelson 2001).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from commonage.domain.fleet import Lease
+from commonage.domain.quantities import format_duration
+from commonage.domain.tenants import Reservation
+from commonage.placement.ahead import Ahead
+from commonage.placement.asks import Ask, Held
+from commonage.placement.claims import Claim, Claims
+from commonage.placement.grid import Grid
+from commonage.placement.reservations import Kept
+from commonage.placement.shapes import NEVER, Bools, Floats, Ints, Shape
+from commonage.placement.space import fits_in, free_rows, pick_cards, row_of
+
+MOST_PROMISES = 16
+"""So many asks, the first that wait, have a place and a time of their own. More would start a little more work beside
+them, and cost more time in each pass; those behind are no worse off, as the safe rule is the stricter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """`leases` start at `at`, at the latest, one for each member of a gang; None: once enough has ended there."""
+
+    workload_id: str
+    at: float | None
+    leases: tuple[Lease, ...]
+
+
+When = tuple[float, list[int]]
+"""An instant, and the numbers of the nodes that have room then, one for each that starts together."""
+
+
+class Gate:
+    """Who may start where, within one pass."""
+
+    def __init__(self, grid: Grid, ahead: Ahead, kept: Kept, reservations: Sequence[Reservation], now: float) -> None:
+        self.now = now
+        self._grid, self._ahead, self._kept = grid, ahead, kept
+        self._reservations = reservations
+        self.claims = Claims(grid, ahead, now)
+        self.guarded: Bools = np.zeros(len(grid.nodes), np.bool_)
+        for one in reservations:
+            for place in kept.places(one.id):
+                self.claims.add(Claim(place, one.starts_at, one.ends_at, one.id))
+
+    def exempt(self, ask: Ask) -> tuple[str, ...]:
+        """The reservations that keep room for this ask; what they keep is not in its way."""
+        return tuple(
+            one.id
+            for one in self._reservations
+            if one.starts_at <= self.now and one.tenant == ask.tenant and one.owner in (None, ask.owner)
+        )
+
+    # --- now ------------------------------------------------------------------------------------------------------
+
+    def mask(self, ask: Ask, shape: Shape, fit: Bools) -> Bools:
+        """[N]: where of the nodes on which it fits the ask may start now; the room kept for it, where there is some."""
+        until = self.until(ask)
+        allowed = fit.copy()
+        kept = self._kept.mask(ask, shape)
+        if kept is not None:
+            allowed &= kept
+        if self.guarded.any():
+            allowed &= ~self.guarded | (until <= self._ahead.first_ends())
+        for number in self.claims.nodes:
+            if allowed[number]:
+                allowed[number] = self._fits_beside(ask, shape, number)
+        home = self._kept.home(ask, shape)
+        return allowed & home if home is not None and (allowed & home).any() else allowed
+
+    def cards(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
+        """The cards for an ask on a node of which something is claimed; None where nothing is: any will do."""
+        if number not in self.claims.nodes:
+            return None
+        with self._kept.aside(ask, shape, number):
+            return pick_cards(self._grid, shape, number, self.claims.room(number, self.until(ask)))
+
+    def until(self, ask: Ask) -> float:
+        """When it ends if it starts now; inf where it has no time limit."""
+        return np.inf if ask.time_limit_s is None else self.now + ask.time_limit_s
+
+    def kept_for(self, number: int, now: float) -> str:
+        """For whom what is free on a node is kept, in words: `one that waits longer, which starts within 5 min`."""
+        promised, reserved = self.claims.begins(number)
+        if self.claims.kept(number):
+            return "one that waits longer, until enough has ended there"
+        if promised is not None:
+            return f"one that waits longer, which starts within {format_duration(promised - now)}"
+        if reserved is not None:
+            return f"a reservation, which begins in {format_duration(reserved - now)}"
+        first = self._ahead.first_ends()[number]
+        within = f" within {format_duration(first - now)}" if np.isfinite(first) else ""
+        return f"those that wait longer, but for what ends{within}"
+
+    def _fits_beside(self, ask: Ask, shape: Shape, number: int) -> bool:
+        with self._kept.aside(ask, shape, number):
+            room = self.claims.room(number, self.until(ask))
+            return bool(fits_in(self._grid, shape, np.array([number]), room[None])[0])
+
+    # --- later ----------------------------------------------------------------------------------------------------
+
+    def guard(self, nodes: Bools) -> None:
+        """Somebody waits who could use these nodes: from now on only what cannot be in the way starts there."""
+        self.guarded |= nodes
+
+    def promise(self, asks: Sequence[Ask], shape: Shape, when: When) -> Promise:
+        """Promise a place to an ask, or to all of a gang, at the time and on the nodes that `when` found."""
+        ask, exempt, (at, nodes) = asks[0], self.exempt(asks[0]), when
+        length = _length(ask)
+        rows = [self.claims.between(number, at, at + length, exempt) for number in nodes]
+        return self._claim(asks, shape, when, rows)
+
+    def make_room(self, asks: Sequence[Ask], shape: Shape, nodes: Sequence[int], victims: Sequence[Held]) -> Promise:
+        """Promise the nodes on which the victims make room, from now on: nobody else is to slip in."""
+        rows = [free_rows(self._grid, np.array([number]))[0] for number in nodes]
+        for index, number in enumerate(nodes):
+            for one in victims:
+                if one.lease.node == self._grid.nodes[number].name:
+                    rows[index] = rows[index] + row_of(self._grid, one.lease)
+        return self._claim(asks, shape, (self.now, list(nodes)), rows)
+
+    def _claim(self, asks: Sequence[Ask], shape: Shape, when: When, rows: Sequence[Ints]) -> Promise:
+        (at, nodes), leases = when, []
+        for member, number, row in zip(asks, nodes, rows, strict=True):
+            cards = pick_cards(self._grid, shape, number, row)
+            leases.append(self._grid.lease(shape, number, cards, member.attempt_id, at))
+        for lease in leases:
+            self.claims.add(Claim(lease, at, at + _length(asks[0])))
+        return Promise(asks[0].workload_id, at, tuple(leases))
+
+    def when(self, asks: Sequence[Ask], shape: Shape) -> When | None:
+        """The earliest time at which there is a node with room for each, and these nodes; None: nobody knows."""
+        count, length, exempt = len(asks), _length(asks[0]), self.exempt(asks[0])
+        earliest: Floats = np.maximum(self._ahead.earliest(shape), self.now)
+        known = np.zeros(len(earliest), np.bool_)
+        special = [number for number in self.claims.nodes if np.isfinite(earliest[number])]
+        known[special] = True
+        earliest = earliest.copy()
+        while True:  # claims only delay: a node is reckoned with them once it would be among the first
+            first = np.argsort(earliest, kind="stable")[:count]
+            if len(first) < count or not np.isfinite(earliest[first[-1]]):
+                return None
+            unsure = [number for number in first.tolist() if known[number]]
+            if not unsure:
+                break
+            for number in unsure:
+                earliest[number] = self.claims.earliest(shape, number, length, exempt)
+                known[number] = False
+        at = float(earliest[first[-1]])
+        if count > 1:
+            return self._together(shape, (count, at, length), exempt, earliest)
+        return at, first.tolist()
+
+    def open_to(self, ask: Ask, shape: Shape) -> Bools:
+        """[N]: the nodes of which nothing is promised or kept from the ask: where others may go to make room."""
+        clear = self._kept.clear(ask, shape)
+        nodes = np.ones(len(self._grid.nodes), np.bool_) if clear is None else clear
+        nodes[self.claims.nodes] = False
+        return nodes
+
+    def _together(
+        self, shape: Shape, wanted: tuple[int, float, float], exempt: tuple[str, ...], earliest: Floats
+    ) -> When | None:
+        """For a gang: where something is claimed later, a node that had room first may have none when all have."""
+        count, at, length = wanted
+        for instant in np.unique(earliest[(earliest >= at) & np.isfinite(earliest)]).tolist():
+            nodes = []
+            for number in np.flatnonzero(earliest <= instant).tolist():
+                room = self.claims.between(number, instant, instant + length, exempt)[None]
+                if fits_in(self._grid, shape, np.array([number]), room)[0]:
+                    nodes.append(number)
+                if len(nodes) == count:
+                    return float(instant), nodes
+        return None
+
+    def keep(self, asks: Sequence[Ask], shape: Shape, could: Bools) -> Promise | None:
+        """Keep the nodes where least must end before the asks fit; `could` [N] is where they would, were all gone."""
+        nodes = [number for number in np.flatnonzero(could).tolist() if not self.claims.kept(number)]
+        if len(nodes) < len(asks):
+            return None
+        missing = self._missing(shape, np.array(nodes))
+        leases = []
+        for member, index in zip(asks, np.argsort(missing, kind="stable").tolist(), strict=False):
+            number = nodes[index]
+            cards = _least_missing(self._grid, shape, number)
+            lease = self._grid.lease(shape, number, cards, member.attempt_id, self.now)
+            self.claims.keep(number, self._room_without(number, lease) - row_of(self._grid, lease))
+            leases.append(lease)
+        return Promise(asks[0].workload_id, None, tuple(leases))
+
+    def _missing(self, shape: Shape, nodes: Ints) -> Floats:
+        """[n]: how much must end before the shape fits, in parts of a machine and in cards."""
+        grid = self._grid
+        cpus = np.maximum(0, shape.cpus_milli - grid.cpus[nodes]) / np.maximum(1, grid.cpus_total[nodes])
+        memory = np.maximum(0, shape.memory_mib - grid.memory[nodes]) / np.maximum(1, grid.memory_total[nodes])
+        if not shape.cards:
+            return np.asarray(cpus + memory, np.float64)
+        cards = np.array([_short(grid, shape, number)[_least_missing(grid, shape, number)].sum() for number in nodes])
+        return np.asarray(cpus + memory + cards, np.float64)
+
+    def _room_without(self, number: int, lease: Lease) -> Ints:
+        """[W]: what is free once those have ended that hold its cards, and as many others as it needs beside."""
+        grid = self._grid
+        room: Ints = free_rows(grid, np.array([number]))[0]
+        wanted = row_of(grid, lease)
+        holding = sorted(grid.held_on(number), key=lambda one: (-one.at, one.attempt_id))
+        for whole in (True, False):
+            for one in list(holding):
+                row = row_of(grid, one)
+                if (room >= wanted).all():
+                    return room
+                short = room < wanted
+                if (row[short] > 0).any() and (not whole or (row[2:] * short[2:]).any()):
+                    room = room + row
+                    holding.remove(one)
+        return room
+
+
+def _length(ask: Ask) -> float:
+    return np.inf if ask.time_limit_s is None else float(ask.time_limit_s)
+
+
+def _short(grid: Grid, shape: Shape, number: int) -> Floats:
+    """[C]: how much of each card must be freed, in parts of the card; inf where it will not do at all."""
+    kind = grid.kind[number]
+    need_mib, need_milli = shape.need_mib[kind], shape.need_milli[kind]
+    mib = np.maximum(0, need_mib - grid.free_mib[number]) / np.maximum(1, grid.total_mib[number])
+    milli = np.maximum(0, need_milli - grid.free_milli[number]) / 1000
+    short: Floats = np.where(need_mib >= NEVER, np.inf, np.maximum(mib, milli))
+    return short
+
+
+def _least_missing(grid: Grid, shape: Shape, number: int) -> list[int]:
+    """The cards of a node that would do and of which least must be freed."""
+    if not shape.cards:
+        return []
+    short = _short(grid, shape, number)
+    groups = [np.arange(len(short))]
+    if shape.request.one_numa and shape.cards > 1:
+        groups = [np.flatnonzero(grid.numa[number] == place) for place in np.unique(grid.numa[number])]
+    chosen = [group[np.argsort(short[group], kind="stable")[: shape.cards]] for group in groups]
+    enough = [cards for cards in chosen if len(cards) == shape.cards]
+    best: list[int] = min(enough, key=lambda cards: float(short[cards].sum())).tolist()
+    return best

@@ -1,0 +1,115 @@
+"""Room that is promised to workloads that wait: on which node, from when until when, and what is left beside it.
+
+Made anew in each pass, by backfill.py. A claim on what will be free at an instant does not keep others from what they
+will have given back by then.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from commonage.domain.fleet import Lease
+from commonage.placement.ahead import Ahead
+from commonage.placement.grid import Grid
+from commonage.placement.shapes import Ints, Shape
+from commonage.placement.space import fits_in, free_rows, row_of
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`lease` is what is claimed, and where; `reservation` is that which keeps it, empty where a promise does."""
+
+    lease: Lease
+    from_at: float
+    until_at: float
+    reservation: str = ""
+
+
+class Claims:
+    """All claims of a pass by node; `nodes` are those that have any."""
+
+    def __init__(self, grid: Grid, ahead: Ahead, now: float) -> None:
+        self._grid, self._ahead, self.now = grid, ahead, now
+        self._of: defaultdict[int, list[tuple[Claim, Ints]]] = defaultdict(list)
+        self._spare: dict[int, Ints] = {}
+
+    @property
+    def nodes(self) -> list[int]:
+        """The numbers of the nodes of which something is claimed or kept."""
+        return [*self._of, *(number for number in self._spare if number not in self._of)]
+
+    def add(self, claim: Claim) -> None:
+        """Claim it."""
+        number = self._grid.number.get(claim.lease.node)
+        if number is not None:
+            self._of[number].append((claim, row_of(self._grid, claim.lease)))
+
+    def keep(self, number: int, spare: Ints) -> None:
+        """Let nothing start on a node but what fits into `spare` [W], however soon it ends."""
+        self._spare[number] = spare
+
+    def kept(self, number: int) -> bool:
+        """True if a node is kept for one of which nobody knows when it starts."""
+        return number in self._spare
+
+    def begins(self, number: int) -> tuple[float | None, float | None]:
+        """When the first promise and the first reservation of something on a node begin; None: there is none."""
+        found = [(claim.reservation != "", claim.from_at) for claim, _ in self._of.get(number, ())]
+        promised, reserved = ([at for kept, at in found if kept is which] for which in (False, True))
+        return min(promised, default=None), min(reserved, default=None)
+
+    def taken(self, lease: Lease) -> None:
+        """Something was started."""
+        number = self._grid.number[lease.node]
+        if number in self._spare:
+            self._spare[number] = self._spare[number] - row_of(self._grid, lease)
+
+    def room(self, number: int, until: float) -> Ints:
+        """[W]: what of a node can be had from now until `until` beside what is promised, whatever is reserved."""
+        least: Ints = free_rows(self._grid, np.array([number]))[0]
+        for at in self._instants(number, self.now, until):
+            least = np.minimum(least, self._left(number, at, None))
+        if number in self._spare:
+            least = np.minimum(least, self._spare[number])
+        return least
+
+    def earliest(self, shape: Shape, number: int, length_s: float, exempt: Sequence[str]) -> float:
+        """When a shape fits on a node for so long beside all claims; inf: nobody knows."""
+        times, _ = self._ahead.path(number)
+        known = {self.now, *np.maximum(times[1:], self.now).tolist()}
+        for claim, _ in self._of.get(number, ()):
+            known |= {at for at in (claim.from_at, claim.until_at) if self.now < at < np.inf}
+        instants = sorted(known)
+        left = np.array([self._left(number, at, exempt) for at in instants])
+        if number in self._spare:
+            left = np.minimum(left, self._spare[number])
+        for index, at in enumerate(instants):
+            until = int(np.searchsorted(instants, at + length_s))
+            left[index] = left[index : max(index + 1, until)].min(axis=0)
+        fit = fits_in(self._grid, shape, np.full(len(instants), number), left)
+        return instants[int(np.argmax(fit))] if fit.any() else np.inf
+
+    def between(self, number: int, since: float, until: float, exempt: Sequence[str]) -> Ints:
+        """[W]: what of a node will be free at `since` and nobody else's until `until`."""
+        least = self._left(number, since, exempt)
+        for at in self._instants(number, since, until):
+            least = np.minimum(least, self._left(number, at, exempt))
+        return np.minimum(least, self._spare[number]) if number in self._spare else least
+
+    def _instants(self, number: int, since: float, until: float) -> list[float]:
+        """The instants in [since, until) at which claims on a node take room: nothing else takes any."""
+        found = (max(since, claim.from_at) for claim, _ in self._of.get(number, ()) if claim.until_at > since)
+        return sorted({at for at in found if at < until})
+
+    def _left(self, number: int, at: float, exempt: Sequence[str] | None) -> Ints:
+        """[W]: what is free then beside what is claimed then; `exempt` reservations (None: all) claim nothing."""
+        row = self._ahead.free_at(number, at)
+        for claim, claimed in self._of.get(number, ()):
+            counts = not claim.reservation or (exempt is not None and claim.reservation not in exempt)
+            if counts and claim.from_at <= at < claim.until_at:
+                row = row - claimed
+        return row

@@ -1,0 +1,158 @@
+"""The least set of those who may go from one node so that a shape fits there. Called by preemption.py alone.
+
+Exact where few may go; where there are many, first the cards are cleared that cost least, then cpus and memory, and
+whoever then need not go stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+
+import numpy as np
+
+from commonage.placement.asks import Held
+from commonage.placement.grid import Grid
+from commonage.placement.shapes import Ints, Shape
+from commonage.placement.space import cards_in, fits_in, free_rows
+
+MOST_COMBINATIONS = 4000
+"""All sets of a size are looked at if there are no more than so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What goes together: one attempt, or all of a gang; their highest priority, and when the last of them began."""
+
+    slots: tuple[int, ...]
+    held: tuple[Held, ...]
+    priority: int
+    at: float
+
+
+Cost = tuple[int, tuple[int, ...], tuple[float, ...]]
+
+
+def cost_of(units: Collection[Unit]) -> Cost:
+    """Compares sets: fewer victims, then lower priorities, then younger ones."""
+    count = sum(len(unit.slots) for unit in units)
+    return (count, tuple(sorted((u.priority for u in units), reverse=True)), tuple(sorted(-u.at for u in units)))
+
+
+def order_of(unit: Unit) -> tuple[int, int, float, str]:
+    """Sorts units, the one that goes first first."""
+    return (len(unit.slots), unit.priority, -unit.at, unit.held[0].lease.attempt_id)
+
+
+def cheapest_on(
+    grid: Grid, shape: Shape, number: int, units: Sequence[Unit], rows: Ints, legal: Callable[[Collection[Unit]], bool]
+) -> tuple[Unit, ...] | None:
+    """The units, each of which frees its row of `rows` [units, W], that go from a node; None where no set is legal."""
+    node = _OneNode(grid, shape, number, rows)
+    best: tuple[Unit, ...] | None = None
+    size = 1
+    while size <= len(units) and comb(len(units), size) <= MOST_COMBINATIONS:
+        if best is not None and cost_of(best)[0] <= size:
+            return best
+        for chosen in node.enough(size):
+            some = tuple(units[index] for index in chosen)
+            if (best is None or cost_of(some) < cost_of(best)) and legal(some):
+                best = some
+        size += 1
+    if best is not None or size > len(units):
+        return best
+    return _cleared(node, units, legal)
+
+
+class _OneNode:
+    """What is free on a node and what each unit frees of it."""
+
+    def __init__(self, grid: Grid, shape: Shape, number: int, rows: Ints) -> None:
+        self.grid, self.shape, self.rows = grid, shape, rows
+        self.nodes = np.array([number])
+        self.free = free_rows(grid, self.nodes)[0]
+
+    def enough(self, size: int) -> list[list[int]]:
+        """All sets of so many units whose going is enough."""
+        sets = np.array(list(combinations(range(len(self.rows)), size)), np.int64)
+        sums = self.free + self.rows[sets].sum(axis=1)
+        chosen: list[list[int]] = sets[fits_in(self.grid, self.shape, np.repeat(self.nodes, len(sets)), sums)].tolist()
+        return chosen
+
+    def fits(self, chosen: Collection[int]) -> bool:
+        """True if the shape fits once these are gone."""
+        row = self.free + self.rows[list(chosen)].sum(axis=0)
+        return bool(fits_in(self.grid, self.shape, self.nodes, row[None, :])[0])
+
+    def lacks(self, card: int, chosen: Collection[int]) -> bool:
+        """True if a card is not enough once these are gone."""
+        row = self.free + self.rows[list(chosen)].sum(axis=0)
+        return not cards_in(self.grid, self.shape, self.nodes, row[None, :])[0, card]
+
+
+def _cleared(
+    node: _OneNode, units: Sequence[Unit], legal: Callable[[Collection[Unit]], bool]
+) -> tuple[Unit, ...] | None:
+    """Clear the cards that cost least, then add what frees most cpus and memory, then drop what is too much."""
+    best: tuple[Unit, ...] | None = None
+    for cards in _groups(node):
+        chosen = _clear_cards(node, cards)
+        for column in (0, 1):
+            for index in np.argsort(-node.rows[:, column], kind="stable").tolist():
+                if chosen is None or _has(node, column, chosen):
+                    break
+                chosen.setdefault(index)
+        if chosen is None or not node.fits(chosen):
+            continue
+        for index in sorted(chosen, key=lambda index: order_of(units[index]), reverse=True):
+            fewer = [other for other in chosen if other != index]
+            if node.fits(fewer):
+                del chosen[index]
+        some = tuple(units[index] for index in chosen)
+        if (best is None or cost_of(some) < cost_of(best)) and legal(some):
+            best = some
+    return best
+
+
+def _groups(node: _OneNode) -> list[list[int]]:
+    """The cards that may be had together: all, or those of each NUMA node."""
+    numa = node.grid.numa[node.nodes[0]]
+    if node.shape.request.one_numa and node.shape.cards > 1:
+        return [np.flatnonzero(numa == place).tolist() for place in np.unique(numa)]
+    return [list(range(len(numa)))]
+
+
+def _clear_cards(node: _OneNode, cards: list[int]) -> dict[int, None] | None:
+    """As many of the cards as the shape takes, with the fewest that have to go; None if there are not enough."""
+    chosen: dict[int, None] = {}
+    left = list(cards)
+    for _ in range(node.shape.cards):
+        ways = [(way, card) for card in left if (way := _clear_one(node, card, chosen)) is not None]
+        if not ways:
+            return None
+        way, card = min(ways, key=lambda pair: (len(pair[0]), pair[1]))
+        chosen |= dict.fromkeys(way)
+        left.remove(card)
+    return chosen
+
+
+def _clear_one(node: _OneNode, card: int, gone: Collection[int]) -> list[int] | None:
+    """Who goes, beside those who are gone, for one card; the largest first."""
+    more: list[int] = []
+    on_card = node.rows[:, 2 + card]
+    for index in [None, *np.argsort(-on_card, kind="stable").tolist()]:
+        if index is not None and (index in gone or not on_card[index]):
+            continue
+        if index is not None:
+            more.append(index)
+        if not node.lacks(card, [*gone, *more]):
+            return more
+    return None
+
+
+def _has(node: _OneNode, column: int, chosen: Collection[int]) -> bool:
+    """True if cpus (0) or memory (1) are enough."""
+    wanted = (node.shape.cpus_milli, node.shape.memory_mib)[column]
+    return bool(node.free[column] + node.rows[list(chosen), column].sum() >= wanted)

@@ -1,0 +1,279 @@
+"""Who has to go where something more important does not fit: the fewest, then the least important, then the youngest.
+
+The pass makes a `Preemption` over its grid, holdings and quotas, and asks `victims` for an ask that waits. What it gets
+is a proposal: it ends the victims, tells them the reason, and keeps the nodes for the ask meanwhile. Which asks may
+evict at all, it decides.
+
+Only what is preemptible is evicted, and nothing that did not yet run for the guaranteed time. By priority: what is less
+important, of the ask's own tenant, or of one that has nothing of its own or holds more than that. By reclaim: what a
+tenant borrowed, for an ask within its tenant's own. A gang goes as a whole, and counts for all its members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from commonage.placement.asks import Ask, Held
+from commonage.placement.eviction_sets import Unit, cheapest_on, cost_of, order_of
+from commonage.placement.grid import Grid
+from commonage.placement.holdings import Holdings
+from commonage.placement.quota import Quotas, Standing, amounts_of
+from commonage.placement.shapes import Bools, Ints, Shape
+from commonage.placement.space import fits_in, free_rows
+
+NODES_TRIED = 16
+"""On so many nodes that look best the least set is searched; one victim that is enough is found wherever it runs."""
+
+MOST_FOR_QUOTA = 1000
+"""So many are evicted at most for what a tenant lent or may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """Something that has to go, and what its owner is told."""
+
+    held: Held
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """The numbers of the nodes on which the ask, or each of its gang, will fit, and who goes for it."""
+
+    nodes: tuple[int, ...]
+    victims: tuple[Victim, ...]
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """`spared` are attempts that stay: those within a reservation, and those that are on their way out already."""
+
+    grid: Grid
+    holdings: Holdings
+    quotas: Quotas
+    guaranteed_s: float
+    spared: Collection[str] = ()
+
+    def victims(self, ask: Ask, shape: Shape, now: float, allowed: Bools | None = None) -> Eviction | None:
+        """Who goes so that `ask` (all of its gang, if it has one) can start on nodes that are `allowed` [N].
+
+        Nobody, where it fits already. None where evictions would not help.
+        """
+        self.holdings.sync()
+        return _Search(self, ask, shape, now, allowed).run()
+
+
+class _Search:
+    """One question: the ask, the slots that may go, and the units in which they go."""
+
+    def __init__(self, rules: Preemption, ask: Ask, shape: Shape, now: float, allowed: Bools | None) -> None:
+        self.grid, self.holdings, self.quotas = rules.grid, rules.holdings, rules.quotas
+        self.ask, self.shape = ask, shape
+        self.size = ask.gang_size if ask.gang is not None else 1
+        least = amounts_of(shape)
+        self.amounts = least
+        for _ in range(self.size - 1):
+            self.amounts = self.amounts.plus(least)
+        self.slots = self._may_go(rules, now)
+        self.allowed = np.ones(len(self.grid.nodes), np.bool_) if allowed is None else allowed
+
+    def _may_go(self, rules: Preemption, now: float) -> Ints:
+        held, quotas, tenant = self.holdings, self.quotas, self.ask.tenant
+        standing = quotas.standing(tenant, self.ask.owner, self.amounts)
+        claims = quotas.bounded(tenant) and standing in (Standing.OWN, Standing.LENT)
+        borrows = np.array([name != tenant and quotas.borrows(name) for name in held.tenants], np.bool_)
+        open_to_all = np.array([name == tenant or not quotas.bounded(name) for name in held.tenants], np.bool_)
+        there = held.node >= 0
+        may = there & held.preemptible & (held.at + rules.guaranteed_s <= now)
+        for attempt in rules.spared:
+            if attempt in held.slot:
+                may[held.slot[attempt]] = False
+        if not may.any():
+            return np.empty(0, np.int64)
+        less = held.priority < self.ask.priority
+        may &= (less & (open_to_all | borrows)[held.tenant]) | (borrows[held.tenant] if claims else False)
+        stay = np.unique(held.gang[there & ~may & (held.gang >= 0)])
+        return np.flatnonzero(may & ~np.isin(held.gang, stay))
+
+    # --- units --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _gangs(self) -> dict[int, list[int]]:
+        """The slots of each gang that may go."""
+        gangs: dict[int, list[int]] = {}
+        for slot in self.slots[self.holdings.gang[self.slots] >= 0].tolist():
+            gangs.setdefault(int(self.holdings.gang[slot]), []).append(slot)
+        return gangs
+
+    def _unit(self, slot: int) -> Unit:
+        """What goes with a slot."""
+        slots = self._gangs.get(int(self.holdings.gang[slot]), [slot])
+        held = [one for one in (self.holdings.held[at] for at in slots) if one is not None]
+        return Unit(tuple(slots), tuple(held), max(one.priority for one in held), max(one.lease.at for one in held))
+
+    def _units_on(self, number: int) -> list[Unit]:
+        units = {self._unit(slot) for slot in self.slots[self.holdings.node[self.slots] == number].tolist()}
+        return sorted(units, key=order_of)
+
+    def _rows(self, units: Collection[Unit], number: int) -> Ints:
+        """[units, W]: what each frees of a node."""
+        rows = np.zeros((len(units), self.holdings.rows.shape[1]), np.int64)
+        for index, unit in enumerate(units):
+            for slot in unit.slots:
+                if self.holdings.node[slot] == number:
+                    rows[index] += self.holdings.rows[slot]
+        return rows
+
+    def legal(self, units: Collection[Unit]) -> bool:
+        """True if no tenant but the ask's loses what is its own by the going of all of these."""
+        tenants = {held.tenant for unit in units for held in unit.held} - {self.ask.tenant}
+        return all(self._keeps_its_own(name, units) for name in tenants if self.quotas.bounded(name))
+
+    def _keeps_its_own(self, tenant: str, units: Collection[Unit]) -> bool:
+        """True if the last of them to go can do so while the tenant still borrows."""
+        theirs = [[held for held in unit.held if held.tenant == tenant] for unit in units]
+        theirs = [held for held in theirs if held]
+        if len(theirs) == 1:
+            return self.quotas.borrows(tenant)
+        with self.quotas.without(held for some in theirs for held in some):
+            return any(self._borrows_with(tenant, last) for last in theirs)
+
+    def _borrows_with(self, tenant: str, last: list[Held]) -> bool:
+        for held in last:
+            self.quotas.take(held)
+        borrows = self.quotas.borrows(tenant)
+        for held in last:
+            self.quotas.give(held)
+        return borrows
+
+    # --- the search ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> Eviction | None:
+        """The eviction, or None."""
+        nodes = np.flatnonzero(self.allowed)
+        free = fits_in(self.grid, self.shape, nodes, free_rows(self.grid, nodes))
+        ready = nodes[free].tolist()[: self.size]
+        found: list[tuple[int, tuple[Unit, ...]]] = [(number, ()) for number in ready]
+        if len(found) < self.size:
+            found += self._make_room(nodes[~free], self.size - len(found))
+        if len(found) < self.size:
+            return None
+        numbers = tuple(number for number, _ in found)
+        units = self._for_quota({unit for _, some in found for unit in some})
+        if units is None or not self.legal(units):
+            return None
+        return self._eviction(numbers, self._least(numbers, units))
+
+    def _make_room(self, nodes: Ints, wanted: int) -> list[tuple[int, tuple[Unit, ...]]]:
+        """The nodes on which room for the shape costs least, with what goes there; as many as wanted, if there are."""
+        nodes = nodes[np.isin(nodes, self.holdings.node[self.slots])]
+        rows = free_rows(self.grid, nodes) + self.holdings.sum(self.slots)[nodes]
+        nodes = nodes[fits_in(self.grid, self.shape, nodes, rows)]
+        if len(nodes) < wanted:
+            return []
+        if wanted == 1:
+            one = self._one_alone(nodes)
+            if one is not None:
+                return [one]
+        found = []
+        for number in self._most_hopeful(nodes)[: wanted + NODES_TRIED].tolist():
+            units = self._units_on(number)
+            least = cheapest_on(self.grid, self.shape, number, units, self._rows(units, number), self.legal)
+            if least is not None:
+                found.append((number, least))
+        found.sort(key=lambda pair: (cost_of(pair[1]), pair[0]))
+        return found[:wanted]
+
+    def _one_alone(self, nodes: Ints) -> tuple[int, tuple[Unit, ...]] | None:
+        """The best of those whose going alone is enough."""
+        slots = self.slots[np.isin(self.holdings.node[self.slots], nodes) & (self.holdings.gang[self.slots] < 0)]
+        at = self.holdings.node[slots]
+        rows = free_rows(self.grid, at) + self.holdings.rows[slots]
+        enough = slots[fits_in(self.grid, self.shape, at, rows)]
+        if not len(enough):
+            return None
+        first = enough[np.lexsort((-self.holdings.at[enough], self.holdings.priority[enough]))[0]]
+        like = (self.holdings.priority[enough] == self.holdings.priority[first]) & (
+            self.holdings.at[enough] == self.holdings.at[first]
+        )
+        best = min(enough[like].tolist(), key=lambda slot: order_of(self._unit(slot)))
+        return int(self.holdings.node[best]), (self._unit(best),)
+
+    def _most_hopeful(self, nodes: Ints) -> Ints:
+        """The nodes in the order of how few may have to go: lacking cards, cpus and memory by the largest that may."""
+        held, cards = self.holdings, self.grid.kind.shape[1]
+        most = np.ones((len(self.grid.nodes), 3), np.int64)
+        touched = np.count_nonzero(held.rows[self.slots][:, 2 : 2 + cards], axis=1)
+        sizes = np.column_stack((held.rows[self.slots][:, :2], touched))
+        np.maximum.at(most, held.node[self.slots], sizes)
+        fit = np.count_nonzero(self.grid.cards_fit(self.shape, nodes), axis=1) if self.shape.cards else 0
+        lack = np.column_stack(
+            (
+                self.shape.cpus_milli - self.grid.cpus[nodes],
+                self.shape.memory_mib - self.grid.memory[nodes],
+                np.full(len(nodes), self.shape.cards) - fit,
+            )
+        )
+        few = np.maximum(0, -(-lack // most[nodes])).max(axis=1)
+        return nodes[np.argsort(few, kind="stable")]
+
+    # --- quotas, and what was too much --------------------------------------------------------------------------------
+
+    def _starts(self, units: Collection[Unit]) -> bool:
+        """True if quotas let the ask start once these are gone."""
+        with self.quotas.without(held for unit in units for held in unit.held):
+            return self.quotas.standing(self.ask.tenant, self.ask.owner, self.amounts).starts
+
+    def _for_quota(self, units: set[Unit]) -> set[Unit] | None:
+        """These, and as many more as have to go for the quotas; None where that does not help."""
+        if self._starts(units):
+            return units
+        units = set(units)
+        lent = self.quotas.standing(self.ask.tenant, self.ask.owner, self.amounts) is Standing.LENT
+        ours = np.array([name == self.ask.tenant for name in self.holdings.tenants], np.bool_)
+        slots = self.slots[ours[self.holdings.tenant[self.slots]] != lent]
+        more = sorted({self._unit(slot) for slot in slots.tolist()} - units, key=order_of)
+        with ExitStack() as gone:
+            gone.enter_context(self.quotas.without(held for unit in units for held in unit.held))
+            for unit in more:
+                if len(units) > MOST_FOR_QUOTA or not self._may_lose(unit):
+                    continue
+                units.add(unit)
+                gone.enter_context(self.quotas.without(unit.held))
+                if self.quotas.standing(self.ask.tenant, self.ask.owner, self.amounts).starts:
+                    return units
+        return None
+
+    def _may_lose(self, unit: Unit) -> bool:
+        """True if all tenants of a unit that have something of their own, but the ask's, hold more than that now."""
+        tenants = {held.tenant for held in unit.held} - {self.ask.tenant}
+        return all(self.quotas.borrows(name) for name in tenants if self.quotas.bounded(name))
+
+    def _least(self, numbers: tuple[int, ...], units: set[Unit]) -> list[Unit]:
+        """Without those that need not go, the most important of which stays first."""
+        kept = set(units)
+        for unit in sorted(units, key=order_of, reverse=True):
+            fewer = kept - {unit}
+            if self._fits(numbers, fewer) and self._starts(fewer):
+                kept = fewer
+        return sorted(kept, key=order_of)
+
+    def _fits(self, numbers: tuple[int, ...], units: Collection[Unit]) -> bool:
+        nodes = np.array(numbers)
+        freed = np.array([self._rows(units, number).sum(axis=0) for number in numbers])
+        return bool(fits_in(self.grid, self.shape, nodes, free_rows(self.grid, nodes) + freed).all())
+
+    def _eviction(self, numbers: tuple[int, ...], units: list[Unit]) -> Eviction:
+        victims = [Victim(held, self._reason(held)) for unit in units for held in unit.held]
+        return Eviction(numbers, tuple(victims))
+
+    def _reason(self, held: Held) -> str:
+        if held.priority < self.ask.priority:
+            whose = f"{self.ask.owner}'s {self.ask.kind or 'work'}"
+            return f"its place is needed by {whose} with a higher priority; it returns to the queue"
+        return f"the tenant {self.ask.tenant} takes back what it lent; it returns to the queue"

@@ -1,0 +1,274 @@
+"""Everybody who waits, and whose turn it is: one total order for each instant, that anybody can recompute.
+
+Kept by the snapshot, which adds and removes asks; read by the pass and by explanations, which therefore agree. Where
+and whether something fits is not known here. Columns are numpy arrays by slot, so that an order of 100,000 takes some
+milliseconds.
+
+The order: higher priority first. Within a priority by a key in fleet-seconds (see fairness.py), the lower the sooner:
+
+    key = (tenant's debt + members waiting * (user's debt + cost of the user's own asks ahead)) / tenant's weight
+          + age credit * when it was submitted
+
+The cost of an ask is its dominant share for as long as the entry penalty: the own asks count as if each had started in
+turn, so that of two users with much to do each gets every other place. A user's own asks stand by priority, then age.
+Ties go to the older, then to the lower id. A gang stands where its first member stands.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from commonage.domain.requests import Request
+from commonage.domain.tenants import Rules
+from commonage.placement.asks import Ask
+from commonage.placement.fairness import Usage
+from commonage.placement.shapes import Floats, Ints
+
+COST_UNIT = 1e9  # costs are added up in whole billionths of the fleet: then it does not matter in which order
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Order:
+    """The queue at `now`, first to last. Columns [n]: `slots` of the queue, `sorts`, `accounts`, `limits` in seconds
+    (inf: none), `leads` (False for members of a gang behind its first). `place` [slots] is where each stands, from 0.
+    """
+
+    now: float
+    version: int
+    slots: Ints
+    sorts: Ints
+    accounts: Ints
+    limits: Floats
+    leads: npt.NDArray[np.bool_]
+    place: Ints
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def only(self, which: Ints | npt.NDArray[np.bool_]) -> Order:
+        """The same order of some of them."""
+        sorts, accounts, limits = self.sorts[which], self.accounts[which], self.limits[which]
+        return Order(self.now, self.version, self.slots[which], sorts, accounts, limits, self.leads[which], self.place)
+
+
+class Queue:
+    """Asks by id. A sort is a request: equal requests share its number, which is given anew when nobody asks it."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.asks: list[Ask | None] = []
+        self.requests: list[Request | None] = []
+        self._sort_of: dict[Request, int] = {}
+        self._asking: list[int] = []
+        self._slot: dict[str, int] = {}
+        self._free: list[int] = []
+        self._free_sorts: list[int] = []
+        self._gangs: defaultdict[str, set[int]] = defaultdict(set)
+        self._priorities: Counter[int] = Counter()
+        self._arrived: list[int] = []
+        self._left: list[int] = []  # their slots are given anew once nothing points there
+        self._by_age: Ints = np.zeros(0, np.int64)
+        self._account: Ints = np.zeros(64, np.int64)
+        self._sort: Ints = np.zeros(64, np.int64)
+        self._priority: Ints = np.zeros(64, np.int64)
+        self._submitted: Floats = np.zeros(64)
+        self._limit: Floats = np.zeros(64)
+        self._here: npt.NDArray[np.bool_] = np.zeros(64, np.bool_)
+        self._last: tuple[tuple[object, ...], Order] | None = None
+
+    def __len__(self) -> int:
+        return len(self._slot)
+
+    def __contains__(self, workload_id: str) -> bool:
+        return workload_id in self._slot
+
+    def __iter__(self) -> Iterator[Ask]:
+        """All asks, in no order that means anything."""
+        return (ask for ask in self.asks if ask is not None)
+
+    def get(self, workload_id: str) -> Ask | None:
+        """The ask of a workload that waits."""
+        slot = self._slot.get(workload_id)
+        return None if slot is None else self.asks[slot]
+
+    def slot(self, workload_id: str) -> int:
+        """Its slot, until it leaves; -1 if it does not wait."""
+        return self._slot.get(workload_id, -1)
+
+    @property
+    def last(self) -> Order | None:
+        """The order that was asked for last, if nobody came or went since."""
+        return self._last[1] if self._last is not None and self._last[1].version == self.version else None
+
+    # --- coming and going -----------------------------------------------------------------------------------------
+
+    def arrive(self, ask: Ask, account: int) -> int:
+        """Stand in the queue; the sort of its request. Arriving twice replaces what was asked."""
+        self.leave(ask.workload_id)
+        slot = self._free.pop() if self._free else len(self.asks)
+        if slot == len(self.asks):
+            self.asks.append(None)
+            if slot >= len(self._account):
+                self._grow()
+        sort = self._sort_for(ask.request)
+        self.asks[slot] = ask
+        self._slot[ask.workload_id] = slot
+        self._account[slot], self._sort[slot], self._priority[slot] = account, sort, ask.priority
+        self._submitted[slot] = ask.submitted_at
+        self._limit[slot] = np.inf if ask.time_limit_s is None else ask.time_limit_s
+        self._here[slot] = True
+        self._priorities[ask.priority] += 1
+        if ask.gang is not None:
+            self._gangs[ask.gang].add(slot)
+        self._arrived.append(slot)
+        self.version += 1
+        return sort
+
+    def leave(self, workload_id: str) -> None:
+        """Stand in the queue no more."""
+        slot = self._slot.pop(workload_id, None)
+        ask = None if slot is None else self.asks[slot]
+        if slot is None or ask is None:
+            return
+        self.asks[slot] = None
+        self._here[slot] = False
+        self._left.append(slot)
+        self._priorities[ask.priority] -= 1
+        if not self._priorities[ask.priority]:
+            del self._priorities[ask.priority]
+        if ask.gang is not None:
+            self._gangs[ask.gang].discard(slot)
+            if not self._gangs[ask.gang]:
+                del self._gangs[ask.gang]
+        sort = int(self._sort[slot])
+        self._asking[sort] -= 1
+        if not self._asking[sort]:
+            del self._sort_of[ask.request]
+            self.requests[sort] = None
+            self._free_sorts.append(sort)
+        self.version += 1
+
+    def _sort_for(self, request: Request) -> int:
+        sort = self._sort_of.get(request)
+        if sort is None:
+            sort = self._free_sorts.pop() if self._free_sorts else len(self.requests)
+            if sort == len(self.requests):
+                self.requests.append(None)
+                self._asking.append(0)
+            self._sort_of[request] = sort
+            self.requests[sort] = request
+        self._asking[sort] += 1
+        return sort
+
+    def _grow(self) -> None:
+        for name in ("_account", "_sort", "_priority", "_submitted", "_limit", "_here"):
+            old = getattr(self, name)
+            setattr(self, name, np.concatenate((old, np.zeros_like(old))))
+
+    # --- order ----------------------------------------------------------------------------------------------------
+
+    def order(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> Order:
+        """The order at `now`. `costs` [sorts] is the dominant share of each sort."""
+        state = (now, self.version, usage.version, rules, costs.tobytes())
+        if self._last is None or self._last[0] != state:
+            self._last = (state, self._sorted(now, usage, rules, costs))
+        return self._last[1]
+
+    def _sorted(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> Order:
+        self._settle()
+        age = self._by_age
+        keys = self._keys(now, usage, rules, costs)
+        leads = np.ones(len(self._here), np.bool_)
+        self._join_gangs(keys, leads)
+        if len(self._priorities) == 1:
+            slots = age[_ranked(keys[age])]
+        else:
+            levels = (age[self._priority[age] == priority] for priority in sorted(self._priorities, reverse=True))
+            slots = np.concatenate([age[:0], *(level[_ranked(keys[level])] for level in levels)])
+        place = np.full(len(self._here), -1, np.int64)
+        place[slots] = np.arange(len(slots))
+        return Order(
+            now, self.version, slots, self._sort[slots], self._account[slots], self._limit[slots], leads[slots], place
+        )
+
+    def _keys(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> Floats:
+        """[slots]: the keys of all that are here, in fleet-seconds."""
+        age = self._by_age
+        keys = np.zeros(len(self._here))
+        if not len(age):
+            return keys
+        own, of_tenants = usage.debts(now)
+        waiting = np.bincount(self._account[age], minlength=len(own)) > 0
+        tenant = usage.tenant_of[: len(own)]
+        members = np.bincount(tenant[waiting], minlength=len(of_tenants))[tenant]
+        weights = np.array([max(rules.tenant(name).weight, 1e-9) for name in usage.tenants])[tenant]
+        base = (of_tenants[tenant] + members * own) / weights
+        step = members * rules.entry_penalty_s / weights / COST_UNIT
+        levels = sorted(self._priorities, reverse=True)
+        line = self._account[age] * len(levels) + np.searchsorted(-np.array(levels), -self._priority[age])
+        if int(line.max()) < 65536:
+            line = line.astype(np.uint16)  # which numpy sorts in one sweep
+        mine = age[np.argsort(line, kind="stable")]
+        account = self._account[mine]
+        cost = np.rint(costs * COST_UNIT).astype(np.int64)[self._sort[mine]]
+        before = np.cumsum(cost) - cost
+        first = np.flatnonzero(np.concatenate(([True], account[1:] != account[:-1])))
+        before -= np.repeat(before[first], np.diff(np.concatenate((first, [len(mine)]))))
+        keys[mine] = base[account] + step[account] * before + rules.age_credit * self._submitted[mine]
+        return keys
+
+    def _join_gangs(self, keys: Floats, leads: npt.NDArray[np.bool_]) -> None:
+        """Members stand where the first of them does."""
+        for slots in self._gangs.values():
+            members = sorted(slots, key=self._age_of)
+            keys[members] = keys[members].min()
+            leads[members[1:]] = False
+
+    def gangs(self) -> list[str]:
+        """The gangs of which somebody waits."""
+        return list(self._gangs)
+
+    def gang(self, name: str) -> list[Ask]:
+        """The members of a gang that wait, by age."""
+        return [self._ask(slot) for slot in sorted(self._gangs.get(name, ()), key=self._age_of)]
+
+    def _ask(self, slot: int) -> Ask:
+        ask = self.asks[slot]
+        assert ask is not None  # callers take slots of those that are here
+        return ask
+
+    def _age_of(self, slot: int) -> tuple[float, str]:
+        ask = self._ask(slot)
+        return (ask.submitted_at, ask.workload_id)
+
+    def _settle(self) -> None:
+        """Take out who left, and put who arrived where its age belongs."""
+        if self._left:
+            self._by_age = self._by_age[self._here[self._by_age]]
+            arrived = {slot for slot in self._arrived if self._here[slot]}
+            self._free += self._left
+            self._left = []
+        else:
+            arrived = set(self._arrived)
+        self._arrived = []
+        if not arrived:
+            return
+        if len(arrived) > 100 + len(self._by_age) // 10:
+            self._by_age = np.array(sorted([*self._by_age.tolist(), *arrived], key=self._age_of), np.int64)
+            return
+        young = sorted(arrived, key=self._age_of)
+        places = [bisect_left(self._by_age, self._age_of(slot), key=self._age_of) for slot in young]
+        self._by_age = np.insert(self._by_age, places, young)
+
+
+def _ranked(keys: Floats) -> Ints:
+    """The order of keys [n] that stand by age: equal ones stay as they are."""
+    order = np.argsort(keys)
+    ranked = keys[order]
+    return np.argsort(keys, kind="stable") if bool((ranked[1:] == ranked[:-1]).any()) else order

@@ -1,0 +1,134 @@
+"""Which site a workload goes to, where there are several: one that could start it now, else the queue of one.
+
+There is one queue for all sites. To route is to choose the site among whose machines a workload is placed, and as long
+as it waits, the site at whose queue it is shown to stand. The pass keeps `Sites` and asks `route` for each ask (once
+for a gang: its members share a site) with the nodes where it may start now and those where it ever could, `site=NAME`
+among its labels and the sites of its tenant included. A route that starts names the nodes to choose from; then call
+`started`. Nothing is kept at a site for who stands there: the first that is free takes whoever is next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from commonage.domain.tenants import Rules, Tenant
+from commonage.placement.grid import Grid
+from commonage.placement.shapes import Bools, Floats, Ints
+
+
+class SitePolicy(StrEnum):
+    """Which of several sites that could start it now: the first in the order of the rules, the one of which least is
+    used, or the one where a GPU costs least."""
+
+    FIRST_FREE = "first-free"
+    LEAST_USED = "least-used"
+    CHEAPEST = "cheapest"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The site, whether it starts there now, and on which nodes [N] it may; none of them while it waits."""
+
+    site: str
+    starts: bool
+    nodes: Bools
+
+
+class Sites:
+    """The sites of the grid's nodes, in the order of the rules and then by name, and who stands where."""
+
+    def __init__(self, grid: Grid, rules: Rules) -> None:
+        self._grid, self._rules = grid, rules
+        self.names: list[str] = []
+        self._of: Ints = np.empty(0, np.int64)
+        self._standing: dict[str, str] = {}
+        self._turn: dict[str, int] = {}
+        self._turns = 0
+        self._epoch = -1
+        self.sync()
+
+    def sync(self) -> None:
+        """Follow the grid where nodes came or went."""
+        if self._epoch == self._grid.epoch:
+            return
+        there = sorted({node.site for node in self._grid.nodes})
+        ordered = [name for name, _ in self._rules.sites if name in there]
+        self.names = ordered + [name for name in there if name not in ordered]
+        number = {name: index for index, name in enumerate(self.names)}
+        self._of = np.array([number[node.site] for node in self._grid.nodes], np.int64)
+        self._epoch = self._grid.epoch
+
+    def of(self, tenant: Tenant) -> Bools | None:
+        """[N]: the nodes of the sites that members of a tenant may use; None: of all."""
+        if not tenant.sites:
+            return None
+        self.sync()
+        allowed = [index for index, name in enumerate(self.names) if name in tenant.sites]
+        return np.asarray(np.isin(self._of, allowed), np.bool_)
+
+    def route(self, workload_id: str, may: Bools, could: Bools, count: int = 1) -> Route | None:
+        """The route of a workload that takes `count` nodes; None if no site could ever run it.
+
+        It starts where it may. Otherwise it stands where it stood before, or where longest nobody was sent to.
+        """
+        self.sync()
+        free = self._sites_with(may, count)
+        if len(free):
+            chosen = int(free[np.argmin(self._prices(free))])
+            return Route(self.names[chosen], True, may & (self._of == chosen))
+        able = [self.names[index] for index in self._sites_with(could, count)]
+        if not able:
+            self._standing.pop(workload_id, None)
+            return None
+        site = self._standing.get(workload_id, "")
+        if site not in able:
+            site = min(able, key=lambda name: self._turn.get(name, -1))
+            self._standing[workload_id] = site
+            self._sent(site)
+        return Route(site, False, np.zeros(len(may), np.bool_))
+
+    def started(self, workload_id: str, site: str) -> None:
+        """A workload was started at a site."""
+        if self._standing.pop(workload_id, None) != site:
+            self._sent(site)
+
+    def forget(self, workload_ids: Iterable[str]) -> None:
+        """These wait no longer."""
+        for workload_id in workload_ids:
+            self._standing.pop(workload_id, None)
+
+    def _sent(self, site: str) -> None:
+        self._turns += 1
+        self._turn[site] = self._turns
+
+    def _sites_with(self, nodes: Bools, count: int) -> Ints:
+        """The sites that have so many of these nodes, in order."""
+        per_site = np.bincount(self._of[nodes], minlength=len(self.names))
+        return np.flatnonzero(per_site >= count)
+
+    def _prices(self, sites: Ints) -> Floats:
+        """What the policy goes by, lower is better; equal for all where it is the order alone."""
+        policy = self._rules.site_policy
+        if policy == SitePolicy.CHEAPEST:
+            price = dict(self._rules.sites)
+            return np.array([price.get(self.names[site], np.inf) for site in sites])
+        if policy == SitePolicy.LEAST_USED and len(sites) > 1:
+            return self._used()[sites]
+        return np.zeros(len(sites))
+
+    def _used(self) -> Floats:
+        """[sites]: the part of its GPUs that is held, or of its cpus where it has no GPUs."""
+        grid, sites = self._grid, len(self.names)
+        cards = grid.kind >= 0
+        gpus = np.bincount(self._of, np.count_nonzero(cards, axis=1) * 1000.0, sites)
+        idle = np.bincount(self._of, np.where(cards, grid.free_milli, 0).sum(axis=1), sites)
+        cpus = np.bincount(self._of, grid.cpus_total, sites)
+        free = np.bincount(self._of, grid.cpus, sites)
+        has = gpus > 0
+        whole = np.where(has, gpus, np.maximum(1, cpus))
+        used: Floats = 1.0 - np.where(has, idle, free) / whole
+        return used

@@ -1,0 +1,108 @@
+"""Room as one row of numbers for each node, so that what is kept, freed or evicted is added and compared in one step.
+
+A row has W = 2 + 2C columns: cpus (thousandths), memory (MiB), then VRAM (MiB) of each card, then compute (thousandths)
+of each. Called by holdings.py, reservations.py, preemption.py and gang.py. What is free now, the grid knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from commonage.domain.fleet import Lease
+from commonage.placement.grid import Grid, most_together
+from commonage.placement.shapes import Bools, Ints, Shape
+
+
+def everywhere(grid: Grid) -> Ints:
+    """The numbers of all nodes."""
+    return np.arange(len(grid.nodes))
+
+
+def width(grid: Grid) -> int:
+    """W: how many columns a row has."""
+    return 2 + 2 * int(grid.kind.shape[1])
+
+
+def free_rows(grid: Grid, nodes: Ints) -> Ints:
+    """[n, W]: what is free on these nodes."""
+    own = (grid.cpus[nodes, None], grid.memory[nodes, None])
+    return np.concatenate((*own, grid.free_mib[nodes], grid.free_milli[nodes]), axis=1)
+
+
+def whole_rows(grid: Grid, nodes: Ints) -> Ints:
+    """[n, W]: what there is on these nodes when nothing is held."""
+    own = (grid.cpus_total[nodes, None], grid.memory_total[nodes, None])
+    return np.concatenate((*own, grid.total_mib[nodes], np.where(grid.total_mib[nodes] > 0, 1000, 0)), axis=1)
+
+
+def row_of(grid: Grid, lease: Lease) -> Ints:
+    """[W]: what a lease holds of its node."""
+    cards = grid.kind.shape[1]
+    row = np.zeros(2 + 2 * cards, np.int64)
+    row[0], row[1] = lease.cpus_milli, lease.memory_mib
+    for share in lease.shares:
+        at = grid.card(share.device_uuid)
+        if at is not None:
+            row[2 + at[1]] += share.memory_mib
+            row[2 + cards + at[1]] += share.compute_milli
+    return row
+
+
+def cards_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
+    """[n, C]: which cards have what the shape takes of one, where `rows` [n, W] are free."""
+    kind, cards = grid.kind[nodes], grid.kind.shape[1]
+    enough: Bools = rows[:, 2 : 2 + cards] >= shape.need_mib[kind]
+    enough &= rows[:, 2 + cards :] >= shape.need_milli[kind]
+    return enough
+
+
+def fits_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
+    """[n]: where the shape would fit on nodes that take work, were `rows` [n, W] what is free there."""
+    fit: Bools = grid.ready[nodes] & (rows[:, 0] >= shape.cpus_milli)
+    fit &= rows[:, 1] >= shape.memory_mib
+    if shape.request.labels:
+        fit &= grid.labelled(shape, nodes)
+    if shape.cards:
+        fit &= most_together(cards_in(grid, shape, nodes, rows), grid.numa[nodes], shape) >= shape.cards
+    return fit
+
+
+def times_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
+    """[n]: how many times the shape would fit beside itself, were `rows` [n, W] what is free."""
+    most = np.minimum(rows[:, 0] // max(1, shape.cpus_milli), rows[:, 1] // max(1, shape.memory_mib))
+    if shape.cards:
+        most = np.minimum(most, _cards_times(grid, shape, nodes, rows))
+    fit: Bools = fits_in(grid, shape, nodes, rows)
+    return np.where(fit, most, 0)
+
+
+def _cards_times(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
+    """[n]: how many times the cards would do."""
+    if shape.is_part:
+        kind, cards = grid.kind[nodes], grid.kind.shape[1]
+        mib = rows[:, 2 : 2 + cards] // np.maximum(1, shape.need_mib[kind])
+        milli = rows[:, 2 + cards :] // np.maximum(1, shape.need_milli[kind])
+        return np.asarray(np.maximum(0, np.minimum(mib, milli)).sum(axis=1), np.int64)
+    fit, numa = cards_in(grid, shape, nodes, rows), grid.numa[nodes]
+    if not shape.request.one_numa or shape.cards < 2:
+        return np.asarray(np.count_nonzero(fit, axis=1) // shape.cards, np.int64)
+    times = np.zeros(len(nodes), np.int64)
+    for place in np.unique(numa):
+        times += np.count_nonzero(fit & (numa == place), axis=1) // shape.cards
+    return times
+
+
+def pick_cards(grid: Grid, shape: Shape, number: int, row: Ints) -> Sequence[int]:
+    """Cards of a node for a shape that fits there, were `row` [W] what is free: the fullest that still do."""
+    if not shape.cards:
+        return ()
+    cards = grid.kind.shape[1]
+    fit = np.flatnonzero(cards_in(grid, shape, np.array([number]), row[None, :])[0])
+    if shape.request.one_numa and shape.cards > 1:
+        numa = grid.numa[number]
+        enough = [place for place in np.unique(numa) if np.count_nonzero(numa[fit] == place) >= shape.cards]
+        fit = fit[numa[fit] == min(enough, key=lambda place: np.count_nonzero(numa[fit] == place))]
+    fullest = sorted(fit.tolist(), key=lambda card: (row[2 + cards + card], row[2 + card], card))
+    return fullest[: shape.cards]

@@ -1,0 +1,98 @@
+"""`commonage doctor gpu` without the printing: finds the cards, sees that nobody gives them out, runs the trials."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from commonage.domain.fleet import Device, Isolation
+from commonage.gpus.detect import open_devices
+from commonage.gpus.isolation.claims import Claims
+from commonage.gpus.isolation.cooperative import Cooperative
+from commonage.gpus.isolation.driver_limit import DriverLimit
+from commonage.gpus.isolation.level import Level
+from commonage.gpus.isolation.mig import Mig
+from commonage.gpus.isolation.mps import Mps
+from commonage.server.clock import SystemClock
+from commonage.server.gpu_probes import Places
+from commonage.server.gpu_trials import GpuTrials, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The real cards of this machine: a sentence about them, and MiB free on each by uuid."""
+
+    said: str
+    cards: Sequence[Device]
+    free_mib: dict[str, int]
+
+
+def look(wanted: str) -> Look:
+    """The cards of the setting `gpus`; simulated ones are left out. Raises DevicesUnavailable, InvalidInput."""
+    opened = open_devices(wanted, node_name="doctor", clock=SystemClock())
+    try:
+        cards = [device for device in opened.devices.inventory() if not device.simulated]
+        used = {sample.uuid: sample.memory_used_mib or 0 for sample in opened.devices.measure()}
+        return Look(opened.said, cards, {card.uuid: card.memory_mib - used.get(card.uuid, 0) for card in cards})
+    finally:
+        opened.devices.close()
+
+
+def try_all(
+    found: Look,
+    wanted: Sequence[Isolation] = tuple(Isolation),
+    *,
+    places: Places | None = None,
+    levels: Sequence[Level] | None = None,
+    library: str = "",
+) -> Iterator[Trial]:
+    """The trials at the levels that are wanted, on all cards that nobody gives out. What is made is removed."""
+    places = places or Places.here()
+    try:
+        with claimed(found.cards) as cards, _folder() as folder:
+            all_levels = levels or _levels(folder)
+            chosen = [level for level in all_levels if level.isolation in wanted]
+            yield from GpuTrials(cards, chosen, places, found.free_mib, library).run()
+    finally:
+        places.close()
+
+
+@contextmanager
+def claimed(cards: Sequence[Device]) -> Iterator[list[Device]]:
+    """The cards, ours for the time of the block; with a fault where another server gives one out, whose work must not
+    be disturbed."""
+    claims = Claims("commonage doctor gpu")
+    try:
+        found = []
+        for card in cards:
+            taken = claims.claim(card.parent_uuid or card.uuid)
+            faults = (f"{taken}; end that server and its work first",) if taken else ()
+            found.append(replace(card, faults=(*card.faults, *faults)))
+        yield found
+    finally:
+        claims.close()
+
+
+@contextmanager
+def every_level() -> Iterator[tuple[Level, ...]]:
+    """All levels, best first, with files of their own for the time of the block."""
+    with _folder() as folder:
+        yield _levels(folder)
+
+
+def _levels(folder: Path) -> tuple[Level, ...]:
+    return DriverLimit(), Mig(), Mps(folder / "mps"), Cooperative()
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder for what is tried: its path is short, as the sockets of MPS need it."""
+    folder = Path(tempfile.mkdtemp(prefix="commonage-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,132 @@
+"""Runs `gpus.cuda.probe` as a workload would run: with the variables of a share, in control groups of its own.
+
+Used by `gpu_trials` (`commonage doctor gpu`) and by the benchmark of GPUs. Knows nothing of levels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from commonage.engines.process.cgroups import find_cgroups
+from commonage.engines.process.groups import Groups
+
+_JOIN = 'IFS=:; for group in $1; do echo 0 >"$group" || exit 125; done; shift; exec "$@"'
+_WITHIN_S = 120.0
+_CPUS_MILLI, _MEMORY_MIB = 4000, 16 * 1024
+Answer = Mapping[str, Any]
+
+
+def bare_variables() -> dict[str, str]:
+    """What a program has that cleared its environment, and found the libraries all the same."""
+    return {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a probe runs: its control groups' folders (none where there are none), and the variables it gets."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, *words: str) -> list[str]:
+        """The probe with these arguments, joining the groups first."""
+        probe = [sys.executable, "-m", "commonage.gpus.cuda.probe", *words]
+        files = ":".join(f"{folder}/cgroup.procs" for folder in self.groups)
+        return ["/bin/sh", "-c", _JOIN, "sh", files, *probe] if files else probe
+
+
+class Places:
+    """Makes places, in control groups where there are any, and removes all of them."""
+
+    def __init__(self, groups: Groups | None) -> None:
+        self._groups = groups
+        self._made: list[str] = []
+
+    @classmethod
+    def here(cls) -> Places:
+        """In this machine's control groups."""
+        return cls(find_cgroups(f"doctor-{os.getpid()}", 4096))
+
+    def make(self, name: str) -> Place:
+        """A place without variables yet. Raises EngineFailure."""
+        if self._groups is None:
+            return Place(name)
+        self._made.append(name)
+        files = self._groups.make(name, _CPUS_MILLI, _MEMORY_MIB)
+        return Place(name, tuple(str(Path(file).parent) for file in files))
+
+    def clear(self) -> None:
+        """End what is left in them, and remove them."""
+        while self._groups is not None and self._made:
+            name = self._made.pop()
+            self._groups.kill(name)
+            self._groups.remove(name)
+
+    def close(self) -> None:
+        """Nothing is made any more."""
+        self.clear()
+        if self._groups is not None:
+            self._groups.close()
+
+
+def ask(place: Place, *words: str, library: str = "", bare: bool = False) -> Answer:
+    """Run the probe to its end. What it did not answer stands in `error`. `bare`: without the place's variables."""
+    variables = bare_variables() if bare else {**bare_variables(), **place.variables}
+    command = place.command(*words, *(("--library", library) if library else ()))
+    try:
+        ended = subprocess.run(
+            command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, timeout=_WITHIN_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"error": str(error), "code": -1}
+    return _answer(ended.stdout, ended.stderr)
+
+
+def _answer(said: bytes, complained: bytes) -> Answer:
+    lines = said.splitlines()
+    with suppress(ValueError, IndexError):
+        answer = json.loads(lines[-1])
+        if "error" in answer:
+            return dict(answer)
+    words = complained.decode("utf-8", "replace").strip().splitlines()
+    return {"error": words[-1] if words else "the probe ended without an answer", "code": -1}
+
+
+class Burning:
+    """A probe that computes until it is told to end, as the neighbour of what is tried; `error` if it never began."""
+
+    def __init__(self, place: Place, memory_mib: int, library: str = "") -> None:
+        words = ["burn", "--most-mib", str(memory_mib), *(("--library", library) if library else ())]
+        self._process = subprocess.Popen(
+            place.command(*words),
+            env={**bare_variables(), **place.variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        self._first = self._process.stdout.readline()
+        self.began = b'"ready"' in self._first
+
+    def end(self) -> Answer:
+        """Let it end; what it did: `launches`, `seconds`, `error`. Idempotent only by the caller's care."""
+        try:
+            said, complained = self._process.communicate(timeout=_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            said, complained = self._process.communicate()
+        return _answer(said or self._first, complained)
+
+
+def all_of(burning: Sequence[Burning]) -> list[Answer]:
+    """End them all, and what each did."""
+    return [one.end() for one in burning]

@@ -1,0 +1,143 @@
+"""What sharing a card costs, measured: shares together against one alone, and a neighbour beside a greedy program.
+
+Used by `commonage bench gpu-shares`. Each share is held at its level as for a workload and runs the probe's kernel,
+which needs nothing but the driver. The cards must be nobody's meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.fleet import Device, Isolation, Share
+from commonage.gpus.environment import share_environment
+from commonage.gpus.isolation.level import Level
+from commonage.ports.devices import Hold
+from commonage.server.gpu_probes import Answer, Burning, Place, Places, all_of, ask
+
+TOGETHER = (2, 4, 8)
+_LEAST_SHARE_MIB = 1024
+_ATTACKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """`count` equal shares at once, kernels a second: all of them, the slowest and the fastest; `error` if one failed.
+
+    `of_one` is the sum over what one workload alone does on the whole card.
+    """
+
+    level: str
+    count: int
+    total: float
+    slowest: float
+    fastest: float
+    of_one: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A neighbour's kernels a second in its half of the card: alone there, and while the other half asks for too much.
+
+    `got_mib` is the most that the other half got, of `share_mib`.
+    """
+
+    level: str
+    alone: float
+    meanwhile: float
+    got_mib: int
+    share_mib: int
+    error: str = ""
+
+
+class Sharing:
+    """Measures on one card, `seconds` for each figure. `library` names CUDA's, for tests."""
+
+    def __init__(
+        self,
+        device: Device,
+        places: Places,
+        seconds: float,
+        library: str = "",
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._device, self._places, self._seconds = device, places, seconds
+        self._library, self._sleep = library, sleep
+
+    def alone(self) -> Answer:
+        """One workload on the whole card, without limits."""
+        device = self._device
+        whole = Share(device.uuid, device.index, device.model, device.memory_mib, 1000, True, device.memory_mib)
+        place = Place("alone", variables=share_environment([whole]))
+        return ask(place, "burn", "--seconds", str(self._seconds), library=self._library)
+
+    def together(self, level: Level, one_alone: float, counts: Sequence[int] = TOGETHER) -> Iterator[Together]:
+        """2, 4, 8 shares at once, as far as the card is large enough for them."""
+        name = level.isolation.value
+        for count in counts:
+            if self._device.memory_mib // count < _LEAST_SHARE_MIB:
+                return
+            try:
+                with self._held(level, count) as places:
+                    answers = self._burn(places)
+            except EngineFailure as error:
+                yield Together(name, count, 0.0, 0.0, 0.0, 0.0, error.message)
+                continue
+            rates = [rate_of(one) for one in answers]
+            errors = "; ".join(dict.fromkeys(str(one["error"]) for one in answers if one["error"]))
+            of_one = sum(rates) / one_alone if one_alone else 0.0
+            yield Together(name, count, sum(rates), min(rates), max(rates), of_one, errors)
+
+    def beside(self, level: Level) -> Beside:
+        """A neighbour computes while the program beside it takes all memory it can get, again and again."""
+        name, share_mib = level.isolation.value, self._device.memory_mib // 2
+        try:
+            with self._held(level, 2) as (tried, neighbour):
+                (before,) = self._burn([neighbour])
+                burning = Burning(neighbour, 0, self._library)
+                most = str(share_mib + share_mib // 2)
+                fills = [ask(tried, "fill", "--most-mib", most, library=self._library) for _ in range(_ATTACKS)]
+                meanwhile = burning.end()
+        except EngineFailure as error:
+            return Beside(name, 0.0, 0.0, 0, share_mib, error.message)
+        got = max(int(one.get("allocated_mib", 0)) for one in fills)
+        return Beside(name, rate_of(before), rate_of(meanwhile), got, share_mib, str(meanwhile["error"]))
+
+    def _burn(self, places: Sequence[Place]) -> list[Answer]:
+        burning = [Burning(place, 0, self._library) for place in places]
+        self._sleep(self._seconds)
+        return all_of(burning)
+
+    @contextmanager
+    def _held(self, level: Level, count: int) -> Iterator[list[Place]]:
+        """So many places, each with an equal share; released at the end."""
+        device, memory = self._device, self._device.memory_mib // count
+        share = Share(
+            device.uuid, device.index, device.model, memory, 1000 // count, False, device.memory_mib, False,
+            Isolation(level.isolation),
+        )  # fmt: skip
+        holds: list[Hold] = []
+        places = []
+        try:
+            for number in range(count):
+                place = self._places.make(f"bench-{os.getpid()}-{number}")
+                hold = Hold(place.name, (share,), place.groups)
+                holds.append(hold)
+                place.variables = {**share_environment([share]), **level.apply(hold)}
+                places.append(place)
+            yield places
+        finally:
+            for hold in holds:
+                level.release(hold)
+            self._places.clear()
+
+
+def rate_of(answer: Answer) -> float:
+    """Kernels a second; 0 where none ended."""
+    seconds = float(answer.get("seconds", 0.0))
+    return float(answer.get("launches", 0)) / seconds if seconds > 0 else 0.0

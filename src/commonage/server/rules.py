@@ -1,0 +1,39 @@
+"""The rules of whose turn it is, as control and the planner have them, from the settings. Called by the bootstrap."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
+from commonage.server.settings import Settings
+
+
+def rules_of(settings: Settings, environments: Collection[str], sites: Collection[str]) -> Rules:
+    """What the planner goes by. Raises InvalidInput where a tenant names an environment or a site that is not there."""
+    for entry in settings.tenants:
+        _there(f"the tenant {entry.name}: environments", entry.environments, environments)
+        _there(f"the tenant {entry.name}: sites", entry.sites, sites)
+    return Rules(
+        tenants=tuple(entry.tenant() for entry in settings.tenants),
+        policy=settings.policy,
+        half_life_s=float(settings.half_life),
+        entry_penalty_s=float(settings.entry_penalty),
+        age_credit=settings.age_credit,
+        guaranteed_s=float(settings.guaranteed_runtime),
+        patience_s=float(settings.patience),
+    )
+
+
+def _there(what: str, named: Collection[str], there: Collection[str]) -> None:
+    missing = next((name for name in named if name not in there), None)
+    if missing is not None:
+        raise InvalidInput(f"{what}: there is no {missing!r}; there are: {', '.join(sorted(there))}", field="tenants")
+
+
+def priority_classes_of(settings: Settings) -> tuple[PriorityClass, ...]:
+    """All of them, the lowest first: ours, and those of the settings, which win where they have the same name."""
+    found = {one.name: one for one in PRIORITY_CLASSES} | {
+        entry.name: entry.priority_class() for entry in settings.priority_classes
+    }
+    return tuple(sorted(found.values(), key=lambda one: (one.priority, one.name)))

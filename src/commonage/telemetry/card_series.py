@@ -1,0 +1,80 @@
+"""The series of one card: ours in base units, and those that NVIDIA's DCGM Exporter has under its names and units.
+
+Called by `collect`. Source: the collectors that DCGM Exporter ships (default-counters.csv). Its counters are gauges
+here: a counter's name would have to end in `_total`, and dashboards look for the name.
+"""
+
+from __future__ import annotations
+
+from commonage.control.fleet import DeviceView
+from commonage.ports.devices import DeviceSample
+from commonage.telemetry.families import MIB, Families
+
+_NOTHING = DeviceSample("", None, None)
+
+
+def put_card(node: str, card: DeviceView, families: Families) -> None:
+    """All series of a card of this machine; figures that nobody knows are left out."""
+    _put_held(node, card, families)
+    _put_measured(node, card, families)
+    _put_as_dcgm(node, card, families)
+
+
+def _labels(node: str, card: DeviceView) -> tuple[str, ...]:
+    device = card.device
+    return node, device.label, device.uuid, device.model, _truth(device.simulated)
+
+
+def _put_held(node: str, card: DeviceView, families: Families) -> None:
+    device, labels = card.device, _labels(node, card)
+    families.put("commonage_device_memory_bytes", device.memory_mib * MIB, *labels)
+    families.put("commonage_device_leased_memory_bytes", (device.memory_mib - card.free_mib) * MIB, *labels)
+    families.put("commonage_device_leased_compute_ratio", (1000 - card.free_compute_milli) / 1000, *labels)
+    families.put("commonage_device_faults", len(device.faults), *labels)
+    strays = sum(stray.memory_mib or 0 for stray in card.unattributed)
+    families.put("commonage_device_unattributed_memory_bytes", strays * MIB, *labels)
+
+
+def _put_measured(node: str, card: DeviceView, families: Families) -> None:
+    labels, sample = _labels(node, card), card.sample or _NOTHING
+    used = None if card.used_mib is None else card.used_mib * MIB
+    families.put("commonage_device_used_memory_bytes", used, *labels)
+    families.put("commonage_device_utilisation_ratio", card.utilisation, *labels)
+    families.put("commonage_device_power_watts", sample.power_w, *labels)
+    families.put("commonage_device_power_limit_watts", sample.power_limit_w, *labels)
+    families.put("commonage_device_energy_joules_total", sample.energy_j, *labels)
+    families.put("commonage_device_temperature_celsius", sample.temperature_c, *labels)
+    for domain, mhz in (("sm", sample.sm_clock_mhz), ("memory", sample.memory_clock_mhz)):
+        families.put("commonage_device_clock_hertz", None if mhz is None else mhz * 1_000_000, *labels, domain)
+    for reason in sample.throttle:
+        families.put("commonage_device_throttled_info", 1, *labels, reason)
+    for corrected, count in (("true", sample.ecc_corrected), ("false", sample.ecc_uncorrected)):
+        families.put("commonage_device_memory_errors_total", count, *labels, corrected)
+
+
+def _put_as_dcgm(node: str, card: DeviceView, families: Families) -> None:
+    device, used, sample = card.device, card.used_mib, card.sample or _NOTHING
+    label = device.label
+    labels = (label, device.uuid, f"nvidia{label.partition(':')[0]}", device.model, node, _truth(device.simulated))
+    figures = {
+        "FB_USED": used,
+        "FB_FREE": None if used is None else max(0, device.memory_mib - used),
+        "GPU_UTIL": None if card.utilisation is None else card.utilisation * 100,
+        "POWER_USAGE": sample.power_w,
+        "ENFORCED_POWER_LIMIT": sample.power_limit_w,
+        "TOTAL_ENERGY_CONSUMPTION": None if sample.energy_j is None else sample.energy_j * 1000,
+        "GPU_TEMP": sample.temperature_c,
+        "SM_CLOCK": sample.sm_clock_mhz,
+        "MEM_CLOCK": sample.memory_clock_mhz,
+        "XID_ERRORS": sample.xid,
+        "ECC_SBE_VOL_TOTAL": sample.ecc_corrected,
+        "ECC_DBE_VOL_TOTAL": sample.ecc_uncorrected,
+        "CORRECTABLE_REMAPPED_ROWS": sample.remapped_corrected,
+        "UNCORRECTABLE_REMAPPED_ROWS": sample.remapped_uncorrected,
+    }
+    for name, figure in figures.items():
+        families.put(f"DCGM_FI_DEV_{name}", figure, *labels)
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"

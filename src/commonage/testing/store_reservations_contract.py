@@ -1,0 +1,59 @@
+"""What every store must keep of reservations. Part of `store_contract`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from commonage.domain.requests import Request
+from commonage.domain.tenants import Reservation
+from commonage.ports.store import Batch, Store
+from commonage.testing import factories as make
+from commonage.testing import strategies as some
+from commonage.testing.store_reading_contract import some_examples
+
+
+@pytest.mark.anyio
+class StoreReservationsContract:
+    """Found until their window is over, replaced and taken away by their id."""
+
+    @some_examples
+    @given(asked=some.requests())
+    async def test_a_reservation_is_read_as_it_was_written(self, store: Store, asked: Request) -> None:
+        written = make.reservation(request=asked, owner="ann", title="a class ü", count=50)
+        await store.commit(Batch(reservations=[written]))
+        assert await store.reservations(after=make.NOW) == [written]
+        await store.commit(Batch(unreserved=[written.id]))
+
+    async def test_reservations_come_in_the_order_in_which_they_begin(self, store: Store) -> None:
+        windows = [(50.0, 60.0), (10.0, 99.0), (10.0, 20.0)]
+        written = [make.reservation(make.NOW + start, make.NOW + end) for start, end in windows]
+        await store.commit(Batch(reservations=written))
+        assert await store.reservations(after=make.NOW) == [written[1], written[2], written[0]]
+
+    async def test_those_that_are_over_are_left_out(self, store: Store) -> None:
+        early, late = make.reservation(make.NOW, make.NOW + 10), make.reservation(make.NOW, make.NOW + 20)
+        await store.commit(Batch(reservations=[early, late]))
+        assert await store.reservations(after=make.NOW + 10) == [late]
+        assert await store.reservations(after=make.NOW + 9.5) == [early, late]
+
+    async def test_a_newer_word_replaces_the_older(self, store: Store) -> None:
+        first = make.reservation()
+        longer = replace(first, ends_at=first.ends_at + 60, count=7)
+        await store.commit(Batch(reservations=[first]))
+        await store.commit(Batch(reservations=[first, longer]))
+        assert await store.reservations(after=make.NOW) == [longer]
+
+    async def test_what_is_taken_away_is_gone_and_the_rest_stays(self, store: Store) -> None:
+        one, other = make.reservation(), make.reservation()
+        await store.commit(Batch(reservations=[one, other]))
+        await store.commit(Batch(unreserved=[one.id, "never-there"]))
+        assert await store.reservations(after=make.NOW) == [other]
+
+    async def test_odd_text_does_no_harm(self, store: Store) -> None:
+        odd: Reservation = make.reservation(title="nul \x00 and \ud800")
+        await store.commit(Batch(reservations=[odd]))
+        (found,) = await store.reservations(after=make.NOW)
+        assert (found.id, found.title[:4]) == (odd.id, "nul ")

@@ -1,0 +1,183 @@
+"""The process engine and the cards: shares are held before a command runs and released when its last process ended."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.contract.test_engine_process import HERE
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.fleet import Share
+from commonage.domain.sightings import Order, Seen
+from commonage.engines.process.engine import ProcessEngine
+from commonage.engines.process.runs import Runs
+from commonage.engines.process.settings import ProcessSettings
+from commonage.gpus.isolation.holds import Holds
+from commonage.gpus.none import NoDevices
+from commonage.ports.devices import Hold, NotConfined
+from commonage.testing.behaviour import Behaviour, shell_command
+from commonage.testing.engine_rig import FOREVER, EngineRig, Orders
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+SHARE = Share("GPU-1", 0, "A100", 1024, 100, whole=False, device_memory_mib=10240)
+
+
+class Cards(NoDevices):
+    """Keeps holds on disk and says what it was asked, and what of the attempt was there meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self.holds = Holds(folder / "holds")
+        self.calls: list[str] = []
+        self.fails = ""
+
+    def confine(self, hold: Hold) -> Mapping[str, str]:
+        groups = [Path(folder) for folder in hold.cgroups]
+        assert all(not (group / "cgroup.procs").read_text() for group in groups), "it runs already"
+        self.calls.append(f"confine with {len(groups) and 'groups'}")
+        self.holds.put(hold)
+        if self.fails:
+            raise NotConfined(self.fails)
+        return {"HELD": "yes", "PYTHONPATH": "/ours"}
+
+    def release(self, attempt_id: str) -> None:
+        hold = self.holds.get(attempt_id)
+        if hold is None:
+            return
+        there = all(Path(group).is_dir() for group in hold.cgroups)
+        self.calls.append(f"release while its groups are {'there' if there else 'gone'}")
+        self.holds.drop(attempt_id)
+
+    def settle(self, live: Collection[str]) -> None:
+        for attempt_id in set(self.holds.ids()) - set(live):
+            self.holds.drop(attempt_id)
+
+
+class Rig(EngineRig):
+    def __init__(self, data: Path, cgroups: bool) -> None:
+        self.data = data
+        self.settings = ProcessSettings(node_name="here", cgroups=cgroups)
+        self.cards = Cards(data)
+        self.orders = Orders(HERE, "here", shell_command, time.time)
+        self._engine: ProcessEngine | None = None
+
+    async def engine(self) -> ProcessEngine:
+        if self._engine is None:
+            self._engine = ProcessEngine("site", self.data, devices=self.cards, settings=self.settings)
+            await self._engine.open()
+        return self._engine
+
+    async def restart(self) -> ProcessEngine:
+        if self._engine is not None:
+            await self._engine.close()
+        self._engine = None
+        return await self.engine()
+
+    async def pass_time(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def processes(self, attempt: str) -> int:
+        return 0
+
+    def order(self, behaviour: Behaviour, **changes: object) -> Order:
+        order = self.orders(behaviour, **changes)
+        return replace(order, lease=replace(order.lease, shares=(SHARE,)))
+
+
+@pytest.fixture(params=[pytest.param(True, marks=pytest.mark.needs("cgroups")), False], ids=["cgroups", "marked"])
+async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    rig = Rig(tmp_path, request.param)
+    yield rig
+    engine = await rig.engine()
+    for sighting in await engine.sightings():
+        await engine.stop(sighting.attempt_id, 0)
+        await rig.seen(sighting.attempt_id, Seen.ENDED)
+    await engine.close()
+
+
+async def test_a_share_is_held_before_the_command_runs_and_until_it_ended(rig: Rig) -> None:
+    order = rig.order(Behaviour(shows=("HELD", "PYTHONPATH")), variables=(("PYTHONPATH", "/mine"), ("HELD", "no")))
+    await rig.ended(order)
+    assert await rig.lines(order.attempt_id) == ["HELD=yes", "PYTHONPATH=/ours:/mine"]
+    confined = "confine with groups" if rig.settings.cgroups else "confine with 0"
+    assert rig.cards.calls == [confined, "release while its groups are there"]
+    assert not rig.cards.holds.ids()
+
+
+async def test_without_a_share_the_cards_are_not_asked(rig: Rig) -> None:
+    await rig.ended(rig.orders(Behaviour()))
+    assert not rig.cards.calls
+
+
+async def test_what_cannot_be_held_does_not_run_and_leaves_nothing(rig: Rig) -> None:
+    rig.cards.fails = "the driver answers no"
+    order = rig.order(FOREVER)
+    with pytest.raises(EngineFailure, match="the driver answers no"):
+        await (await rig.engine()).start(order)
+    assert await rig.sighting(order.attempt_id) is None
+    assert not rig.cards.holds.ids()
+    assert Runs(rig.data / "runs").all() == []
+
+
+async def test_a_stop_releases_and_so_does_a_child_that_was_left_behind(rig: Rig) -> None:
+    stopped = await rig.started(rig.order(replace(FOREVER, leaves_child=True)))
+    assert rig.cards.holds.ids() == [stopped.attempt_id]
+    await (await rig.engine()).stop(stopped.attempt_id, 0)
+    await rig.seen(stopped.attempt_id, Seen.ENDED)
+    assert not rig.cards.holds.ids()
+
+
+async def test_after_a_restart_the_living_keep_their_shares_and_others_lose_theirs(rig: Rig) -> None:
+    living = await rig.started(rig.order(FOREVER))
+    rig.cards.holds.put(Hold("w-unknown-1", (SHARE,)))
+    await rig.restart()
+    assert rig.cards.holds.ids() == [living.attempt_id]
+
+
+async def test_one_that_was_held_but_not_started_is_held_again_and_runs(rig: Rig) -> None:
+    order = rig.order(Behaviour(prints=("ran",)))
+    runs = Runs(rig.data / "runs")
+    runs.open()
+    runs.create(order, None)
+    rig.cards.holds.put(Hold(order.attempt_id, (SHARE,)))  # and here the server was killed
+    await rig.seen(order.attempt_id, Seen.ENDED)
+    assert await rig.lines(order.attempt_id) == ["ran"]
+    assert not rig.cards.holds.ids()
+
+
+OWNER = """
+import asyncio, os, sys
+from pathlib import Path
+from tests.contract.test_engine_process_shares import FOREVER, Cards, Rig
+
+class Deadly(Cards):
+    def confine(self, hold):
+        super().confine(hold)
+        os.kill(os.getpid(), 9)
+
+async def main():
+    rig = Rig(Path(sys.argv[1]), cgroups=False)
+    rig.cards = Deadly(rig.data)
+    await (await rig.engine()).start(rig.order(FOREVER))
+
+asyncio.run(main())
+"""
+
+
+async def test_killed_between_holding_and_starting_nothing_leaks(tmp_path: Path) -> None:
+    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", OWNER, str(tmp_path), cwd=os.getcwd())
+    assert await owner.wait() == -signal.SIGKILL
+    rig = Rig(tmp_path, cgroups=False)
+    (attempt,) = rig.cards.holds.ids()
+    engine = await rig.engine()
+    await rig.seen(attempt, Seen.RUNNING)
+    assert rig.cards.calls == ["confine with 0"]
+    await engine.stop(attempt, 0)
+    await rig.seen(attempt, Seen.ENDED)
+    assert not rig.cards.holds.ids()
+    await engine.close()

@@ -1,0 +1,40 @@
+"""Recording a machine and replaying it gives the same machine: on the fake library, in a process that loads it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.fakes.nvml.harness import build_library
+from tests.fakes.nvml.make_records import FAKES, make
+
+from commonage.gpus.nvml import NvmlDevices
+from commonage.gpus.record import as_json
+from commonage.gpus.replayed import Replayed, read_record
+
+pytestmark = [pytest.mark.needs("gcc"), pytest.mark.timeout(60)]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.mark.parametrize("name", FAKES)
+def test_a_record_is_the_machine_again(library: Path, tmp_path: Path, name: str) -> None:
+    make(tmp_path / "here.json", FAKES[name], library)
+    record = read_record(tmp_path / "here.json")
+    made = NvmlDevices(api=Replayed(record)).inventory()
+    assert [as_json(device) for device in made] == record["devices"]
+    assert record["driver"] == made[0].driver
+
+
+def test_a_record_holds_values_errors_and_names_of_handles(library: Path, tmp_path: Path) -> None:
+    make(tmp_path / "here.json", FAKES["fake-h100-mig"], library)
+    calls = {
+        (one["call"], json.dumps(one["args"])): one["answers"]
+        for one in json.loads((tmp_path / "here.json").read_text())["calls"]
+    }
+    card, part = {"handle": "card 0"}, {"handle": "card 0/1"}
+    assert calls["nvmlDeviceGetRetiredPagesPendingStatus", json.dumps([card])] == [{"error": 3}]
+    assert calls["nvmlDeviceGetGpuInstanceId", json.dumps([part])] == [{"value": 2}]
+    assert calls["nvmlDeviceGetMigDeviceHandleByIndex", json.dumps([card, 1])] == [{"value": part}]

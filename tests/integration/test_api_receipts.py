@@ -1,0 +1,106 @@
+"""Shares of a card through the API: who is over is told, what was used is on the receipt, the next ask is advised."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.api_world import STORES, Api, Cards, make_store, serving, until
+
+from commonage.domain.sightings import ProcessOwner
+from commonage.domain.workloads import State
+from commonage.gpus.none import NoDevices
+from commonage.ports.devices import DeviceSample, ProcessMemory
+from commonage.testing.behaviour import Behaviour
+
+pytestmark = pytest.mark.anyio
+UUID = "GPU-gpu-1-0"
+ASK = {"command": ["python", "train.py"], "gpus": "8GiB"}
+
+
+class Card(NoDevices):
+    """One card that measures what a test says."""
+
+    processes: tuple[ProcessMemory, ...] = ()
+
+    def measure(self) -> Sequence[DeviceSample]:
+        used = sum(one.memory_mib or 0 for one in self.processes)
+        return [DeviceSample(UUID, used, 0.5, power_w=200.0, processes=self.processes)]
+
+
+@pytest.fixture
+def card() -> Card:
+    return Card()
+
+
+@pytest.fixture(params=STORES)
+async def api(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str, card: Card) -> AsyncIterator[Api]:
+    store = await make_store(request.param, tmp_path, request)
+    async with serving(tmp_path, store, cards=Cards(card)) as running:
+        running.engine.default = Behaviour(lasts_s=None, holds_mib=300)
+        yield running
+
+
+async def started(api: Api, ask: dict[str, Any], token: str = "ann") -> str:
+    async with api.client(token) as client:
+        answer = await client.post("/workloads", json=ask)
+    workload_id: str = answer.json()["workload"]["id"]
+    await until(lambda: (found := api.control.board.get(workload_id)) and found.state is State.RUNNING)
+    return workload_id
+
+
+async def measured(api: Api, card: Card, workload_id: str, mib: int, rounds: int = 2) -> None:
+    card.processes = (ProcessMemory(7, mib, utilisation=0.5),)
+    api.engine.owned[7] = ProcessOwner(7, f"{workload_id}-1", "python3", 0.0)
+    for _ in range(rounds):
+        await api.control.sampling.tick()
+
+
+async def test_asked_used_and_advised(api: Api, card: Card) -> None:
+    one = await started(api, ASK)
+    await measured(api, card, one, 4000)
+    async with api.client("ann") as ann, api.client("bob") as bob:
+        so_far = (await ann.get(f"/workloads/{one}")).json()["receipt"]
+        assert (so_far["final"], so_far["vram_mib"], so_far["vram_peak_mib"]) == (False, 8192, 4000)
+        api.engine.end(f"{one}-1")
+        await until(lambda: api.control.board.get(one) is None)
+        receipt = (await ann.get(f"/workloads/{one}")).json()["receipt"]
+        assert receipt["final"] is True
+        assert (receipt["cards"], receipt["would_do_mib"], receipt["memory_peak_mib"]) == (1, 4608, 300)
+        assert receipt["summary"].startswith("asked 8 GiB of VRAM, peak 4000 MiB, 4.5 GiB would have done; ")
+        assert receipt["gpu_utilisation"] == pytest.approx(0.5)
+        assert receipt["energy_wh"] > 0
+        await api.control.sampling.tick()
+        assert (await ann.get(f"/workloads/{one}")).json()["receipt"] == receipt, "also from the database"
+        listed = (await ann.get("/workloads")).json()["items"]
+        assert [each["receipt"] for each in listed] == [None]
+
+        advised = (await ann.post("/workloads/dry-run", json=ASK)).json()["suggestion"]
+        assert (advised["gpus"], advised["peak_mib"], advised["runs"]) == ("4.5GiB", 4000, 1)
+        assert advised["too_much"] is True
+        assert advised["workload_id"] == one
+        other = {**ASK, "command": ["python", "test.py"]}
+        assert (await ann.post("/workloads/dry-run", json=other)).json()["suggestion"] is None
+        assert (await bob.post("/workloads/dry-run", json=ASK)).json()["suggestion"] is None, "that is Ann's"
+
+
+async def test_who_is_over_its_share_is_told_and_others_strays_are_shown(api: Api, card: Card) -> None:
+    one = await started(api, ASK)
+    await measured(api, card, one, 12_000, rounds=3)
+    async with api.client("ann") as ann, api.client("admin:root") as root:
+        events = (await ann.get(f"/workloads/{one}/events")).json()["items"]
+        (warning,) = [each for each in events if each["kind"] == "warning"]
+        assert "holds 11.7 GiB of VRAM on card 0" in warning["message"]
+        assert "its share of 8 GiB" in warning["message"]
+        card.processes = (ProcessMemory(99, 700),)
+        api.engine.owned[99] = ProcessOwner(99, None, "blender", 0.0)
+        for _ in range(2):
+            await api.control.sampling.tick()
+        nodes = (await ann.get("/nodes")).json()["items"]
+        (shown,) = [device for node in nodes for device in node["devices"]]
+        assert shown["unattributed"] == [{"pid": 99, "memory_mib": 700, "name": "blender"}]
+        seen = (await root.get("/events")).json()["items"]
+        assert any("blender (process 99)" in each["message"] for each in seen)
+        assert not any("blender" in each["message"] for each in (await ann.get("/events")).json()["items"])

@@ -1,0 +1,125 @@
+"""Tenants and reservations through the API, on every store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from tests.integration.api_world import STORES, Api, make_store, serving, until
+
+from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
+from commonage.domain.workloads import State
+from commonage.testing.behaviour import Behaviour
+
+pytestmark = pytest.mark.anyio
+RULES = Rules(
+    (
+        Tenant("optics", "Lab of Optics", 2.0, Quota(Bounds(gpu_milli=250), Bounds(gpu_milli=500))),
+        Tenant("course", quota=Quota(Bounds(gpu_milli=1000), per_user=Bounds(vram_mib=4096))),
+    )
+)
+SOON = {"tenant": "course", "starts_at": "now", "count": 2, "gpus": "4GiB", "cpus": 1, "memory": "512MiB"}
+
+
+@pytest.fixture(params=STORES)
+async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
+    async with serving(tmp_path, await make_store(request.param, tmp_path, request), rules=RULES) as running:
+        running.identity.groups["ann"] = ("optics", "staff")
+        running.engine.behave(Behaviour(lasts_s=None))
+        yield running
+
+
+@pytest.fixture
+async def ann(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
+    async with api.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def root(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
+    async with api.client("admin:root") as client:
+        yield client
+
+
+def ending(seconds: float, **fields: Any) -> dict[str, Any]:
+    return {**SOON, "ends_at": time.time() + seconds, **fields}
+
+
+async def test_tenants_say_what_is_held_and_what_waits(
+    api: Api, ann: httpx2.AsyncClient, root: httpx2.AsyncClient
+) -> None:
+    made = (await ann.post("/workloads", json={"command": ["x"], "gpus": 0.5})).json()["workload"]
+    assert made["tenant"] == "optics"  # the only one she is in
+    await until(lambda: api.control.look.live_counts().get(State.RUNNING))
+    mine = (await ann.get("/tenants")).json()["items"]
+    assert [one["name"] for one in mine] == ["commons", "optics"]
+    optics = mine[1]
+    assert (optics["title"], optics["weight"], optics["member"], optics["running"]) == ("Lab of Optics", 2.0, True, 1)
+    figures = [optics[what]["gpu_milli"] for what in ("nominal", "held", "borrowed", "lent")]
+    assert figures == [250, 500, 250, 0]
+    every = {one["name"]: one for one in (await root.get("/tenants")).json()["items"]}
+    assert list(every) == ["commons", "optics", "course"]
+    assert (every["course"]["lent"]["gpu_milli"], every["course"]["member"]) == (250, False)
+    assert (await root.get("/tenants/course")).json() == every["course"]
+    refused = await ann.get("/tenants/course")
+    assert (refused.status_code, refused.json()["code"]) == (404, "tenant-not-found")
+
+
+async def test_a_reservation_is_made_seen_and_taken_away(ann: httpx2.AsyncClient, root: httpx2.AsyncClient) -> None:
+    answer = await root.post("/reservations", json=ending(3600, title="class", owner="bob"))
+    assert answer.status_code == 201, answer.text
+    (one,) = answer.json()["items"]
+    assert (one["tenant"], one["count"], one["title"], one["owner"], one["by"]) == ("course", 2, "class", "bob", "root")
+    assert one["request"]["gpus"] == "4096MiB"
+    assert (await root.get("/reservations")).json()["items"] == [one]
+    assert (await ann.get("/reservations")).json()["items"] == []
+    gone = await root.delete(f"/reservations/{one['id']}")
+    assert (gone.status_code, gone.json()) == (200, one)
+    again = await root.delete(f"/reservations/{one['id']}")
+    assert (again.status_code, again.json()["code"]) == (404, "reservation-not-found")
+    events = (await root.get("/events")).json()["items"]
+    assert [event["message"].split()[1:3] for event in events if event["kind"] == "audit"] == [
+        ["reserved", "2"],
+        ["took", "away"],
+    ]
+
+
+async def test_every_week_makes_one_for_each(root: httpx2.AsyncClient) -> None:
+    day = datetime.now(UTC).date() + timedelta(days=1)
+    last = day + timedelta(days=15)
+    weekly = {**SOON, "starts_at": f"{day} 14:00", "ends_at": "16:00", "every": "week", "last_day": str(last)}
+    items = (await root.post("/reservations", json=weekly)).json()["items"]
+    starts = [datetime.fromtimestamp(one["starts_at"], UTC) for one in items]
+    assert [begin.date() for begin in starts] == [day, day + timedelta(days=7), day + timedelta(days=14)]
+    assert {begin.hour for begin in starts} == {14}
+
+
+async def test_what_cannot_be_reserved(ann: httpx2.AsyncClient, root: httpx2.AsyncClient) -> None:
+    refused = await ann.post("/reservations", json=ending(3600))
+    assert (refused.status_code, refused.json()["code"]) == (403, "scope-missing")
+    for ask, code, words in (
+        (ending(3600, tenant="physics"), "unknown-tenant", "commons, optics, course"),
+        (ending(3600, count=7), "reservation-conflict", "room for 6 of 7 times"),
+        (ending(3600, gpus="H100:1"), "unplaceable", "no GPU of the model 'H100'"),
+        (ending(-3600), "invalid-input", "before it begins"),
+        (ending(3600, time_zone="Berlin"), "invalid-input", "Europe/Berlin, UTC or +01:00"),
+        (ending(3600, starts_at="soon"), "invalid-input", "'soon' is no time"),
+        (ending(3600, every="month"), "invalid-input", "'day' or 'week'"),
+        (ending(3600, room=1), "unknown-field", "there is no field 'room'"),
+    ):
+        refused = await root.post("/reservations", json=ask)
+        assert refused.json()["code"] == code, refused.text
+        assert words in refused.json()["detail"]
+
+
+async def test_the_hub_says_whose_groups_count(api: Api) -> None:
+    async with api.client("secret-of-the-spawner") as hub:
+        ask = {"kind": "session", "owner": "bob", "groups": ["course"]}
+        assert (await hub.post("/workloads", json=ask)).json()["workload"]["tenant"] == "course"
+        other = await hub.post("/workloads", json={**ask, "name": "b", "groups": [], "tenant": "moon"})
+        assert other.json()["code"] == "unknown-tenant"

@@ -1,0 +1,104 @@
+"""Receipts in the terminal: a line at the end of `run`, a hint before it, and `profile`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.integration.api_world import Api, Cards, served
+
+from commonage.cli import main
+from commonage.domain.fleet import Lease
+from commonage.gpus.none import NoDevices
+from commonage.ports.devices import DeviceSample, ProcessMemory
+from commonage.testing import factories
+from commonage.testing.behaviour import Behaviour
+
+UUID = "GPU-gpu-1-0"
+Run = Callable[..., Result]
+
+
+class Card(NoDevices):
+    """One card, of which every attempt that holds a part uses 3 GiB."""
+
+    held: Sequence[Lease] = ()
+
+    def note_held(self, leases: Sequence[Lease]) -> None:
+        self.held = leases
+
+    def measure(self) -> Sequence[DeviceSample]:
+        listed = tuple(
+            ProcessMemory(None, 3000, attempt_id=lease.attempt_id, utilisation=0.5)
+            for lease in self.held
+            if lease.shares
+        )
+        strays = (ProcessMemory(None, 800),)
+        return [DeviceSample(UUID, 3000 * len(listed), 0.5, power_w=200.0, processes=listed + strays)]
+
+
+def prepare(api: Api) -> None:
+    """A real card, and jobs that run for a second."""
+    card = factories.device(uuid=UUID, simulated=False)
+    api.engine.add_node(factories.node("gpu-1", [card]).report)
+    api.engine.default = Behaviour(lasts_s=1.0, holds_mib=500, prints=("hello",))
+    api.engine.behave(Behaviour(lasts_s=0.0), command=("quick",))
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(tmp_path_factory.mktemp("api"), cards=Cards(Card(), sample_every_s=0.1), prepare=prepare) as address:
+        yield address
+
+
+@pytest.fixture
+def commonage(url: str, tmp_path: Path) -> Run:
+    def run(*arguments: str) -> Result:
+        environment = {"XDG_CONFIG_HOME": str(tmp_path), "COMMONAGE_URL": url, "COMMONAGE_TOKEN": "ann"}
+        return CliRunner().invoke(main, arguments, env=environment | {"NO_COLOR": "1"}, prog_name="commonage")
+
+    return run
+
+
+def test_run_ends_with_the_receipt_and_hints_the_next_time(commonage: Run) -> None:
+    ask = ("run", "--no-files", "--gpus", "12GiB", "--", "train")
+    first = commonage(*ask)
+    assert first.exit_code == 0, first.stderr
+    assert first.stdout == "hello\n"
+    assert "asked 12 GiB of VRAM, peak 3000 MiB, 3.5 GiB would have done; " in first.stderr
+    assert "will do" not in first.stderr
+    again = commonage(*ask)
+    assert "last time it used at most 3000 MiB of VRAM: 3.5 GiB will do (--gpus 3.5GiB)" in again.stderr
+    modest = commonage("run", "--no-files", "--gpus", "4GiB", "--", "train")
+    assert "will do" not in modest.stderr, "that is not much more"
+    shown = commonage("explain", first.stderr.split()[1])
+    assert "It asked 12 GiB of VRAM, peak 3000 MiB" in shown.stdout
+
+
+def test_a_job_without_a_card_ends_quietly(commonage: Run) -> None:
+    done = commonage("run", "--no-files", "--", "count")
+    assert "asked" not in done.stderr
+
+
+def test_profile_prints_the_request_to_make(commonage: Run) -> None:
+    done = commonage("profile", "--no-files", "--", "train")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("--gpus 3.5GiB --mem 768MiB --cpus ")
+    assert "hello" in done.stderr
+    assert "1 whole GPU" in done.stderr
+    assert "VRAM: 3000 MiB at most" in done.stderr or "VRAM: 2.9 GiB at most" in done.stderr
+    assert "simulated" not in done.stderr
+    as_json = commonage("profile", "--json", "--no-files", "--cpus", "2", "--", "train")
+    assert json.loads(as_json.stdout)["receipt"]["cpus_milli"] == 2000
+
+
+def test_profile_of_what_ends_at_once_says_so(commonage: Run) -> None:
+    done = commonage("profile", "--no-files", "--", "quick")
+    assert done.exit_code == 1
+    assert "ended before it was measured" in done.stderr
+
+
+def test_node_ls_tells_of_processes_that_nobody_started(commonage: Run) -> None:
+    assert "gpu-1, GPU 0: a process holds 800 MiB of VRAM, and no workload started it" in commonage("node", "ls").stdout

@@ -1,0 +1,216 @@
+"""`commonage doctor gpu` on a machine of fakes: what holds is said to hold, and what a driver does not honour is found.
+
+Everything but driver and MPS daemon is real: the probe's processes, their control groups, the escapes.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.cuda.harness import LIBRARY, FakeMachine
+from tests.fakes.nvml.harness import build_library
+
+from commonage.gpus.isolation.mps_daemon import PROGRAM
+
+pytestmark = [pytest.mark.needs("gcc", "cgroups", "root"), pytest.mark.timeout(120)]
+MPS = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
+MACHINE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
+A100 = (
+    "device",
+    "uuid GPU-aaaaaaaa-0000-0000-0000-00000000000a",
+    "name NVIDIA A100",
+    "memory 8192 192 0",
+    "capability 8 0",
+    "compute_mode 0",
+    "mig 0",
+)
+T4 = ("device", "uuid GPU-bbbbbbbb-0000-0000-0000-00000000000b", "name Tesla T4", "memory 6144 144 0", "capability 7 5")
+SPLIT = (
+    *A100[:4],
+    "capability 8 0",
+    "mig 1",
+    "instances 7",
+    "instance MIG-cccccccc-0000-0000-0000-00000000000c 1 0 1900 1 1g.2gb",
+    "instance MIG-dddddddd-0000-0000-0000-00000000000d 2 0 1900 1 1g.2gb",
+)
+# The control groups of version 2 stand elsewhere where those of version 1 are in use, too.
+PROGRAM_OF_TEST = """
+import json, os, sys
+from dataclasses import asdict
+from pathlib import Path
+from commonage.domain.fleet import Isolation
+from commonage.engines.process.cgroups import Cgroups, Hierarchy
+from commonage.gpus.isolation.cooperative import Cooperative
+from commonage.gpus.isolation.driver_limit import DriverLimit
+from commonage.gpus.isolation.mig import Mig
+from commonage.gpus.isolation.mps import Mps
+from commonage.server.commands.doctor_gpu import exit_code
+from commonage.server.gpu_doctor import look, try_all
+from commonage.server.gpu_probes import Places
+
+root = Path("/sys/fs/cgroup")
+root = root if (root / "cgroup.controllers").exists() else root / "unified"
+groups = root / f"commonage-test-{os.getpid()}"
+groups.mkdir()
+levels = [DriverLimit(root), Mig(), Mps(Path(sys.argv[2])), Cooperative()]
+places = Places(Cgroups([Hierarchy(groups, 2, frozenset())], 100))
+trials = list(try_all(look("nvml"), [Isolation(sys.argv[3])], places=places, levels=levels, library=sys.argv[1]))
+print(json.dumps({"trials": [asdict(one) for one in trials], "code": exit_code(trials), "left": groups.exists()}))
+"""
+
+
+class Result:
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        self.said = said
+        self.code = said["code"]
+        self.trials = said["trials"]
+
+    def held(self, check: str, index: int = 0) -> bool | None:
+        (found,) = [one["held"] for one in self.trials if (one["index"], one["check"]) == (index, check)]
+        return found
+
+    @property
+    def broken(self) -> list[str]:
+        return [one["check"] for one in self.trials if one["promised"] and one["held"] is False]
+
+
+@pytest.fixture(scope="module")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def machine(tmp_path: Path, nvml: Path) -> Iterator[FakeMachine]:
+    machine = FakeMachine(tmp_path / "machine", nvml)
+    machine.driver.says(*MACHINE, *A100, *T4)
+    (tmp_path / "bin").mkdir()
+    shutil.copy(MPS, tmp_path / "bin")
+    yield machine
+    assert not machine.limits(), "no limit is left"
+    assert [line.split()[-1] for line in machine.modes()][-1:] in ([], ["0"]), "the compute mode is as before"
+
+
+def tried(machine: FakeMachine, level: str) -> Result:
+    folder = Path("/tmp") / f"dg-{os.getpid()}"  # short, as the sockets of MPS need it
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM_OF_TEST, str(machine.libraries / LIBRARY), str(folder), level],
+        env=machine.variables(machine.folder.parent / "bin"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    assert not said["left"], "no control group is left"
+    return Result(said)
+
+
+BEYOND = "take memory beyond the share"
+NEIGHBOUR = "disturb the neighbour meanwhile"
+HIDDEN = "see another card"
+EMPTY = "take memory beyond the share with an empty environment"
+EMPTY_HIDDEN = "see another card with an empty environment"
+GROUP = "take memory beyond the share from another control group"
+
+
+def test_limits_of_the_driver_hold_also_without_variables_but_not_outside_the_group(machine: FakeMachine) -> None:
+    result = tried(machine, "driver-limit")
+    for index in (0, 1):
+        assert [result.held(check, index) for check in (BEYOND, NEIGHBOUR, HIDDEN, EMPTY)] == [True] * 4
+        # Workloads of this engine run as the server does: they can leave their group, and open any card.
+        assert [result.held(check, index) for check in (GROUP, EMPTY_HIDDEN)] == [False] * 2
+    assert result.code == 0
+
+
+def test_a_driver_that_sets_limits_and_does_not_honour_them_is_found(machine: FakeMachine) -> None:
+    machine.wishes("ignores limits")
+    result = tried(machine, "driver-limit")
+    assert set(result.broken) == {BEYOND, EMPTY}
+    assert result.code == 1
+
+
+def test_mps_holds_and_in_exclusive_mode_nobody_leaves_it(machine: FakeMachine) -> None:
+    result = tried(machine, "mps")
+    assert [result.held(check) for check in (BEYOND, NEIGHBOUR, HIDDEN, EMPTY)] == [True] * 4
+    # The second card cannot be switched to exclusive mode here: what clears its variables leaves MPS, as is said.
+    assert [result.held(check, 1) for check in (BEYOND, EMPTY)] == [True, False]
+    assert not result.broken
+    assert result.code == 0
+    assert [line.split()[-1] for line in machine.modes()] == ["3", "0"]
+
+
+@pytest.mark.parametrize(("ignored", "found"), [("mps", BEYOND), ("visible", HIDDEN), ("exclusive", EMPTY)])
+def test_what_mps_does_not_hold_is_found(machine: FakeMachine, ignored: str, found: str) -> None:
+    machine.wishes(f"ignores {ignored}")
+    result = tried(machine, "mps")
+    assert found in result.broken
+    assert result.code == 1
+
+
+def test_cooperative_promises_next_to_nothing_and_holds_no_more(machine: FakeMachine) -> None:
+    result = tried(machine, "cooperative")
+    assert [result.held(check) for check in (BEYOND, HIDDEN, EMPTY)] == [False, True, False]
+    assert result.code == 0
+
+
+def test_an_instance_is_tried_as_it_is(machine: FakeMachine) -> None:
+    machine.driver.says(*MACHINE, *SPLIT)
+    result = tried(machine, "mig")
+    instance = result.trials[0]["index"]
+    assert [result.held(check, instance) for check in (BEYOND, HIDDEN, NEIGHBOUR)] == [True, True, None]
+    assert result.code == 0
+
+
+def test_a_card_that_breaks_under_the_neighbour_is_found(machine: FakeMachine) -> None:
+    machine.wishes("breaks 700")
+    assert NEIGHBOUR in tried(machine, "driver-limit").broken
+
+
+def test_a_card_in_use_is_not_tried(machine: FakeMachine) -> None:
+    machine.driver.says(*MACHINE, *(line.replace("192 0", "192 7000") for line in A100))
+    result = tried(machine, "driver-limit")
+    assert [one["held"] for one in result.trials] == [None]
+    assert "are free" in result.trials[0]["found"]
+    assert result.code == 2
+
+
+def test_a_share_that_cannot_be_applied_is_found(machine: FakeMachine) -> None:
+    machine.driver.says("fail nvmlDeviceSetMemoryLimits_v1 4", *MACHINE, *A100)
+    result = tried(machine, "driver-limit")
+    assert result.code == 1
+    assert "Insufficient Permissions" in result.trials[0]["found"]
+
+
+def test_the_command_prints_it(machine: FakeMachine, tmp_path: Path, commonage_command: str) -> None:
+    ended = subprocess.run(
+        [commonage_command, "doctor", "gpu", "--level", "cooperative", "--level", "mig"],
+        env={**machine.variables(), "COMMONAGE_GPUS": "nvml"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "GPU 0: NVIDIA A100, cooperative" in ended.stdout
+    assert f"not promised  {BEYOND}" in ended.stdout
+    assert f"held          {HIDDEN}" in ended.stdout
+
+
+def test_without_a_card_the_command_says_so(tmp_path: Path, commonage_command: str) -> None:
+    ended = subprocess.run(
+        [commonage_command, "doctor", "gpu"],
+        env={**os.environ, "COMMONAGE_GPUS": "simulated"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "nothing can be tried" in ended.stderr

@@ -1,0 +1,169 @@
+"""`commonage node mig`: the plan, what it refuses, and what it runs, with a program in the place of nvidia-smi."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+from click.testing import CliRunner
+from tests.contract.test_engine_process import HERE
+
+from commonage.cli import main
+from commonage.domain.fleet import Device, Node, NodeReport, NodeState, Share
+from commonage.engines.process.runs import Exit, Runs
+from commonage.gpus.none import NoDevices
+from commonage.ports.store import Batch
+from commonage.server.commands import node_mig
+from commonage.store.sql_store import SqlStore
+from commonage.store.upgrade import upgrade
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.engine_rig import Orders
+
+CARD = Device("GPU-aaaa", 0, "NVIDIA A100", 40960, driver="580.1")
+INSTANCE = Device(
+    "MIG-cccc", 100, "NVIDIA A100", 4864, mig_profile="1g.5gb", parent_uuid="GPU-aaaa", parent_memory_mib=40960
+)
+SMI = """#!/bin/sh
+echo "$*" >>"$0.calls"
+cat "$0.says" 2>/dev/null
+[ ! -e "$0.fails" ]
+"""
+
+
+class Cards(NoDevices):
+    def __init__(self, cards: Sequence[Device]) -> None:
+        self.cards = cards
+
+    def inventory(self) -> Sequence[Device]:
+        return self.cards
+
+
+class Machine:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.data = folder / "data"
+        self.cards: list[Device] = [CARD]
+        self.smi = folder / "bin" / "nvidia-smi"
+        self.smi.parent.mkdir()
+        self.smi.write_text(SMI)
+        self.smi.chmod(0o755)
+        monkeypatch.setattr(node_mig, "_devices", lambda _name: Cards(self.cards))
+        monkeypatch.setenv("PATH", f"{self.smi.parent}:/usr/bin:/bin")
+        monkeypatch.setenv("COMMONAGE_NODE_NAME", "gpu-1")
+        monkeypatch.chdir(folder)
+
+    def mig(self, *arguments: str) -> tuple[int, str]:
+        """Its exit code, and all that it said."""
+        done = CliRunner().invoke(main, ["node", "mig", *arguments, "--data-dir", str(self.data)])
+        return done.exit_code, done.output
+
+    def beside(self, ending: str) -> Path:
+        return self.smi.with_name(f"nvidia-smi{ending}")
+
+    @property
+    def calls(self) -> list[str]:
+        return self.beside(".calls").read_text().splitlines() if self.beside(".calls").exists() else []
+
+    def knows_the_node(self, drain: bool) -> None:
+        """As the database of a server has it."""
+        report = NodeReport("gpu-1", 1000, 1024)
+        state = NodeState.DRAINING if drain else NodeState.READY
+
+        async def write() -> None:
+            url = f"sqlite+aiosqlite:///{self.data}/commonage.db"
+            await upgrade(url)
+            store = SqlStore(url)
+            await store.open()
+            await store.commit(Batch(nodes=[Node("gpu-1", "local", "process", state, report, 1.0, drain)]))
+            await store.close()
+
+        self.data.mkdir()
+        anyio.run(write)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_the_plan_is_shown_first_and_done_with_yes(machine: Machine) -> None:
+    code, said = machine.mig("gpu-1", "0", "1g.5gb,2g.10gb")
+    assert code == 0, said
+    assert "nvidia-smi mig -i 0 -cgi 1g.5gb,2g.10gb -C" in said
+    assert "Nothing was done yet" in said
+    assert not machine.calls
+    code, said = machine.mig("gpu-1", "GPU-aaaa", "1g.5gb,2g.10gb", "--yes")
+    assert code == 0, said
+    assert machine.calls == ["-i 0 -mig 1", "mig -i 0 -cgi 1g.5gb,2g.10gb -C"]
+
+
+def test_a_card_that_is_split_is_made_one_again(machine: Machine) -> None:
+    machine.cards = [INSTANCE]
+    assert machine.mig("gpu-1", "MIG-cccc", "off", "--yes")[0] == 0
+    assert machine.calls == ["mig -i 0 -dci", "mig -i 0 -dgi", "-i 0 -mig 0"]
+
+
+def test_a_card_in_mig_mode_without_instances_gets_some(machine: Machine) -> None:
+    machine.cards = [replace(CARD, faults=("is in MIG mode and has no instance",))]
+    assert machine.mig("gpu-1", "0", "1g.5gb", "--yes")[0] == 0
+    assert machine.calls == ["mig -i 0 -cgi 1g.5gb -C"]
+
+
+def test_what_is_so_already_needs_nothing(machine: Machine) -> None:
+    machine.cards = [INSTANCE]
+    assert "Nothing is to be done" in machine.mig("gpu-1", "0", "1g.5gb", "--yes")[1]
+    assert not machine.calls
+
+
+def test_a_machine_that_takes_work_is_not_touched(machine: Machine) -> None:
+    machine.knows_the_node(drain=False)
+    code, said = machine.mig("gpu-1", "0", "1g.5gb", "--yes")
+    assert code == 2
+    assert "commonage node drain gpu-1" in said
+    assert not machine.calls
+
+
+def test_running_work_is_not_touched(machine: Machine) -> None:
+    machine.knows_the_node(drain=True)
+    order = Orders(HERE, "gpu-1", lambda _: ("true",), lambda: 1.0)(Behaviour())
+    share = Share("GPU-aaaa", 0, "A100", 4096, 100, whole=False, device_memory_mib=40960)
+    runs = Runs(machine.data / "runs")
+    runs.open()
+    folder = runs.create(replace(order, lease=replace(order.lease, shares=(share,))), None)
+    code, said = machine.mig("gpu-1", "0", "1g.5gb", "--yes")
+    assert code == 2
+    assert order.workload_id in said
+    folder.write_exit(Exit(0, "", 2.0))
+    assert machine.mig("gpu-1", "0", "1g.5gb", "--yes")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("other", "0", "off"), "this machine is 'gpu-1'"),
+        (("gpu-1", "7", "off"), "there is no card '7'"),
+        (("gpu-1", "0", "1g.5gb,small"), "'small' is no MIG profile"),
+        (("gpu-1", "0", "1g.5gb; rm -rf /"), "is no MIG profile"),
+    ],
+)
+def test_bad_input_is_named(machine: Machine, arguments: tuple[str, ...], said: str) -> None:
+    code, output = machine.mig(*arguments, "--yes")
+    assert code == 2
+    assert said in output
+    assert not machine.calls
+
+
+@pytest.mark.parametrize(
+    ("ending", "text", "said"),
+    [
+        (".fails", "In use by another client", "`nvidia-smi -i 0 -mig 1` failed: In use by another client"),
+        (".says", "MIG mode is in pending enable state", "after a reset of the card"),
+    ],
+)
+def test_what_the_driver_refuses_ends_it(machine: Machine, ending: str, text: str, said: str) -> None:
+    machine.beside(".says").write_text(text)
+    machine.beside(ending).write_text(text)
+    code, output = machine.mig("gpu-1", "0", "1g.5gb", "--yes")
+    assert code == 2
+    assert said in output
+    assert machine.calls == ["-i 0 -mig 1"]

@@ -1,0 +1,84 @@
+"""`commonage node show`: everything that is known of a card is said, and nothing that is not."""
+
+from typing import Any
+
+import pytest
+
+from commonage.cli import cards
+from commonage.wire.cards import DeviceOut
+from commonage.wire.platform import NodeOut
+
+PLAIN: dict[str, Any] = {
+    "uuid": "GPU-1", "index": 0, "label": "0", "model": "A100", "memory_mib": 81920, "free_mib": 40960,
+    "free_compute_milli": 500, "used_mib": None, "utilisation": None, "simulated": False,
+    "isolation": "cooperative", "faults": [],
+}  # fmt: skip
+MEASURED = {
+    "power_w": 250.4, "power_limit_w": 400, "energy_j": 1, "temperature_c": 61, "sm_clock_mhz": 1410,
+    "memory_clock_mhz": 1593, "throttle": ["temperature"], "ecc_corrected": 3, "ecc_uncorrected": 0,
+    "remapped_corrected": 2, "remapped_uncorrected": 1, "xid": 31,
+}  # fmt: skip
+
+
+def a_node(*devices: dict[str, Any]) -> NodeOut:
+    return NodeOut(
+        name="gpu-1", site="here", engine="process", state="ready", reason="", seen_at=0, cpus_milli=8000,
+        free_cpus_milli=8000, memory_mib=1024, free_memory_mib=1024, workloads=0, notes=["mind the gap"],
+        devices=[DeviceOut(**PLAIN | fields) for fields in devices],
+    )  # fmt: skip
+
+
+def shown(capsys: pytest.CaptureFixture[str], *devices: dict[str, Any]) -> str:
+    cards.print_node(a_node(*devices))
+    return capsys.readouterr().out
+
+
+def test_everything_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(
+        capsys,
+        {
+            "faults": ["fell off the bus"],
+            "notices": ["persistence mode is off"],
+            "unavailable": [{"isolation": "driver-limit", "why": "only root may set it"}],
+            "driver": "615.10",
+            "cuda": "13.4",
+            "pci": "0000:3b:00.0",
+            "numa": 1,
+            "slots": 3,
+            "peers": [{"uuid": "GPU-2", "links": 4}],
+            "measured": MEASURED,
+        },
+        {"uuid": "GPU-2", "label": "1"},
+    )
+    for words in (
+        "fault        fell off the bus",
+        "notice       persistence mode is off",
+        "no driver-limit: only root may set it",
+        "driver 615.10, CUDA 13.4",
+        "PCI 0000:3b:00.0, NUMA node 1",
+        "shared in 3 equal parts",
+        "4 to GPU 1",
+        "250 W of 400 W, 61 °C, SM 1410 MHz, memory 1593 MHz, slowed by temperature",
+        "3 corrected, 0 not",
+        "3 rows of memory",
+        "last Xid     31",
+        "Note: mind the gap",
+    ):
+        assert words in text
+
+
+def test_what_is_not_known_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, {})
+    assert "40 GiB of 80 GiB free\n" in text
+    for words in ("measured", "PCI", "NVLink", "fault", "slots", "software", "None"):
+        assert words not in text
+
+
+def test_an_instance_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, {"label": "0:1", "mig_profile": "3g.40gb", "parent_uuid": "GPU-9"})
+    assert "GPU 0:1" in text
+    assert "3g.40gb of GPU-9" in text
+
+
+def test_faults_that_stay_are_said_after_a_resume() -> None:
+    assert cards.faults(a_node({"faults": ["is lost"]}, {})) == ["GPU 0 takes no new work: it is lost"]

@@ -1,0 +1,116 @@
+"""Reservations: who may make them, what speaks against one, that the planner hears of each, and that they end."""
+
+from typing import Any
+
+import pytest
+from tests.unit.control.world import ANN, ROOT, USER, Site, job
+
+from commonage.control.reservations import Wanted
+from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound, Unplaceable
+from commonage.domain.events import EventKind
+from commonage.domain.principals import Principal
+from commonage.domain.requests import Request, parse_gpus
+from commonage.domain.tenants import Rules, Tenant
+from commonage.testing.factories import NOW
+
+pytestmark = pytest.mark.anyio
+RULES = Rules((Tenant("course"), Tenant("optics")))
+HOUR = 3600.0
+
+
+def wanted(
+    tenant: str = "course", start: float = HOUR, end: float = 2 * HOUR, gpus: str = "4GiB", **more: Any
+) -> Wanted:
+    more.setdefault("windows", [(NOW + start, NOW + end)])
+    return Wanted(tenant, request=Request(500, 512, parse_gpus(gpus)), **more)
+
+
+async def test_the_planner_hears_of_each_and_of_its_end() -> None:
+    site = Site(rules=RULES)
+    async with site.open() as control:
+        made = await control.reservations.add(ROOT, wanted(count=6, title="class"))
+        assert (len(made.reservations), made.lacks) == (1, None)
+        assert control.board.snapshot.rules.reservations == made.reservations
+        assert control.board.snapshot.rules.tenants == RULES.tenants
+        await control.reservations.add(ROOT, wanted(start=3 * HOUR, end=4 * HOUR))
+        await site.clock.advance(2 * HOUR + 1)
+        assert [one.starts_at for one in control.board.snapshot.rules.reservations] == [NOW + 3 * HOUR]
+        messages = [one.message for one in await control.look.events(ROOT) if one.kind is EventKind.AUDIT]
+        assert messages[0].startswith(
+            "root reserved 6 times 0.5 CPUs, 512 MiB of memory, 4 GiB of VRAM for course, from"
+        )
+        assert "(class)" in messages[0]
+        assert "is over: 6 times" in messages[-1]
+
+
+async def test_they_outlive_a_restart_and_what_was_taken_away_does_not() -> None:
+    site = Site(rules=RULES)
+    async with site.open() as control:
+        kept, gone = [
+            (await control.reservations.add(ROOT, wanted(start=n * HOUR, end=(n + 1) * HOUR))).reservations[0]
+            for n in (1, 2)
+        ]
+        assert await control.reservations.remove(ROOT, gone.id) == gone
+    async with site.open() as control:
+        assert list(control.reservations.visible(ROOT)) == [kept]
+        assert control.board.snapshot.rules.reservations == (kept,)
+
+
+async def test_members_see_their_own_and_admins_all() -> None:
+    site = Site(rules=RULES)
+    async with site.open() as control:
+        for tenant in ("course", "optics", "commons"):
+            await control.reservations.add(ROOT, wanted(tenant))
+        member = Principal("ann", USER, ("course", "staff"))
+        assert {one.tenant for one in control.reservations.visible(member)} == {"course", "commons"}
+        assert {one.tenant for one in control.reservations.visible(ROOT)} == {"course", "optics", "commons"}
+        with pytest.raises(Forbidden):
+            await control.reservations.add(ANN, wanted())
+        with pytest.raises(Forbidden):
+            await control.reservations.remove(ANN, "r")
+        with pytest.raises(NotFound, match="no reservation 'r'"):
+            await control.reservations.remove(ROOT, "r")
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "words"),
+    [
+        (wanted("physics"), InvalidInput, "there is no tenant 'physics'; there are: commons, course, optics"),
+        (wanted(start=2 * HOUR, end=HOUR), InvalidInput, "it would end (2023-11-14 23:13 UTC) before it begins"),
+        (wanted(start=-HOUR), InvalidInput, "it would have begun already, 2023-11-14 21:13 UTC; now it is"),
+        (wanted(end=40 * 86400), InvalidInput, "at most 31 d are allowed"),
+        (wanted(start=1e8, end=1e8 + 60), InvalidInput, "more than two years from now"),
+        (wanted(count=0), InvalidInput, "count must be from 1"),
+        (wanted(gpus="H100:1"), Unplaceable, "no GPU of the model 'H100' here"),
+        (wanted(count=7), Conflict, "the whole fleet has room for 6 of 7 times"),
+        (wanted(windows=[(NOW + HOUR, NOW + 2 * HOUR)] * 2, count=4), Conflict, "2023-11-14 23:13 UTC until"),
+    ],
+)
+async def test_what_cannot_be_reserved(ask: Wanted, error: type[CommonageError], words: str) -> None:
+    site = Site(rules=RULES)
+    async with site.open() as control:
+        with pytest.raises(error) as raised:
+            await control.reservations.add(ROOT, ask)
+        assert words in str(raised.value)
+        assert control.reservations.visible(ROOT) == []
+
+
+async def test_those_made_before_come_first() -> None:
+    site = Site(rules=RULES)
+    async with site.open() as control:
+        await control.reservations.add(ROOT, wanted(count=5))
+        with pytest.raises(Conflict):
+            await control.reservations.add(ROOT, wanted("optics", count=2))
+        assert (await control.reservations.add(ROOT, wanted("optics", count=1))).lacks is None
+        assert (await control.reservations.add(ROOT, wanted("optics", 2 * HOUR, 3 * HOUR, count=6))).lacks is None
+
+
+async def test_what_runs_without_a_limit_is_said_and_no_refusal() -> None:
+    site = Site(rules=RULES)
+    async with site.open() as control:
+        await control.work.submit(ANN, job(gpu=parse_gpus("8GiB")))
+        await site.clock.advance(1)
+        made = await control.reservations.add(ROOT, wanted(count=6))
+        assert made.lacks is not None
+        assert "there is room for 4 of 6 times" in made.lacks
+        assert "1 of them without a time limit" in made.lacks

@@ -1,0 +1,266 @@
+"""Reservations: their room is there when they begin, whoever comes before, and only those they are for have it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.placement.fleets import GPUS, NOW, fleets
+
+from commonage.domain.fleet import Node, NodeState
+from commonage.domain.requests import Request
+from commonage.domain.tenants import Reservation
+from commonage.placement.asks import Ask, Held
+from commonage.placement.fragmentation import Mix
+from commonage.placement.grid import Grid
+from commonage.placement.holdings import Holdings
+from commonage.placement.policies.registry import POLICIES
+from commonage.placement.reservations import Kept, feasible
+from commonage.testing import factories
+
+HOUR = 3600.0
+GIB = 1024
+NUMBERS = count()
+
+
+class World:
+    """A small pass: starts what it is asked to, where reservations let it, in the order of arrival."""
+
+    def __init__(self, nodes: list[Node], policy: str = "best-fit") -> None:
+        self.grid = Grid(nodes)
+        self.holdings = Holdings(self.grid)
+        self.now = NOW
+        self.reservations: list[Reservation] = []
+        self.kept = Kept(self.grid, self.holdings, (), NOW)
+        self.policy = POLICIES[policy](self.grid, Mix(), 1)
+
+    def reserve(self, wanted: Reservation) -> str | None:
+        refused = feasible(self.grid, self.holdings, self.reservations, wanted, self.now)
+        if refused is None:
+            self.reservations.append(wanted)
+            self.kept.update(self.reservations, self.now)
+        return refused
+
+    def until(self, now: float) -> None:
+        self.now = now
+        for held in list(self.holdings):
+            if held.ends_at is not None and held.ends_at <= now:
+                self.end(held)
+        self.kept.update(self.reservations, now)
+
+    def end(self, held: Held) -> None:
+        self.grid.give(held.lease)
+        self.holdings.give(held.lease.attempt_id)
+        self.kept.give(held)
+
+    def start(
+        self, request: Request, tenant: str = "other", limit: float | None = None, owner: str = "bob"
+    ) -> Held | None:
+        number = next(NUMBERS)
+        limit_s = None if limit is None else int(limit)
+        ask = Ask(f"w{number}", f"a{number}", request, 0, self.now, limit_s, owner, tenant)
+        shape = self.grid.shape(request)
+        allowed, home = self.kept.mask(ask, shape), self.kept.home(ask, shape)
+        costs = self.policy.costs(shape)
+        costs = costs if allowed is None else np.where(allowed, costs, np.inf)
+        if home is not None and np.isfinite(costs[home]).any():
+            costs = np.where(home, costs, np.inf)
+        if not np.isfinite(costs).any():
+            return None
+        node = int(np.argmin(costs))
+        with self.kept.aside(ask, shape, node):
+            cards = self.policy.cards(shape, node)
+        lease = self.grid.lease(shape, node, cards, ask.attempt_id, self.now)
+        ends_at = None if limit is None else self.now + limit
+        held = Held(lease, ask.workload_id, "", ask.owner, "job", ends_at, ask.tenant)
+        self.grid.take(lease)
+        self.holdings.take(held)
+        self.kept.take(held)
+        return held
+
+    def start_all(self, wanted: Reservation) -> int:
+        """How many of a reservation's places start now."""
+        limit = wanted.ends_at - self.now
+        started = [self.start(wanted.request, wanted.tenant, limit, wanted.owner or "ann") for _ in range(wanted.count)]
+        return sum(one is not None for one in started)
+
+
+def course(count: int, gpus: str | None = "4GiB", **fields: object) -> Reservation:
+    base = Reservation("r1", "course", NOW + HOUR, NOW + 3 * HOUR, factories.request(gpus=gpus), count)
+    return replace(base, **fields)  # type: ignore[arg-type]  # fields of Reservation
+
+
+def two_cards() -> World:
+    return World([factories.node("n1", 2, cpus_milli=32000)])
+
+
+def test_work_without_a_time_limit_stays_beside_what_is_kept() -> None:
+    world = two_cards()
+    assert world.reserve(course(6)) is None
+    assert world.start(factories.request(gpus="1")) is not None
+    assert world.start(factories.request(gpus="1")) is None
+    assert world.start(factories.request(gpus="1"), limit=HOUR) is not None
+    assert world.start(factories.request(gpus="4GiB"), limit=HOUR) is None
+
+
+def test_the_whole_count_starts_at_once_when_the_window_begins() -> None:
+    world = two_cards()
+    assert world.reserve(course(12)) is None
+    assert world.start(factories.request(gpus="1"), limit=HOUR) is not None
+    assert world.start(factories.request(gpus="1"), limit=HOUR / 2) is not None
+    world.until(NOW + HOUR)
+    assert world.start(factories.request(gpus="1GiB")) is None
+    assert world.start_all(course(12)) == 12
+    assert len(world.kept.counted) == 12
+
+
+def test_only_its_tenant_or_its_owner_has_the_room_and_only_in_the_window() -> None:
+    world = two_cards()
+    assert world.reserve(course(12, owner="ann")) is None
+    assert world.start(factories.request(gpus="4GiB"), "course", owner="ann") is None
+    world.until(NOW + HOUR)
+    assert world.start(factories.request(gpus="4GiB"), "course", HOUR, "bob") is None
+    assert world.start(factories.request(gpus="4GiB"), "other", HOUR, "ann") is None
+    assert world.start(factories.request(gpus="4GiB"), "course", HOUR, "ann") is not None
+
+
+def test_a_place_that_was_used_is_kept_again_until_the_window_ends() -> None:
+    world = two_cards()
+    assert world.reserve(course(12)) is None
+    world.until(NOW + HOUR)
+    one = world.start(factories.request(gpus="4GiB"), "course", 2 * HOUR)
+    assert one is not None
+    assert len(world.kept.places("r1")) == 11
+    world.end(one)
+    world.until(NOW + 2 * HOUR)
+    assert len(world.kept.places("r1")) == 12
+    assert world.start(factories.request(gpus="1GiB")) is None
+    world.until(NOW + 3 * HOUR)
+    assert world.start(factories.request(gpus="1")) is not None
+
+
+def test_larger_and_smaller_work_of_the_tenant_counts_for_as_many_places() -> None:
+    world = two_cards()
+    assert world.reserve(course(6)) is None
+    world.until(NOW + HOUR)
+    assert world.start(factories.request(gpus="8GiB"), "course", HOUR) is not None
+    assert len(world.kept.places("r1")) == 4
+    assert world.start(factories.request(gpus="2GiB"), "course", HOUR) is not None
+    assert len(world.kept.places("r1")) == 3
+
+
+def test_the_room_of_one_reservation_is_not_that_of_another() -> None:
+    world = World([factories.node("n1", 1, cpus_milli=32000)])
+    assert world.reserve(course(3)) is None
+    assert world.reserve(course(3, id="r2", tenant="lecture")) is None
+    world.until(NOW + HOUR)
+    assert world.start(factories.request(gpus="16GiB"), "course", HOUR) is None
+    assert world.start(factories.request(gpus="12GiB"), "course", HOUR) is not None
+    assert world.start_all(course(3, id="r2", tenant="lecture")) == 3
+
+
+def test_places_are_where_least_must_be_waited_for_and_stay_there() -> None:
+    world = World([factories.node("n1", 2), factories.node("n2", 2)])
+    assert world.start(factories.request(gpus="2"), limit=HOUR / 2) is not None
+    assert world.reserve(course(2, "1")) is None
+    assert {place.node for place in world.kept.places("r1")} == {"n2"}
+    world.until(NOW + HOUR / 2)
+    world.kept.update(world.reservations, world.now)
+    assert {place.node for place in world.kept.places("r1")} == {"n2"}
+
+
+def test_places_move_from_a_machine_that_is_drained() -> None:
+    world = World([factories.node("n1", 1), factories.node("n2", 1)])
+    assert world.reserve(course(1, "1")) is None
+    gone = world.kept.places("r1")[0].node
+    world.grid.put([replace(world.grid.nodes[world.grid.number[gone]], state=NodeState.DRAINING)])
+    world.until(NOW + 1)
+    assert [place.node for place in world.kept.places("r1")] == [{"n1": "n2", "n2": "n1"}[gone]]
+
+
+def test_what_cannot_be_kept_is_said_in_numbers() -> None:
+    world = two_cards()
+    assert "the whole fleet has room for 12 of 13 times 1 CPU" in (world.reserve(course(13)) or "")
+    assert world.start(factories.request(gpus="1")) is not None
+    assert world.reserve(course(12)) == (
+        "there is room for 6 of 12 times 1 CPU, 1 GiB of memory, 4 GiB of VRAM then; the rest is held by "
+        "1 workloads that may still run, 1 of them without a time limit; "
+        "reserve fewer, choose another time, or stop some of them"
+    )
+    assert world.reserve(course(6)) is None
+    refused = world.reserve(course(1, id="r2", starts_at=NOW + 2 * HOUR, ends_at=NOW + 4 * HOUR))
+    assert refused is not None
+    assert world.reserve(course(6, id="r3", starts_at=NOW + 3 * HOUR, ends_at=NOW + 4 * HOUR)) is None
+
+
+def test_a_shortfall_shows_when_a_card_is_lost() -> None:
+    world = two_cards()
+    assert world.reserve(course(12)) is None
+    node = world.grid.nodes[0]
+    sick = replace(node.report.devices[0], faults=("it fell off the bus",))
+    world.grid.put([replace(node, report=replace(node.report, devices=(sick, node.report.devices[1])))])
+    world.until(NOW + 1)
+    assert world.kept.missing("r1") == 6
+    assert "has room for 6 of 12" in (world.kept.shortfall("r1") or "")
+
+
+def test_without_reservations_nothing_is_masked() -> None:
+    world = two_cards()
+    ask = Ask("w", "a", factories.request(), 0, NOW)
+    assert world.kept.mask(ask, world.grid.shape(ask.request)) is None
+    assert world.kept.clear(ask, world.grid.shape(ask.request)) is None
+    assert world.kept.home(ask, world.grid.shape(ask.request)) is None
+
+
+REQUESTS = st.builds(Request, st.sampled_from([500, 1000]), st.sampled_from([GIB, 2 * GIB]), GPUS)
+RESERVATIONS = st.tuples(REQUESTS, st.integers(1, 6), st.integers(0, 4), st.integers(1, 4), st.sampled_from("xy"))
+MOVES = st.lists(
+    st.tuples(REQUESTS, st.sampled_from([None, 1, 2, 4]), st.sampled_from(["x", "y", "other"]), st.integers(0, 3)),
+    min_size=1,
+    max_size=20,
+)
+
+
+WISHES = st.lists(RESERVATIONS, min_size=1, max_size=3)
+Wish = tuple[Request, int, int, int, str]
+Move = tuple[Request, int | None, str, int]
+
+
+@given(fleets(), WISHES, MOVES, st.sampled_from(["best-fit", "spread", "random"]))
+def test_whatever_comes_and_goes_the_whole_count_starts_when_a_reservation_begins(
+    nodes: list[Node], wishes: list[Wish], moves: list[Move], policy: str
+) -> None:
+    world = World(nodes, policy)
+    arrivals = iter(moves)
+    for hour in range(6):
+        for wanted in world.reservations:
+            if wanted.starts_at == world.now:
+                assert world.start_all(wanted) == wanted.count
+        if hour < len(wishes):
+            request, places, begin, length, tenant = wishes[hour]
+            start = world.now + (1 + begin) * HOUR
+            world.reserve(Reservation(f"r{hour}", tenant, start, start + length * HOUR, request, places))
+        for request, limit, tenant, ends in [move for move, _ in zip(arrivals, range(4), strict=False)]:
+            world.start(request, tenant, None if limit is None else limit * HOUR)
+            for held in list(world.holdings)[:1] if ends == 0 else []:
+                world.end(held)
+                world.kept.update(world.reservations, world.now)
+            assert all(world.kept.missing(one.id) <= 0 for one in world.reservations)
+        world.until(world.now + HOUR)
+
+
+@given(fleets(), WISHES, MOVES)
+def test_kept_anew_it_is_what_it_became_step_by_step(nodes: list[Node], wishes: list[Wish], moves: list[Move]) -> None:
+    world = World(nodes)
+    for number, (request, places, begin, length, tenant) in enumerate(wishes):
+        start = NOW + begin * HOUR
+        world.reserve(Reservation(f"r{number}", tenant, start, start + length * HOUR, request, places))
+    for request, limit, tenant, _ in moves:
+        world.start(request, tenant, None if limit is None else limit * HOUR)
+    line = world.kept._places.line
+    world.kept._rebuild()
+    assert np.array_equal(line.freed, world.kept._places.line.freed)
+    assert np.array_equal(line.load, world.kept._places.line.load)

@@ -1,0 +1,93 @@
+"""What was used, on the workload's page; what to ask for, on the launch form; what nobody started, on the cards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.fakes.portal import Portal
+from tests.unit.portal.conftest import Person
+
+from commonage.domain.sightings import ProcessOwner
+from commonage.ports.devices import ProcessMemory
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.fake_clock import FakeClock
+
+pytestmark = pytest.mark.anyio
+Submit = Callable[..., Any]
+GPU = "A100:12GiB"
+
+
+async def used(portal: Portal, clock: FakeClock, submit: Submit, mib: int, *, ends: bool = True) -> Any:
+    """A job of Ann's that held so much VRAM of an A100."""
+    one = await submit("ann", gpus=GPU, command=("python", "train.py"))
+    portal.devices.overruns[f"{one.id}-1"] = mib
+    for _ in range(3):
+        await clock.advance(5)
+        await portal.control.sampling.tick()
+    if ends:
+        portal.engine.end(f"{one.id}-1")
+        await clock.advance(1)
+    return one
+
+
+async def test_the_receipt_of_one_that_ended(portal: Portal, ann: Person, submit: Submit, clock: FakeClock) -> None:
+    one = await used(portal, clock, submit, 5000)
+    page = (await ann.get(f"workloads/{one.id}")).text
+    assert "<strong>5.5 GiB</strong>" in page
+    assert "at most, of 12 GiB" in page
+    assert "Wh, its part of the card" in page
+    assert "Measured every few seconds." in page
+
+
+async def test_the_receipt_of_one_that_runs_is_so_far(
+    portal: Portal, ann: Person, submit: Submit, clock: FakeClock
+) -> None:
+    one = await used(portal, clock, submit, 15_000, ends=False)
+    page = (await ann.get(f"workloads/{one.id}")).text
+    assert "So far, measured every few seconds." in page
+    assert "Over its share" in page
+    assert "than its share of 12 GiB" in page, "the warning stands among the events"
+
+
+async def test_one_that_ended_before_anybody_looked(portal: Portal, ann: Person, submit: Submit) -> None:
+    portal.engine.behave(Behaviour(), name="quick")
+    one = await submit(name="quick", ended=True)
+    assert "It was not measured: it ended too soon." in (await ann.get(f"workloads/{one.id}")).text
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ("A100:12GiB", "Last time it used at most 5000 MiB of VRAM"),
+        ("4GiB", "4 GiB may be too little, 5.5 GiB will do"),
+        ("", "will do"),
+    ],
+)
+async def test_the_form_offers_what_would_do(
+    portal: Portal, ann: Person, submit: Submit, clock: FakeClock, gpus: str, said: str
+) -> None:
+    await used(portal, clock, submit, 5000)
+    fields = {"kind": "job", "command": "python train.py", "gpus": gpus, "environment": ""}
+    verdict = (await ann.post("launch/dry-run", fields)).text
+    assert said in verdict
+    assert "simulated, so it means nothing" in verdict
+    assert 'data-set="gpus" data-value="5.5GiB">Ask for 5.5 GiB' in verdict
+    page = (await ann.get(f"launch?kind=job&command=python+train.py&gpus={gpus}")).text
+    assert "5.5GiB" in page
+    other = (await ann.post("launch/dry-run", {**fields, "command": "python test.py"})).text
+    assert "suggestion" not in other
+
+
+async def test_a_process_that_nobody_started_is_shown_on_its_card(
+    portal: Portal, ann: Person, clock: FakeClock
+) -> None:
+    card = portal.devices.inventory()[2]
+    portal.devices.strays[card.uuid] = (ProcessMemory(99, 2048),)
+    portal.engine.owned[99] = ProcessOwner(99, None, "<blender>", 0.0)
+    for _ in range(3):
+        await clock.advance(5)
+        await portal.control.sampling.tick()
+    page = (await ann.get("nodes")).text
+    assert "2 GiB of VRAM are held by &lt;blender&gt; (process 99), which no workload started" in page
