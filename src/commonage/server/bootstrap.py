@@ -9,7 +9,7 @@ import asyncio
 import random
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from commonage.catalogue import builtin_environments
 from commonage.control.control import Control, World
 from commonage.control.settings import ControlSettings
 from commonage.domain.environments import Environment
-from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
 from commonage.gpus.detect import Opened, share_devices
 from commonage.gpus.isolation.devices import Sharing
 from commonage.gpus.slots import parse_slots
@@ -29,6 +27,7 @@ from commonage.portal.router import create_router
 from commonage.ports.engine import Engine
 from commonage.server.clock import SystemClock
 from commonage.server.data_dir import DataDir, Ports
+from commonage.server.engines import SITE, make_engine
 from commonage.server.hub import HubPlan
 from commonage.server.identity import HubIdentity
 from commonage.server.rules import priority_classes_of, rules_of
@@ -40,8 +39,6 @@ from commonage.store.urls import sqlite_url
 from commonage.telemetry.http_meter import HttpMeter
 from commonage.telemetry.prometheus import metrics_router
 from commonage.telemetry.sql_metrics import SqlMetrics
-
-SITE = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,8 @@ def database_of(settings: Settings, data_dir: Path) -> str:
 
 def catalogue_of(settings: Settings) -> list[Environment]:
     """The environments on offer: ours, and those of the settings, which win where they have the same name."""
-    own = {environment.name: environment for environment in builtin_environments()}
+    image = settings.docker_image if settings.engine == "docker" else None
+    own = {environment.name: replace(environment, image=image) for environment in builtin_environments()}
     return list((own | {entry.name: entry.entry() for entry in settings.environments}).values())
 
 
@@ -118,26 +116,18 @@ def sharing_of(settings: Settings, data_dir: Path) -> Sharing:
     return Sharing(data_dir.absolute() / "gpus", settings.gpu_isolation, parse_slots(settings.gpu_slots))
 
 
-async def assemble(settings: Settings, data: DataDir, secrets: Secrets, hub_url: str) -> Parts:
-    """Make all parts, wired, none of them open yet but the cards. Raises InvalidInput, DevicesUnavailable."""
+async def assemble(
+    settings: Settings, data: DataDir, secrets: Secrets, hub_url: str, reaches: tuple[int, ...] = ()
+) -> Parts:
+    """Make all parts, wired, none of them open yet but the cards. Raises InvalidInput, DevicesUnavailable.
+
+    `reaches` are the ports of the loopback that workloads need: the hub's, the control plane's.
+    """
     clock = SystemClock()
     node_name = settings.node_name or socket.gethostname()
     sharing = sharing_of(settings, data.path)
     cards = await asyncio.to_thread(share_devices, settings.gpus, sharing, node_name=node_name, clock=clock)
-    engine = ProcessEngine(
-        SITE,
-        data.path,
-        devices=cards.devices,
-        settings=ProcessSettings(
-            node_name=settings.node_name,
-            cpus_milli=settings.cpus,
-            memory_mib=settings.memory,
-            labels=tuple(settings.node_labels.items()),
-            cpu_hold=settings.cpu_hold,
-            warm_sessions=settings.warm_sessions,
-            keep_logs_days=settings.keep_logs_days,
-        ),
-    )
+    engine = make_engine(settings, data.path, cards.devices, reaches)
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database)
     identity = HubIdentity(hub_url, secrets.hub_service_token)

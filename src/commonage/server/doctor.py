@@ -20,6 +20,7 @@ from typing import Literal
 import httpx2
 
 from commonage.domain.errors import CommonageError
+from commonage.engines.docker.doctor import examine_daemon
 from commonage.gpus.detect import open_devices
 from commonage.server import listen
 from commonage.server.bootstrap import database_of
@@ -116,6 +117,20 @@ def _writable(place: Path) -> bool:
     return os.access(place, os.W_OK)
 
 
+def _docker(patient: Patient) -> Finding:
+    settings = patient.settings
+    if settings.engine != "docker":
+        return Finding("docker", "ok", "not used: workloads are plain processes (engine = process)")
+    try:
+        found = asyncio.run(examine_daemon(settings.docker_url))
+    except CommonageError as error:
+        return Finding("docker", "bad", str(error))
+    if settings.docker_image is None:
+        advice = "the environments that come with us cannot be used: set docker_image, or give others an image"
+        return Finding("docker", "note", found.said, advice)
+    return Finding("docker", "note" if found.advice else "ok", found.said, found.advice)
+
+
 def _gpus(patient: Patient) -> Finding:
     try:
         opened = open_devices(patient.settings.gpus, node_name="doctor", clock=SystemClock())
@@ -207,6 +222,8 @@ def _clock(patient: Patient) -> Finding:
 
 
 _Check = Callable[[Patient], Finding]
-_OF_THE_MACHINE: tuple[_Check, ...] = (_python, _disk, _programs, _compiler, _cgroups, _gpus, _database, _clock)
+_OF_THE_MACHINE: tuple[_Check, ...] = (
+    _python, _disk, _programs, _compiler, _cgroups, _docker, _gpus, _database, _clock,
+)  # fmt: skip
 _BEFORE_A_START: tuple[_Check, ...] = (_port, _not_running)
 _OF_A_RUNNING_SERVER: tuple[_Check, ...] = (_control, _hub, _proxy)

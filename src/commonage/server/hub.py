@@ -48,6 +48,11 @@ class HubPlan:
         return f"http://{_LOOPBACK}:{self.hub_port}"
 
     @property
+    def inner_ports(self) -> tuple[int, ...]:
+        """The ports of the loopback that workloads need to reach: the hub's, and the control plane's."""
+        return (self.hub_port, self.control_port)
+
+    @property
     def proxy_url(self) -> str:
         """The proxy as this machine reaches it; no trailing slash."""
         host = {"0.0.0.0": _LOOPBACK, "::": "[::1]", "": _LOOPBACK}.get(self.bind, self.bind)

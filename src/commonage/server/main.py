@@ -177,7 +177,7 @@ class _Server:
         return opened
 
     async def _open(self, closing: AsyncExitStack, plan: HubPlan, listening: socket.socket) -> _Opened:
-        parts = await assemble(self._settings, self._data, self._secrets, plan.hub_url)
+        parts = await assemble(self._settings, self._data, self._secrets, plan.hub_url, plan.inner_ports)
         closing.callback(parts.cards.devices.close)
         closing.push_async_callback(parts.identity.aclose)
         await _opened(closing, parts.store.open, parts.store.close)

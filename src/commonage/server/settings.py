@@ -24,10 +24,12 @@ from commonage.server.settings_rules import Labels, PolicyName, PriorityClasses,
 from commonage.server.settings_types import (
     Mib,
     Milli,
+    Mounts,
     Names,
     OptionalPath,
     OptionalText,
     Port,
+    PrivateRange,
     Seconds,
     SecondsOrNone,
     no_empty,
@@ -78,6 +80,7 @@ class EnvironmentEntry(BaseModel):
     description: str = ""
     requirements: tuple[str, ...] = ()
     python: str | None = None
+    image: str | None = None
     kinds: tuple[Kind, ...] = (Kind.JOB, Kind.SERVICE)
     variables: dict[str, str] = Field(default_factory=dict)
 
@@ -89,6 +92,7 @@ class EnvironmentEntry(BaseModel):
             description=self.description,
             requirements=self.requirements,
             python=self.python,
+            image=self.image,
             kinds=self.kinds,
             variables=tuple(self.variables.items()),
         )
@@ -218,6 +222,35 @@ class Settings(BaseModel):
         Row("a number of days", "This machine"),
     )
 
+    engine: Literal["process", "docker"] = _setting(
+        "process",
+        "What runs workloads: plain processes of this machine, or containers of its Docker daemon.",
+        Row("process or docker", "Containers", flag="--engine"),
+    )
+    docker_url: str = _setting(
+        "unix:///var/run/docker.sock",
+        "Where the Docker daemon of this machine answers.",
+        Row("unix:///…", "Containers"),
+    )
+    docker_image: OptionalText = _setting(
+        None,
+        "Image of the environments that come with us: with a shell, and for sessions with `jupyterhub-singleuser`.",
+        Row("the name of an image", "Containers"),
+    )
+    docker_pull: Literal["missing", "never"] = _setting(
+        "missing", "Whether an image that is not here is fetched.", Row("missing or never", "Containers")
+    )
+    docker_mounts: Mounts = _setting(
+        (),
+        "Folders of this machine that every container gets, read-only unless `:rw`; `{user}` and `{tenant}` are whose.",
+        Row("/folder/here:/folder/inside, with commas between", "Containers"),
+    )
+    docker_networks: PrivateRange = _setting(
+        "10.213.0.0/16",
+        "Range of addresses for the networks of the tenants.",
+        Row("a private range like 10.213.0.0/16", "Containers"),
+    )
+
     job_environment: str = _setting(
         "base", "Environment of a job that names none.", Row("the name of an environment", "Work")
     )
@@ -227,7 +260,7 @@ class Settings(BaseModel):
     environments: tuple[EnvironmentEntry, ...] = _setting(
         (),
         "Additions to the catalogue. Only in the file, as `[[environments]]` tables with `name`, `title`, "
-        "`description`, `requirements`, `python`, `kinds`, `variables`.",
+        "`description`, `requirements`, `python`, `image`, `kinds`, `variables`.",
         Row("tables [[environments]] in the file", "Work"),
     )
     default_cpus: Milli = _setting(1000, "Cores of a workload that asks for none.", Row("a number of cores", "Work"))

@@ -5,14 +5,17 @@ Used by the tables of settings beside it.
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import parse_cpus, parse_duration, parse_memory
+from commonage.engines.docker.settings import parse_mount
 
+_SMALLEST_RANGE = 22  # has room for two networks
 _NOTHING = ("0", "0.0", "0s", "0m", "0h", "0MiB", "0GiB")
 
 
@@ -42,10 +45,28 @@ def no_empty(value: object) -> object:
     return None if value == "" else value
 
 
+def _mounts(value: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        for one in value:
+            parse_mount(one)
+    except InvalidInput as error:
+        raise ValueError(error.message) from error
+    return value
+
+
+def _private_range(value: str) -> str:
+    network = ipaddress.ip_network(value)
+    if network.version != 4 or network.prefixlen > _SMALLEST_RANGE or not network.is_private:
+        raise ValueError(f"not a private IPv4 range of at least a /{_SMALLEST_RANGE}")
+    return value
+
+
 Mib = Annotated[int, quantity(parse_memory)]
 Milli = Annotated[int, quantity(parse_cpus)]
 Seconds = Annotated[int, quantity(parse_duration)]
 Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
+Mounts = Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(_mounts)]
+PrivateRange = Annotated[str, AfterValidator(_private_range)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 OptionalPath = Annotated[Path | None, BeforeValidator(no_empty)]
 OptionalText = Annotated[str | None, BeforeValidator(no_empty)]

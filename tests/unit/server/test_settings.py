@@ -135,7 +135,7 @@ def test_a_wrong_variable_is_named_with_what_is_allowed(
         ("prot = 1", ["commonage.toml", "'prot'", "did you mean port?"]),
         ("port = ", ["commonage.toml", "not valid TOML"]),
         ("[[environments]]\ntitle = 'x'", ["commonage.toml", "environments", "0.name"]),
-        ("[[environments]]\nname = 'x'\nimage = 'y'", ["commonage.toml", "environments", "image"]),
+        ("[[environments]]\nname = 'x'\npicture = 'y'", ["commonage.toml", "environments", "picture"]),
         ("admin_users = 3", ["commonage.toml", "admin_users"]),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import socket
@@ -104,7 +105,7 @@ class Daemon:
             self._settings.memory_mib or int(self._info.get("MemTotal", 0)) // _MIB,
             cards,
             free_mib,
-            (("arch", str(self._info.get("Architecture", ""))), ("os", "linux")),
+            tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(self._settings.labels)}.items())),
             tuple(faults),
         )
 

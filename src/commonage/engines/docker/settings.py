@@ -35,10 +35,10 @@ class DockerSettings:
     """Settings of one Docker engine.
 
     `url` is the daemon's. `pull`: fetch an image that is `missing`, or `never`. `node_name`, `cpus_milli` and
-    `memory_mib` (None: what the daemon says) are what the one node reports. `cpu_hold`: what an attempt asked for is
-    its `share` of cores that others want, too, or a `quota`. `reaches`: ports of this machine's loopback that
-    containers reach by their network's gateway (the hub, the control plane). `networks` is the range of addresses of
-    the tenants' networks. `mounts`: see `parse_mount`.
+    `memory_mib` (None: what the daemon says) and `labels` are what the one node reports. `cpu_hold`: what an attempt
+    asked for is its `share` of cores that others want, too, or a `quota`. `reaches`: ports of this machine's loopback
+    that containers reach by their network's gateway (the hub, the control plane). `networks` is the range of addresses
+    of the tenants' networks. `mounts`: see `parse_mount`.
     `processes_max`, `log_keep_mib`, `bundle_max_mib`, `disk_low_mib`, `keep_logs_days` and `keep_logs_mib` as for
     processes: of one attempt, of one log, of files sent along, free for the node to be sound, and of old logs.
     """
@@ -48,6 +48,7 @@ class DockerSettings:
     node_name: str | None = None
     cpus_milli: int | None = None
     memory_mib: int | None = None
+    labels: tuple[tuple[str, str], ...] = ()
     cpu_hold: Literal["share", "quota"] = "share"
     reaches: tuple[int, ...] = ()
     networks: str = "10.213.0.0/16"

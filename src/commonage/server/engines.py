@@ -1,0 +1,52 @@
+"""Which engine stands behind the port, made of the settings. Called by the bootstrap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commonage.engines.docker.engine import DockerEngine
+from commonage.engines.docker.settings import DockerSettings, parse_mount
+from commonage.engines.process.engine import ProcessEngine
+from commonage.engines.process.settings import ProcessSettings
+from commonage.ports.devices import Devices
+from commonage.ports.engine import Engine
+from commonage.server.settings import Settings
+
+SITE = "local"
+
+
+def make_engine(settings: Settings, data: Path, devices: Devices, reaches: tuple[int, ...]) -> Engine:
+    """The engine of the settings, not open yet. `reaches`: ports of the loopback that containers are to reach."""
+    if settings.engine == "docker":
+        return DockerEngine(SITE, data, devices=devices, settings=docker_settings(settings, reaches))
+    return ProcessEngine(SITE, data, devices=devices, settings=process_settings(settings))
+
+
+def process_settings(settings: Settings) -> ProcessSettings:
+    """What the process engine is told."""
+    return ProcessSettings(
+        node_name=settings.node_name,
+        cpus_milli=settings.cpus,
+        memory_mib=settings.memory,
+        labels=tuple(settings.node_labels.items()),
+        cpu_hold=settings.cpu_hold,
+        warm_sessions=settings.warm_sessions,
+        keep_logs_days=settings.keep_logs_days,
+    )
+
+
+def docker_settings(settings: Settings, reaches: tuple[int, ...] = ()) -> DockerSettings:
+    """What the Docker engine is told."""
+    return DockerSettings(
+        url=settings.docker_url,
+        pull=settings.docker_pull,
+        node_name=settings.node_name,
+        cpus_milli=settings.cpus,
+        memory_mib=settings.memory,
+        labels=tuple(settings.node_labels.items()),
+        cpu_hold=settings.cpu_hold,
+        reaches=reaches,
+        networks=settings.docker_networks,
+        mounts=tuple(parse_mount(one) for one in settings.docker_mounts),
+        keep_logs_days=settings.keep_logs_days,
+    )
