@@ -57,10 +57,21 @@ class Dockerd:
         return True
 
     def kill(self) -> None:
-        """As kill -9 does: its containers and its containerd go on."""
+        """As kill -9 does: its containers go on."""
         assert self._process is not None
+        containerd = Path("/proc", (self.folder / "exec/containerd/containerd.pid").read_text())
         self._process.kill()
         self._process.wait()
+        # Its containerd dies with it. A new daemon that came too soon would take it for a living one, and wait in vain.
+        deadline = time.monotonic() + _UP_WITHIN_S
+        while containerd.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def restart_with(self, *arguments: str) -> None:
+        """Have it run with these arguments. What runs in it may end."""
+        self._arguments = arguments
+        self.kill()
+        self.start()
 
     def stop(self) -> None:
         """Have it end, and all its containers with it."""

@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,8 @@ HERE = Environment("here", "Of this very machine", image=IMAGE)
 BROKEN = Environment("broken", "Cannot be", image="Not An Image")
 
 
-@pytest.fixture(scope="module")
-def dockerd() -> Iterator[Dockerd]:
+@contextmanager
+def dockerd_with_image() -> Iterator[Dockerd]:
     """A daemon with the test image."""
     daemon = Dockerd(new_folder())
     daemon.start()
@@ -34,6 +34,12 @@ def dockerd() -> Iterator[Dockerd]:
     finally:
         daemon.stop()
         shutil.rmtree(daemon.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def dockerd() -> Iterator[Dockerd]:
+    with dockerd_with_image() as daemon:
+        yield daemon
 
 
 def processes_of(attempt: str) -> list[int]:
@@ -63,6 +69,10 @@ class DockerRig(EngineRig):
         self.orders = Orders(HERE, "here", _command, time.time)
         self.broken_environment = BROKEN
 
+    @classmethod
+    def at(cls, data: Path, url: str, **settings: object) -> "DockerRig":
+        return cls(data, DockerSettings(url=url, node_name="here", **settings))  # type: ignore[arg-type]
+
     async def engine(self) -> DockerEngine:
         if self._engine is None:
             self._engine = DockerEngine("site", self.data, settings=self._settings)
@@ -72,6 +82,10 @@ class DockerRig(EngineRig):
     async def restart(self) -> DockerEngine:
         if self._engine is not None:
             await self._engine.close()
+        return await self.reopen()
+
+    async def reopen(self) -> DockerEngine:
+        """Open a new one where the old one was closed, or killed."""
         self._engine = None
         return await self.engine()
 
@@ -84,7 +98,7 @@ class DockerRig(EngineRig):
 
 @asynccontextmanager
 async def docker_rig(data: Path, daemon: Dockerd, **settings: object) -> AsyncIterator[DockerRig]:
-    rig = DockerRig(data, DockerSettings(url=daemon.url, node_name="here", **settings))  # type: ignore[arg-type]
+    rig = DockerRig.at(data, daemon.url, **settings)
     try:
         yield rig
     finally:

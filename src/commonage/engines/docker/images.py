@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
-from commonage.engines.docker.client import Client
+from commonage.engines.docker.client import Client, DaemonUnreachable
 
 Told = Callable[[str, float | None], None]
 """Is told what is being done, and how far it is (0..1)."""
@@ -34,7 +34,10 @@ class Images:
         return list(self._statuses.values())
 
     async def ensure(self, environment: Environment, told: Told) -> str:
-        """The image of the environment, here. Raises EngineFailure, with the environment's name, when it cannot be."""
+        """The image of the environment, here. Raises EngineFailure, with the environment's name, when it cannot be.
+
+        DaemonUnreachable is raised as it is: ask again.
+        """
         name = environment.name
 
         def note(detail: str, progress: float | None) -> None:
@@ -45,6 +48,9 @@ class Images:
             image = _image_of(environment)
             if await self._client.image(image) is None:
                 await self._fetch(image, note)
+        except DaemonUnreachable:  # which says nothing about the image
+            self._note(name, EnvironmentState.ABSENT, "the Docker daemon does not answer")
+            raise
         except EngineFailure as error:
             words = f"the environment {name} cannot be prepared: {error.message}"
             self._note(name, EnvironmentState.FAILED, words)

@@ -1,0 +1,231 @@
+"""What the Docker engine promises beyond the contract: over crashes and restarts of the daemon and of its owner."""
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.contract.dockerd import Dockerd
+from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
+
+from commonage.domain.environments import Environment, EnvironmentState
+from commonage.domain.errors import EngineFailure
+from commonage.domain.sightings import Order, Seen
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.engine_rig import FOREVER
+
+pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
+
+
+@pytest.fixture(scope="module")
+def dockerd() -> Iterator[Dockerd]:
+    with dockerd_with_image() as daemon:
+        yield daemon
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
+    async with docker_rig(tmp_path, dockerd) as rig:
+        yield rig
+
+
+def container(order: Order) -> str:
+    return f"commonage-{order.attempt_id}"
+
+
+# --- the daemon goes and comes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("live_restore", [True, False])
+async def test_a_killed_daemon_is_no_secret_and_runs_nothing_twice(
+    rig: DockerRig, dockerd: Dockerd, live_restore: bool
+) -> None:
+    dockerd.restart_with(*(["--live-restore"] if live_restore else []))
+    engine = await rig.restart()
+    living = await rig.started(rig.orders(FOREVER, wants_port=True))
+    before = await rig.seen(living.attempt_id, Seen.RUNNING)
+    ending = await rig.started(rig.orders(Behaviour(lasts_s=1, prints=("here",), exit_code=4)))
+    dockerd.kill()
+
+    async def is_noticed() -> bool:
+        return any("does not answer" in fault for fault in (await engine.nodes())[0].faults)
+
+    await rig.until(is_noticed, "the node says that the daemon is away")
+    late = rig.orders(Behaviour(prints=("here",), exit_code=5))
+    await engine.start(late)
+    await rig.pass_time(1)
+    assert await rig.sighting(living.attempt_id) == before
+    waiting = await rig.seen(late.attempt_id, Seen.STARTING)
+    assert "waiting for the Docker daemon" in waiting.detail
+
+    dockerd.start()
+    assert (await rig.seen(late.attempt_id, Seen.ENDED)).exit_code == 5
+    assert (await rig.seen(ending.attempt_id, Seen.ENDED)).exit_code == 4
+    if live_restore:
+        assert (await rig.seen(living.attempt_id, Seen.RUNNING)).url == before.url
+    else:
+        end = await rig.seen(living.attempt_id, Seen.ENDED)
+        assert end.exit_code is None
+        assert "the Docker daemon was restarted" in end.detail
+    for order in (living, ending, late):
+        assert await rig.lines(order.attempt_id) == ["here"]
+    assert (await engine.nodes())[0].faults == ()
+
+
+async def test_without_a_daemon_it_says_so_at_once(tmp_path: Path, dockerd: Dockerd) -> None:
+    rig = DockerRig.at(tmp_path, f"unix://{tmp_path}/none.sock")
+    with pytest.raises(EngineFailure, match=r"does not answer at unix://.*Is it running") as caught:
+        await rig.engine()
+    assert caught.value.is_retryable
+
+
+# --- somebody else has the daemon, too ----------------------------------------------------------------------------
+
+
+async def test_a_container_that_ended_does_not_run_again(rig: DockerRig, dockerd: Dockerd) -> None:
+    order = rig.orders(Behaviour(prints=("here",), exit_code=3))
+    before = await rig.ended(order)
+    dockerd.ask("POST", f"/containers/{container(order)}/start")
+    await rig.pass_time(1)
+    assert await rig.lines(order.attempt_id) == ["here"]
+    assert await rig.sighting(order.attempt_id) == before
+
+
+async def test_an_exit_code_that_a_second_start_covered_is_lost(rig: DockerRig, dockerd: Dockerd) -> None:
+    order = await rig.started(rig.orders(Behaviour(lasts_s=0.5, prints=("here",))))
+    await (await rig.engine()).close()
+    dockerd.ask("POST", f"/containers/{container(order)}/wait")
+    dockerd.ask("POST", f"/containers/{container(order)}/start")
+    dockerd.ask("POST", f"/containers/{container(order)}/wait")
+    await rig.reopen()
+    end = await rig.seen(order.attempt_id, Seen.ENDED)
+    assert end.exit_code is None
+    assert "a second time" in end.detail
+    assert await rig.lines(order.attempt_id) == ["here"]
+
+
+async def test_what_others_end_or_remove_is_lost_not_failed(rig: DockerRig, dockerd: Dockerd) -> None:
+    killed, removed = [await rig.started(rig.orders(FOREVER)) for _ in range(2)]
+    dockerd.ask("POST", f"/containers/{container(killed)}/kill")
+    dockerd.ask("DELETE", f"/containers/{container(removed)}?force=1")
+    for order in (killed, removed):
+        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        assert end.exit_code is None
+        assert "outside" in end.detail
+
+
+async def test_clean_up_takes_what_is_ours_and_nothing_else(rig: DockerRig, dockerd: Dockerd) -> None:
+    order = await rig.started(rig.orders(FOREVER))
+    [ours] = dockerd.containers(label=[f"commonage.attempt={order.attempt_id}"])
+    installation = ours["Labels"]["commonage.installation"]
+    image = {"Image": "commonage-test:1", "Cmd": ["sleep", "300"]}
+    foreign = {"commonage.installation": "another", "commonage.attempt": "1"}
+    left = {"commonage.installation": installation, "commonage.attempt": "left-over-1"}
+    keep = [
+        dockerd.ask("POST", "/containers/create?name=foreign", image)["Id"],
+        dockerd.ask("POST", "/containers/create?name=commonage-1", {**image, "Labels": foreign})["Id"],
+        ours["Id"],
+    ]
+    gone = dockerd.ask("POST", "/containers/create?name=commonage-left-over-1", {**image, "Labels": left})["Id"]
+    dockerd.ask("POST", "/networks/create", {"Name": "foreign"})
+    unused = {"Name": "unused", "Labels": {"commonage.installation": installation, "commonage.tenant": "gone"}}
+    dockerd.ask("POST", "/networks/create", unused)
+    await rig.restart()
+
+    async def is_clean() -> bool:
+        there = [one["Id"] for one in dockerd.containers()]
+        networks = {one["Name"] for one in dockerd.ask("GET", "/networks")}
+        return gone not in there and "unused" not in networks
+
+    await rig.until(is_clean, "what is left over was removed")
+    assert {one["Id"] for one in dockerd.containers()} >= set(keep)
+    assert "foreign" in {one["Name"] for one in dockerd.ask("GET", "/networks")}
+    await rig.seen(order.attempt_id, Seen.RUNNING)
+    dockerd.ask("DELETE", "/networks/foreign")
+    for one in keep[:2]:
+        dockerd.ask("DELETE", f"/containers/{one}?force=1")
+
+
+# --- its owner is killed ------------------------------------------------------------------------------------------
+
+BUSY_OWNER = """
+import asyncio, sys
+from pathlib import Path
+from tests.contract.test_engine_docker import DockerRig
+from tests.contract.test_engine_docker_keeping import Seen, busy_orders
+
+async def main():
+    rig = DockerRig.at(Path(sys.argv[1]), sys.argv[2])
+    engine = await rig.engine()
+    print("open", flush=True)
+    for order in busy_orders(rig):
+        await engine.start(order)
+    while not all(sighting.seen is Seen.ENDED for sighting in await engine.sightings()):
+        await asyncio.sleep(0.05)
+    await engine.close()
+
+asyncio.run(main())
+"""
+
+
+def busy_orders(rig: DockerRig) -> list[Order]:
+    """The same orders each time: jobs that leave a line in a file of their own each time they run."""
+    orders = []
+    for number in range(40):
+        wish = rig.orders(Behaviour())
+        attempt = f"busy{number:09}-1"
+        command = ("sh", "-c", "echo ran >>$HOME/$COMMONAGE_ATTEMPT_ID; exit 2")
+        orders.append(replace(wish, attempt_id=attempt, command=command, lease=replace(wish.lease, attempt_id=attempt)))
+    return orders
+
+
+async def test_jobs_run_once_however_often_their_owner_is_killed(tmp_path: Path, dockerd: Dockerd) -> None:
+    chance = random.Random(7)
+    for kills in range(5):
+        owner = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", BUSY_OWNER, str(tmp_path), dockerd.url, stdout=asyncio.subprocess.PIPE
+        )
+        assert owner.stdout is not None
+        assert await owner.stdout.readline() == b"open\n"
+        if kills < 4:
+            await asyncio.sleep(chance.uniform(0, 0.25))
+            assert owner.returncode is None, "killed too late to prove anything"
+            owner.kill()
+        await owner.wait()
+    async with docker_rig(tmp_path, dockerd) as rig:
+        codes = {sighting.attempt_id: sighting.exit_code for sighting in await (await rig.engine()).sightings()}
+        for order in busy_orders(rig):
+            assert (tmp_path / "workspaces" / "ada" / order.attempt_id).read_text() == "ran\n"
+            assert codes[order.attempt_id] in (2, None)
+        assert list(codes.values()).count(2) >= 30
+
+
+# --- environments -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        (Environment("list", "List", requirements=("numpy",)), "has a list of requirements, but no image"),
+        (Environment("none", "None"), "has no image"),
+        (Environment("name", "Name", image="no such:name:at all"), "not a name of an image"),
+        (Environment("away", "Away", image="127.0.0.1:1/away:1"), "registry cannot be reached"),
+    ],
+)
+async def test_an_environment_without_its_image_says_what_is_missing(
+    rig: DockerRig, environment: Environment, said: str
+) -> None:
+    engine = await rig.engine()
+    with pytest.raises(EngineFailure, match=f"environment {environment.name} cannot be prepared: .*{said}"):
+        await engine.prepare(environment)
+    [status] = await engine.environments()
+    assert status.state is EnvironmentState.FAILED
+
+
+async def test_where_nothing_is_fetched_a_missing_image_is_named_at_once(tmp_path: Path, dockerd: Dockerd) -> None:
+    async with docker_rig(tmp_path, dockerd, pull="never") as rig:
+        with pytest.raises(EngineFailure, match="no image far/away:1 on this machine"):
+            await (await rig.engine()).prepare(Environment("away", "Away", image="far/away:1"))
