@@ -21,7 +21,25 @@ from typing import Any
 from urllib.parse import quote
 
 IMAGE = "commonage-test:1"
-_PROGRAMS = ("sh", "bash", "sleep", "cat", "ls", "mkdir", "touch", "id", "setsid", "env", "rm", "mount", "chmod", "cp")
+_PROGRAMS = (
+    "sh",
+    "bash",
+    "sleep",
+    "cat",
+    "ls",
+    "mkdir",
+    "touch",
+    "id",
+    "setsid",
+    "env",
+    "rm",
+    "mount",
+    "chmod",
+    "ln",
+    "timeout",
+    "grep",
+    "tr",
+)
 _UP_WITHIN_S = 60
 
 

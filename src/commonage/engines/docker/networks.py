@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commonage.domain.errors import EngineFailure
+from commonage.engines.containers.kernel import networks_here
 from commonage.engines.docker.client import Client, Json, Refused
 from commonage.engines.docker.relays import Relays
 from commonage.engines.docker.translate import LABEL, network_config, ours
@@ -25,7 +26,6 @@ class Network:
     id: str
     name: str
     gateway: str
-    subnet: str
 
 
 class Networks:
@@ -54,13 +54,12 @@ class Networks:
 
     async def _make(self, tenant: str) -> Json:
         """Docker's own ranges are used up by some thirty networks, so we take the next free part of ours."""
-        taken = {network.subnet for network in self._known.values()}
-        parts = ipaddress.ip_network(self._range).subnets(new_prefix=_PREFIX)
-        for subnet in (str(part) for part in parts if str(part) not in taken):
+        taken = await asyncio.to_thread(networks_here)  # Docker itself only looks at its own
+        for subnet in (str(part) for part in self._parts() if not any(part.overlaps(one) for one in taken)):
             try:
                 network = await self._client.create_network(network_config(self._installation, tenant, subnet))
             except Refused as error:
-                if "overlaps" in error.message:  # somebody else's: another installation's, a VPN's
+                if "overlaps" in error.message:
                     continue
                 raise
             made = await self._client.network(network)
@@ -72,10 +71,16 @@ class Networks:
             retryable=True,
         )
 
+    def _parts(self) -> list[ipaddress.IPv4Network]:
+        """All parts of our range, each installation from another one on: two on one machine may choose at once."""
+        parts = list(ipaddress.IPv4Network(self._range).subnets(new_prefix=_PREFIX))
+        first = int(self._installation, 16) % len(parts)
+        return parts[first:] + parts[:first]
+
     async def _note(self, found: Json) -> None:
         tenant = str((found["Labels"] or {}).get(f"{LABEL}.tenant", ""))
         if tenant and tenant not in self._known:
-            network = Network(str(found["Id"]), str(found["Name"]), *_addresses(found))
+            network = Network(str(found["Id"]), str(found["Name"]), _gateway(found))
             await self._relays.open_at(network.gateway)
             self._known[tenant] = network
 
@@ -105,11 +110,10 @@ class Networks:
         return removed
 
 
-def _addresses(found: Json) -> tuple[str, str]:
-    """The gateway, and the subnet."""
+def _gateway(found: Json) -> str:
     configs: list[dict[str, Any]] = found["IPAM"]["Config"] or []
     for config in configs:
         if ":" not in config["Subnet"]:
             subnet = ipaddress.ip_network(config["Subnet"])
-            return str(config.get("Gateway") or next(subnet.hosts())).partition("/")[0], str(subnet)
+            return str(config.get("Gateway") or next(subnet.hosts())).partition("/")[0]
     raise EngineFailure(f"the network {found['Name']} has no IPv4 address")
