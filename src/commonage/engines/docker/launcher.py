@@ -24,7 +24,7 @@ from commonage.engines.containers.program import Inside, Program, program_of
 from commonage.engines.docker.client import Client, Json, Refused
 from commonage.engines.docker.networks import Network, Networks
 from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.docker.translate import LABEL, Surroundings, container_config, container_name
+from commonage.engines.docker.translate import LABEL, Surroundings, container_config, container_name, source_of
 from commonage.ports.devices import Devices, Hold
 
 ENTRY = (Path(__file__).parents[1] / "containers" / "entry.sh").read_text(encoding="utf-8")
@@ -81,6 +81,7 @@ class Launcher:
     def _prepare(self, run: Run, network: Network) -> Json:
         """Make its folders, hold its shares, and describe its container."""
         order, place = run.order, self._place
+        _see_that_nothing_leads_elsewhere(order, place.settings)
         workspace = make_workspace(place.workspaces, order.owner)
         try:
             give(workspace, self.owner)
@@ -127,6 +128,14 @@ class Launcher:
         """Its processes are gone: give back what it held of the cards. Idempotent."""
         if self._devices is not None and run.order.lease.shares:
             self._devices.release(run.id)
+
+
+def _see_that_nothing_leads_elsewhere(order: Order, settings: DockerSettings) -> None:
+    """A folder that is mounted may lie where users can write: a link of theirs must not choose what is mounted."""
+    for mount in settings.mounts:
+        source = source_of(mount, order)
+        if os.path.realpath(source) != os.path.normpath(source):
+            raise EngineFailure(f"{source}, which is to be mounted at {mount.target}, leads elsewhere by a link")
 
 
 def is_ours(found: Json, attempt_id: str, installation: str) -> bool:

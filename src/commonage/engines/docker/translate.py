@@ -7,7 +7,7 @@ what the admin mounts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -136,19 +136,17 @@ def _isolation(network: str) -> dict[str, Any]:
 
 
 def _mounts(order: Order, program: Program, around: Surroundings, shared: Sequence[Mount]) -> list[dict[str, Any]]:
-    names = {"user": folder_name(order.owner), "tenant": folder_name(order.tenant)}
     return [
         _bind(around.workspace, program.home, writable=True),
         _bind(around.box, box.INSIDE, writable=True),
         _bind(around.log, box.LOG_INSIDE, writable=True),
-        *(_bind(_named(mount.source, names), mount.target, writable=mount.writable) for mount in shared),
+        *(_bind(source_of(mount, order), mount.target, writable=mount.writable) for mount in shared),
     ]
 
 
-def _named(text: str, names: Mapping[str, str]) -> str:
-    for name, value in names.items():
-        text = text.replace(f"{{{name}}}", value)
-    return text
+def source_of(mount: Mount, order: Order) -> str:
+    """The folder of this machine that is mounted for this order."""
+    return mount.source.replace("{user}", folder_name(order.owner)).replace("{tenant}", folder_name(order.tenant))
 
 
 def _bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""The box: who decides first, and that nothing put into it from inside can hurt us."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from commonage.engines.containers import box as box_module
+from commonage.engines.containers.box import Box, Claim, Owner, can_export, script_of
+
+ME = Owner(os.geteuid(), os.getegid(), os.geteuid(), os.getegid())
+ENTRY = Path(str(box_module.__file__)).with_name("entry.sh")
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    box = Box(tmp_path / "box")
+    box.make({"KEY": "it's\n$HOME"}, ME)
+    return box
+
+
+def enter(box: Box, *command: str) -> tuple[int, str]:
+    """Run the entry as a container would, with the box and the log elsewhere."""
+    log = box.path.parent / "log"
+    script = ENTRY.read_text().replace("/run/commonage/box", str(box.path)).replace("/run/commonage/log", str(log))
+    code = subprocess.run(["sh", "-c", script, "commonage", *command], check=False).returncode
+    return code, log.read_text()
+
+
+def test_the_entry_runs_its_command_once(box: Box) -> None:
+    assert enter(box, "sh", "-c", "echo $KEY; exit 7") == (7, "it's $HOME\n")
+    assert box.claim() is Claim.RAN
+    assert not (box.path / "secrets").exists()
+    assert enter(box, "echo", "twice") == (143, "it's $HOME\n")
+    assert box.was_run_again()
+
+
+def test_what_shall_never_run_does_not(box: Box) -> None:
+    assert box.claim_never()
+    assert enter(box, "echo", "here") == (143, "")
+    assert box.claim() is Claim.NEVER
+    assert box.claim_never(), "asked again, it is still so"
+
+
+def test_what_runs_cannot_be_called_off(box: Box) -> None:
+    enter(box, "true")
+    assert not box.claim_never()
+
+
+def test_commands_that_are_not_there_have_the_shells_codes(box: Box, tmp_path: Path) -> None:
+    code, log = enter(box, "no-such-command")
+    assert code == 127
+    assert "not found" in log
+    (tmp_path / "plain").write_text("")
+    again = Box(tmp_path / "again")
+    again.make({}, ME)
+    assert enter(again, str(tmp_path / "plain"))[0] == 126
+
+
+def test_secrets_are_private_and_written_once(box: Box) -> None:
+    assert (box.path / "secrets").stat().st_mode & 0o777 == 0o600
+    enter(box, "true")
+    box.make({"KEY": "again"}, ME)
+    assert not (box.path / "secrets").exists(), "its entry was there already"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_is_put_in_the_claims_place_is_not_followed(box: Box, tmp_path: Path, kind: str) -> None:
+    place = box.path / "claim"
+    (tmp_path / "never").write_text("never")
+    {"link": lambda: place.symlink_to(tmp_path / "never"), "pipe": lambda: os.mkfifo(place), "folder": place.mkdir}[
+        kind
+    ]()
+    assert box.claim() is Claim.RAN
+    assert not box.claim_never()
+
+
+def test_names_that_no_shell_takes_are_known() -> None:
+    assert [name for name in ("A", "_b1", "1A", "A-B", "A.B", "", "Ä") if can_export(name)] == ["A", "_b1"]
+    assert script_of({"A": "x"}) == "export A='x'\n"

@@ -1,0 +1,122 @@
+"""What the daemon says of an end, in the contract's words."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from commonage.engines.containers.box import Claim
+from commonage.engines.docker.daemon import notes_of, remapped_root
+from commonage.engines.docker.doctor import examined
+from commonage.engines.docker.errors import DaemonUnreachable, failure_of
+from commonage.engines.docker.images import progress_of
+from commonage.engines.docker.sightings import Circumstances, end_of, instant
+
+ABOUT = Circumstances(Claim.RAN, False, False, 500.0, 600.0, False, 2000.0)
+"""The machine is up since 500, the daemon since 600."""
+
+
+def state(code: int, *, started: int = 700, ended: int = 800, **more: Any) -> dict[str, Any]:
+    times = {"StartedAt": _time(started), "FinishedAt": _time(ended)}
+    return {"Status": "exited", "ExitCode": code, "OOMKilled": False, "Error": "", **times, **more}
+
+
+def _time(seconds: int) -> str:
+    return f"1970-01-01T00:{seconds // 60:02}:{seconds % 60:02}.5Z"
+
+
+def test_times_have_nanoseconds() -> None:
+    assert instant("1970-01-01T00:00:01.123456789Z") == pytest.approx(1.123456789)
+    assert instant("1970-01-01T00:00:01Z") == 1.0
+    assert instant("0001-01-01T00:00:00Z") is None
+
+
+@pytest.mark.parametrize("code", [0, 1, 126, 127, 137, 143, 255])
+def test_a_code_is_the_programs_own(code: int) -> None:
+    end = end_of(state(code), ABOUT)
+    assert (end.code, end.detail, end.oom, end.at) == (code, "", False, 800.5)
+
+
+def test_want_of_memory_is_told_apart_but_not_of_a_success() -> None:
+    assert end_of(state(137, OOMKilled=True), ABOUT).oom
+    assert not end_of(state(0, OOMKilled=True), ABOUT).oom
+
+
+def test_who_fell_with_the_daemon_is_lost_unless_it_restores() -> None:
+    fallen = state(143, started=550, ended=601)
+    assert end_of(fallen, ABOUT).code is None
+    assert end_of(fallen, replace(ABOUT, live_restore=True)).code == 143
+    assert end_of(fallen, replace(ABOUT, daemon_started_at=None)).code == 143
+    assert end_of(state(4, started=550, ended=590), ABOUT).code == 4, "it ended while no daemon looked"
+
+
+def test_who_fell_with_the_machine_is_lost_in_any_case() -> None:
+    end = end_of(state(255, started=400, ended=601), replace(ABOUT, live_restore=True))
+    assert end.code is None
+    assert "machine was restarted" in end.detail
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        ({"claim": Claim.NEVER}, 143, "stopped before"),
+        ({"claim": Claim.NOBODY}, 9, "could not run its command: no shell"),
+        ({"run_again": True}, None, "a second time"),
+        ({"from_outside": True}, None, "from outside"),
+    ],
+)
+def test_other_ends_have_their_reason(change: dict[str, Any], code: int | None, said: str) -> None:
+    end = end_of(state(9, Error="no shell"), replace(ABOUT, **change))
+    assert end.code == code
+    assert said in end.detail
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "said", "retryable"),
+    [
+        (500, "write /x: no space left on device", "disk of the Docker daemon is full", True),
+        (404, "pull access denied for x, repository does not exist", "no such image", False),
+        (500, "Get https://r/v2/: dial tcp: lookup r: no such host", "registry cannot be reached", True),
+        (400, "invalid reference format", "not a name of an image", False),
+        (500, 'could not select device driver "nvidia" with capabilities: [[gpu]]', "NVIDIA Container Toolkit", False),
+        (500, "something else", "Docker: something else", True),
+        (400, "something else", "Docker: something else", False),
+    ],
+)
+def test_the_daemons_errors_have_our_words(status: int, message: str, said: str, retryable: bool) -> None:
+    failure = failure_of(status, message)
+    assert said in failure.message
+    assert failure.is_retryable is retryable
+
+
+def test_a_daemon_that_does_not_answer_is_another_error() -> None:
+    failure = failure_of(900, "no such file", "unix:///x")
+    assert isinstance(failure, DaemonUnreachable)
+    assert "unix:///x" in failure.message
+
+
+def test_the_progress_of_a_fetch_is_that_of_all_layers() -> None:
+    layers: dict[str, tuple[int, int]] = {}
+    assert progress_of({"status": "Pulling from x"}, layers) == ("pulling from x", None)
+    told = {"status": "Downloading", "id": "a", "progressDetail": {"current": 50_000_000, "total": 100_000_000}}
+    assert progress_of(told, layers) == ("50 of 100 MB", 0.5)
+    assert progress_of({"status": "Pull complete", "id": "a"}, layers) == ("100 of 100 MB", 1.0)
+
+
+def test_a_daemon_that_maps_users_is_known_and_one_that_does_not_says_what_to_do() -> None:
+    mapped = {"SecurityOptions": ["name=userns", "name=seccomp,profile=default"], "DockerRootDir": "/d/100000.100001"}
+    assert remapped_root(mapped) == (100000, 100001)
+    assert remapped_root({"SecurityOptions": [], "DockerRootDir": "/d/100000.100001"}) is None
+    assert any("nobody on this machine" in note for note in notes_of(mapped))
+    notes = notes_of({})
+    assert any("userns-remap" in note for note in notes)
+    assert any("no seccomp" in note for note in notes)
+    assert any("live-restore" in note for note in notes)
+
+
+def test_the_doctor_names_what_there_is_and_what_to_do() -> None:
+    info = {"ServerVersion": "20", "Driver": "overlay2", "CgroupDriver": "systemd", "Runtimes": {"nvidia": {}}}
+    found = examined(info)
+    assert "GPUs: nvidia" in found.said
+    assert "daemon-reload" in found.advice
+    assert "live-restore" in found.advice

@@ -1,0 +1,91 @@
+"""Orders as Docker describes containers, and what an admin may mount."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.engines.containers.test_program import order
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.fleet import Lease, Share
+from commonage.engines.containers.program import Inside, program_of
+from commonage.engines.docker.settings import DockerSettings, Mount, parse_mount
+from commonage.engines.docker.translate import Surroundings, container_config, network_name
+
+AROUND = Surroundings("0123456789abcdef", "net", "/w/ada", "/r/box", "/r/log", "0:0")
+
+
+def described(around: Surroundings = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
+    """The container of an order with these shares."""
+    wish = order(lease=Lease("w-1", "here", 1500, 64, shares, 0.0))
+    program = program_of(wish, Inside("10.213.0.1", frozenset()), {}, {})
+    return container_config(wish, program, around, "entry", DockerSettings(**settings))
+
+
+def share(uuid: str, *, simulated: bool = False) -> Share:
+    return Share(uuid, 0, "A100", 1024, 500, False, 40960, simulated)
+
+
+def test_a_container_is_held_and_walled() -> None:
+    host = described()["HostConfig"]
+    assert host["Memory"] == host["MemorySwap"] == 64 * 2**20
+    assert host["CpuShares"] == 1536
+    assert host["CapDrop"] == ["ALL"]
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert host["Privileged"] is False
+    assert host["Init"] is True
+    assert host["NetworkMode"] == "net"
+    assert host["DeviceRequests"] == []
+
+
+def test_cores_are_a_quota_where_that_is_wished() -> None:
+    host = described(cpu_hold="quota")["HostConfig"]
+    assert host["NanoCpus"] == 1_500_000_000
+    assert "CpuShares" not in host
+
+
+def test_everything_of_ours_is_labelled() -> None:
+    labels = described()["Labels"]
+    assert labels["commonage.installation"] == AROUND.installation
+    assert labels["commonage.attempt"] == "w-1"
+    assert all(name.startswith("commonage.") for name in labels)
+
+
+def test_cards_are_asked_for_by_uuid_and_simulated_ones_are_none() -> None:
+    shares = (share("GPU-b"), share("GPU-a"), share("GPU-SIM", simulated=True))
+    [request] = described(shares=shares)["HostConfig"]["DeviceRequests"]
+    assert request["DeviceIDs"] == ["GPU-a", "GPU-b"]
+    [cdi] = described(replace(AROUND, gpus="cdi"), shares)["HostConfig"]["DeviceRequests"]
+    assert cdi == {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=GPU-a", "nvidia.com/gpu=GPU-b"]}
+
+
+def test_mounts_are_the_workspace_ours_and_the_admins() -> None:
+    mounts = (Mount("/srv/{tenant}/{user}", "/data"), Mount("/scratch", "/scratch", writable=True))
+    found = {
+        one["Target"]: (one["Source"], one["ReadOnly"]) for one in described(mounts=mounts)["HostConfig"]["Mounts"]
+    }
+    home = next(target for target in found if target.startswith("/home/"))
+    assert found[home] == ("/w/ada", False)
+    assert found["/run/commonage/box"] == ("/r/box", False)
+    assert found["/data"] == (f"/srv/lab/{home.removeprefix('/home/')}", True)
+    assert found["/scratch"] == ("/scratch", False)
+
+
+def test_networks_are_named_by_installation_and_tenant() -> None:
+    names = {network_name("0123456789", "lab"), network_name("0123456789", "Lab"), network_name("9876543210", "lab")}
+    assert len(names) == 3
+    assert "commonage-01234567-lab" in names
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["data", "/a:b", "/a:/b:rwx", "/:/host", "/var/run/docker.sock:/s", "/run:/r", "/a/../run:/r", "/a:/home", "/a:/"],
+)
+def test_what_leads_to_the_daemon_is_not_mounted(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_mount(text)
+
+
+def test_mounts_are_read_only_unless_said() -> None:
+    assert parse_mount("/a:/b") == Mount("/a", "/b")
+    assert parse_mount("/a:/b:rw") == Mount("/a", "/b", writable=True)
