@@ -117,6 +117,14 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: DockerRig, dock
         assert "outside" in end.detail
 
 
+async def test_a_network_that_was_removed_is_made_anew(rig: DockerRig, dockerd: Dockerd) -> None:
+    await rig.ended(rig.orders(Behaviour()))
+    for one in dockerd.containers():
+        dockerd.ask("DELETE", f"/containers/{one['Id']}?force=1")
+    dockerd.remove_networks("commonage.tenant")
+    assert (await rig.ended(rig.orders(Behaviour(exit_code=3)))).exit_code == 3
+
+
 async def test_clean_up_takes_what_is_ours_and_nothing_else(rig: DockerRig, dockerd: Dockerd) -> None:
     order = await rig.started(rig.orders(FOREVER))
     [ours] = dockerd.containers(label=[f"commonage.attempt={order.attempt_id}"])

@@ -52,12 +52,15 @@ class House:
         while True:
             try:
                 await self.clear_containers()
-                await self._networks.clear_unused({run.order.tenant for run in self._board})
+                await self._networks.clear_unused(self._is_used)
                 days, mib = self._settings.keep_logs_days, self._settings.keep_logs_mib
                 await in_thread(partial(self._files.clear_old, time.time(), days, mib))
             except (EngineFailure, OSError) as error:
                 _log.warning("cannot clean up: %s", error)
             await asyncio.sleep(CLEAN_PAUSE_S)
+
+    def _is_used(self, tenant: str) -> bool:
+        return any(run.order.tenant == tenant for run in self._board)
 
     async def clear_containers(self) -> int:
         """Remove containers of ours whose attempt is forgotten or was never written down; gives how many.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from commonage.ports.devices import Devices, Hold
 
 ENTRY = (Path(__file__).parents[1] / "containers" / "entry.sh").read_text(encoding="utf-8")
 _AT_ONCE = 16
+_NETWORK_GONE = re.compile(r"network \S+ not found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +70,23 @@ class Launcher:
         """
         async with self._at_once:
             try:
-                network = await self._networks.of(run.order.tenant)
-                config = await self._in_thread(lambda: self._prepare(run, network))
-                container = await self._create(run, config)
-                if await self._in_thread(run.box.claim) is Claim.NOBODY:
-                    await self._client.start(container)
-            except Refused:
-                await self._in_thread(run.box.claim_never)
-                raise
-            return container
+                return await self._launch(run)
+            except Refused as error:
+                if not _NETWORK_GONE.search(error.message):
+                    await self._in_thread(run.box.claim_never)
+                    raise
+            # Somebody removed the tenant's network. What was made for it can never be started.
+            self._networks.forget(run.order.tenant)
+            await self._client.remove(container_name(run.id))
+            return await self._launch(run)
+
+    async def _launch(self, run: Run) -> str:
+        network = await self._networks.of(run.order.tenant)
+        config = await self._in_thread(lambda: self._prepare(run, network))
+        container = await self._create(run, config)
+        if await self._in_thread(run.box.claim) is Claim.NOBODY:
+            await self._client.start(container)
+        return container
 
     def _prepare(self, run: Run, network: Network) -> Json:
         """Make its folders, hold its shares, and describe its container."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,18 +93,25 @@ class Networks:
             else:
                 await self._relays.open_at(network.gateway)
 
+    def forget(self, tenant: str) -> None:
+        """It is said to be gone: make it anew when it is next needed."""
+        self._drop(tenant)
+
     def _drop(self, tenant: str) -> None:
         network = self._known.pop(tenant, None)
         if network is not None:
             self._relays.close_at(network.gateway)
 
-    async def clear_unused(self, used: Collection[str]) -> int:
-        """Remove the networks of tenants that run nothing; gives how many. Raises EngineFailure."""
+    async def clear_unused(self, is_used: Callable[[str], bool]) -> int:
+        """Remove the networks of tenants that run nothing; gives how many. Raises EngineFailure.
+
+        Asked anew for each, while nobody can get it: who is about to start something there is known before.
+        """
         removed = 0
         for found in await self._client.networks(ours(self._installation)):
             tenant = str((found["Labels"] or {}).get(f"{LABEL}.tenant", ""))
             async with self._making[tenant]:
-                if tenant not in used and await self._client.remove_network(str(found["Id"])):
+                if not is_used(tenant) and await self._client.remove_network(str(found["Id"])):
                     self._drop(tenant)
                     removed += 1
         return removed
