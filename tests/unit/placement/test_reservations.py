@@ -260,7 +260,13 @@ def test_kept_anew_it_is_what_it_became_step_by_step(nodes: list[Node], wishes: 
         world.reserve(Reservation(f"r{number}", tenant, start, start + length * HOUR, request, places))
     for request, limit, tenant, _ in moves:
         world.start(request, tenant, None if limit is None else limit * HOUR)
-    line = world.kept._places.line
-    world.kept._rebuild()
-    assert np.array_equal(line.freed, world.kept._places.line.freed)
-    assert np.array_equal(line.load, world.kept._places.line.load)
+    kept = world.kept
+    sorts = [(request, limit, tenant) for request, *_ in wishes for limit in (None, 3600, 9000) for tenant in "xy"]
+    asks = [Ask("w", "a", request, 0, NOW, limit, "bob", tenant) for request, limit, tenant in sorts]
+    seen = [kept.mask(ask, world.grid.shape(ask.request)) for ask in asks]
+    kept._places.renumber()
+    kept._begin_anew()
+    for ask, before in zip(asks, seen, strict=True):
+        now = kept.mask(ask, world.grid.shape(ask.request))
+        assert (before is None) == (now is None)
+        assert before is None or now is None or np.array_equal(before, now)
