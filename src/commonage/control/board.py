@@ -136,7 +136,7 @@ class Board:
             return None
         last = self.snapshot.queue.last
         order = last if last is not None else self.snapshot.order(now)
-        return int(order.place[slot]) + 1
+        return order.place(slot) + 1
 
     def ask(self, workload_id: str) -> Ask | None:
         """The queued workload's ask."""

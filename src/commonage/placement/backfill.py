@@ -31,6 +31,7 @@ from commonage.placement.space import fits_in, free_rows, pick_cards, row_of
 MOST_PROMISES = 16
 """So many asks, the first that wait, have a place and a time of their own. More would start a little more work beside
 them, and cost more time in each pass; those behind are no worse off, as the safe rule is the stricter."""
+ROUNDING_S = 1e-3  # sums of instants and durations are that exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,24 @@ class Gate:
                 allowed[number] = self._fits_beside(ask, shape, number)
         home = self._kept.home(ask, shape)
         return allowed & home if home is not None and (allowed & home).any() else allowed
+
+    def latest(self, ask: Ask, shape: Shape, fit: Bools) -> float:
+        """Until when at the latest something like the ask might stay that starts now; -inf: it cannot start at all.
+
+        What is refused to the ask because it stays too long is refused to all that stay as long: no need to try them.
+        """
+        if self._reservations:  # they keep some from one and not from the other: only as long is sure to be too long
+            return self.until(ask) - ROUNDING_S
+        ends = np.where(self.guarded, self._ahead.first_ends(), np.inf)
+        ends[~fit] = -np.inf
+        special = [number for number in self.claims.nodes if fit[number]]
+        bounds = ends[special]
+        ends[special] = -np.inf
+        latest = float(ends.max(initial=-np.inf))
+        for number, bound in zip(special, bounds.tolist(), strict=True):
+            if bound > latest:
+                latest = max(latest, min(bound, self.claims.latest(shape, number)))
+        return latest + ROUNDING_S
 
     def cards(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
         """The cards for an ask on a node of which something is claimed; None where nothing is: any will do."""
@@ -147,13 +166,15 @@ class Gate:
     def when(self, asks: Sequence[Ask], shape: Shape) -> When | None:
         """The earliest time at which there is a node with room for each, and these nodes; None: nobody knows."""
         count, length, exempt = len(asks), _length(asks[0]), self.exempt(asks[0])
+        if count > len(self._grid.nodes):
+            return None
         earliest: Floats = np.maximum(self._ahead.earliest(shape), self.now)
         known = np.zeros(len(earliest), np.bool_)
         special = [number for number in self.claims.nodes if np.isfinite(earliest[number])]
         known[special] = True
         earliest = earliest.copy()
         while True:  # claims only delay: a node is reckoned with them once it would be among the first
-            first = np.argsort(earliest, kind="stable")[:count]
+            first = np.argsort(earliest, kind="stable")[:count] if count > 1 else np.argmin(earliest, keepdims=True)
             if len(first) < count or not np.isfinite(earliest[first[-1]]):
                 return None
             unsure = [number for number in first.tolist() if known[number]]

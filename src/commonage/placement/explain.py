@@ -37,8 +37,7 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
     stands = ask.workload_id in snapshot.queue
     with standing(snapshot, ask):
         with passed(snapshot, now) as done:
-            place = int(done.order.place[snapshot.queue.slot(ask.workload_id)])
-            position, length = place + 1, len(done.order)
+            position, length = done.order.place(snapshot.queue.slot(ask.workload_id)) + 1, len(done.order)
             held = done.started.get(ask.workload_id)
             if held is not None:
                 return Explanation(

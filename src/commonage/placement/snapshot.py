@@ -180,7 +180,7 @@ class Snapshot:
     def position(self, workload_id: str, now: float) -> int | None:
         """Its place in the queue, from 1; None if it does not wait."""
         slot = self.queue.slot(workload_id)
-        return None if slot < 0 else int(self.order(now).place[slot]) + 1
+        return None if slot < 0 else self.order(now).place(slot) + 1
 
     def next_ends(self, now: float) -> tuple[float, list[Held]] | None:
         """When time limits end something next, from `now` on, and what; None if they never do."""
