@@ -174,7 +174,7 @@ class Settings(BaseModel):
     gpus: Annotated[str, AfterValidator(_gpus)] = _setting(
         "auto",
         "Cards on offer: `auto` takes the real ones, and simulates one where there are none.",
-        Row("auto, nvml, none, or simulated:2x24GiB", "This machine", flag="--gpus"),
+        Row("auto, nvml, amd, none, or simulated:2x24GiB", "This machine", flag="--gpus"),
     )
     gpu_isolation: Literal["auto", "driver-limit", "mig", "mps", "cooperative"] = _setting(
         "auto",

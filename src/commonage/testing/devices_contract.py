@@ -97,7 +97,8 @@ class DevicesContract:
 
     def test_without_a_share_no_card_is_seen(self, devices: Devices) -> None:
         """The variables are set, not left out: what the server itself sees must not be inherited."""
-        assert dict(devices.environment([])) == {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+        hidden = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+        assert hidden.items() <= devices.environment([]).items()
 
     def test_a_share_shows_its_card_and_its_limits(self, devices: Devices) -> None:
         """Only its card, and each limit within the share."""

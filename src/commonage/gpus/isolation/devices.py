@@ -117,8 +117,8 @@ class IsolatedDevices:
         return self._inner.measure()
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
-        """The variables for these shares, with the contexts as they were measured."""
-        return share_environment(shares, self._contexts.known())
+        """The variables of `inner` for these shares, with the contexts as they were measured."""
+        return {**self._inner.environment(shares), **share_environment(shares, self._contexts.known())}
 
     def note_held(self, leases: Sequence[Lease]) -> None:
         """Passed on."""
