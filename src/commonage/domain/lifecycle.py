@@ -212,9 +212,13 @@ def _exit_in_words(code: int, oom: bool) -> str:
 
 
 def _ended_by_itself(workload: Workload, attempt: Attempt, wish: StopWish) -> bool:
-    """True if it ended well before the wish could reach it, or was a job that its recall let finish."""
+    """True if it ended well before the wish could reach it, or was a job that its recall let finish.
+
+    What is preemptible, or of a gang, is not: exit code 0 says there that it saved its work, to go on later.
+    """
     before = attempt.ended_at is not None and attempt.ended_at < wish.at
-    finished = wish.cause is StopCause.RECALL and workload.spec.kind is Kind.JOB
+    spec = workload.spec
+    finished = wish.cause is StopCause.RECALL and spec.kind is Kind.JOB and not (spec.gang or spec.preemptible)
     return attempt.exit_code == 0 and (before or finished)
 
 
