@@ -240,7 +240,8 @@ def _ended_by_wish(workload: Workload, attempt: Attempt, wish: StopWish, now: fl
     """The end that was wished for has come: final, or back in the queue where it was only recalled."""
     if _ended_by_itself(workload, attempt, wish):
         return _finish(workload, attempt, State.SUCCEEDED, "ended well, exit code 0", now)
-    if wish.cause is not StopCause.RECALL:
+    if wish.cause is not StopCause.RECALL or workload.spec.kind is Kind.SESSION:
+        # A session's kernels are gone, and nobody knows whether its user still waits for it.
         return _finish(workload, attempt, _state_after_stop(wish), wish.reason, now)
     words = f"back in the queue: {wish.reason}"
     attempt = replace(attempt, state=State.STOPPED, reason=wish.reason)

@@ -273,7 +273,8 @@ class _Search:
         return Eviction(numbers, tuple(victims))
 
     def _reason(self, held: Held) -> str:
+        after = "start it again when you need it" if held.kind == "session" else "it returns to the queue"
         if held.priority < self.ask.priority:
             whose = f"{self.ask.owner}'s {self.ask.kind or 'work'}"
-            return f"its place is needed by {whose} with a higher priority; it returns to the queue"
-        return f"the tenant {self.ask.tenant} takes back what it lent; it returns to the queue"
+            return f"its place is needed by {whose} with a higher priority; {after}"
+        return f"the tenant {self.ask.tenant} takes back what it lent; {after}"
