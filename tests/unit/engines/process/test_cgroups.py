@@ -122,7 +122,7 @@ def test_an_attempt_without_groups_has_nothing(unified: Path) -> None:
 def test_what_the_driver_counts_gpu_memory_by_is_handed_down(unified: Path) -> None:
     folders = (unified, unified / "commonage", unified / "commonage" / "key")
     for folder in folders:
-        (folder / "cgroup.controllers").write_text("cpu memory pids dmem")
+        files(folder, cgroup__controllers="cpu memory pids dmem", cgroup__subtree_control="..... cpu memory pids")
     found(unified)
     assert all((folder / "cgroup.subtree_control").read_text().startswith("+dmem") for folder in folders)
 
