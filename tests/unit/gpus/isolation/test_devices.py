@@ -1,5 +1,6 @@
 """The cards with their levels: which one holds, what is applied and released, and what two servers may do."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -178,6 +179,24 @@ def test_a_folder_that_cannot_be_written_is_said(make: Make, tmp_path: Path) -> 
     devices = make(A100)
     with pytest.raises(NotConfined, match="cannot be written down"):
         devices.confine(Hold("a-1", (quarter(devices.inventory()[0]),)))
+
+
+def test_limits_are_by_the_measured_context_and_the_rest_is_the_cards_own(make: "Make") -> None:
+    class Others(Cards):
+        def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+            return {**super().environment(shares), "ROCR_VISIBLE_DEVICES": "GPU-1"}
+
+    contexts = Contexts(make.folder / "measured.json", lambda _: 300)
+    devices = IsolatedDevices(
+        Others(A100), Sharing(make.folder / "gpus"), levels=make.levels, claims=make.claims, contexts=contexts
+    )
+    (card,) = devices.inventory()
+    thread = next((one for one in threading.enumerate() if one.name.startswith("context of")), None)
+    if thread is not None:
+        thread.join()
+    variables = devices.environment([quarter(card)])
+    assert variables["COMMONAGE_GPU_USABLE_MIB"] == str(10240 - 300)
+    assert variables["ROCR_VISIBLE_DEVICES"] == "GPU-1"
 
 
 # --- when each level is available -----------------------------------------------------------------------------
