@@ -27,6 +27,7 @@ def tenant(view: TenantView) -> TenantOut:
         lent=_amounts(view.lent),
         running=view.running,
         waiting=view.waiting,
+        debt_s=view.debt_s,
     )
 
 

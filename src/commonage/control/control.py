@@ -70,7 +70,7 @@ class Control:
             world.store, self.board, self.ledger, self.fleet, world.clock, self.settings, world.chance,
             self.board.govern,
         )  # fmt: skip
-        self.tenants = TenantViews(self.board, self.settings)
+        self.tenants = TenantViews(self.board, world.clock, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
         self._orders = Orders(catalogue, world.bundles, world.devices, self.gangs.members)

@@ -48,6 +48,9 @@ class TenantOut(BaseModel):
     lent: AmountsOut
     running: int = Field(description="Workloads that hold something.")
     waiting: int = Field(description="Workloads in the queue.")
+    debt_s: float = Field(
+        description="What its members used lately, fading, in seconds of the whole fleet: who owes less comes first."
+    )
 
 
 class TenantList(BaseModel):
