@@ -72,18 +72,19 @@ class Gate:
 
     def mask(self, ask: Ask, shape: Shape, fit: Bools) -> Bools:
         """[N]: where of the nodes on which it fits the ask may start now; the room kept for it, where there is some."""
-        until = self.until(ask)
-        allowed = fit.copy()
+        home = self._kept.home(ask, shape)
         kept = self._kept.mask(ask, shape)
+        if home is not None and np.count_nonzero(fit & home) >= ask.gang_size:
+            return fit & home if kept is None else fit & home & kept  # whoever waits longer could not have that room
+        allowed = fit.copy()
         if kept is not None:
             allowed &= kept
-        if self.guarded.any():
-            allowed &= ~self.guarded | (until <= self._ahead.first_ends())
         for number in self.claims.nodes:
             if allowed[number]:
                 allowed[number] = self._fits_beside(ask, shape, number)
-        home = self._kept.home(ask, shape)
-        return allowed & home if home is not None and (allowed & home).any() else allowed
+        if self.guarded.any():
+            allowed &= ~self.guarded | (self.until(ask) <= self._ahead.first_ends())
+        return allowed
 
     def latest(self, ask: Ask, shape: Shape, fit: Bools) -> float:
         """Until when at the latest something like the ask might stay that starts now; -inf: it cannot start at all.
@@ -105,8 +106,9 @@ class Gate:
 
     def cards(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
         """The cards for an ask on a node of which something is claimed; None where nothing is: any will do."""
-        if number not in self.claims.nodes:
-            return None
+        within = self._kept.cards(ask, shape, number)
+        if within is not None or number not in self.claims.nodes:
+            return within
         with self._kept.aside(ask, shape, number):
             return pick_cards(self._grid, shape, number, self.claims.room(number, self.until(ask)))
 

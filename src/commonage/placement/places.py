@@ -212,14 +212,20 @@ class Places:
         self._load(stand, places, -1)
 
     def _load(self, stand: Stand, places: Sequence[Lease], sign: int) -> None:
+        for number, row in self._rows_of(places).items():
+            self.line.keep(number, stand.reservation.id, stand.window, sign * row)
+            self._changed(number)
+
+    def rows(self, stand: Stand) -> dict[int, Ints]:
+        """What is kept of each node."""
+        return self._rows_of(stand.places)
+
+    def _rows_of(self, places: Sequence[Lease]) -> dict[int, Ints]:
         rows: dict[int, Ints] = {}
         for place in places:
-            number = self.grid.number[place.node]
-            row = sign * row_of(self.grid, place)
+            number, row = self.grid.number[place.node], row_of(self.grid, place)
             rows[number] = rows[number] + row if number in rows else row
-        for number, row in rows.items():
-            self.line.keep(number, stand.reservation.id, stand.window, row)
-            self._changed(number)
+        return rows
 
 
 def _fewest_nodes(most: Ints, missing: int) -> int:

@@ -219,7 +219,10 @@ class Pass:
         ask = asks[0]
         if not self._bounded:
             return Standing.OWN
-        amounts = total = amounts_of(self.snapshot.grid.shape(ask.request))
+        shape = self.snapshot.grid.shape(ask.request)
+        if self.snapshot.kept.home(ask, shape) is not None:
+            return Standing.OWN  # what is held within a reservation is not counted
+        amounts = total = amounts_of(shape)
         for _ in asks[1:]:
             total = total.plus(amounts)
         return self.snapshot.quotas.standing(ask.tenant, ask.owner, total)

@@ -21,14 +21,14 @@ from functools import partial
 
 import numpy as np
 
-from commonage.domain.fleet import Lease, Share
+from commonage.domain.fleet import Lease
 from commonage.domain.tenants import Reservation
 from commonage.placement.asks import Ask, Held
 from commonage.placement.grid import Grid, Rows
 from commonage.placement.holdings import Holdings
 from commonage.placement.places import Places, Stand, likeness, places_of
 from commonage.placement.shapes import Bools, Ints, Shape
-from commonage.placement.space import everywhere, fits_in, free_rows, times_in, whole_rows, width
+from commonage.placement.space import everywhere, fits_in, free_rows, pick_cards, times_in, whole_rows, width
 from commonage.placement.timeline import BEGUN
 
 MOST_VIEWS = 64
@@ -148,14 +148,24 @@ class Kept:
         return None if view is None else np.asarray(~view.less.any(axis=1), np.bool_)
 
     def home(self, ask: Ask, shape: Shape) -> Bools | None:
-        """[N]: the nodes on which room is kept for the ask now; None: nowhere."""
+        """[N]: the nodes on which the room that is kept for the ask is enough for it; None: nowhere. It goes there
+        first, whatever quotas say, and whoever waits longer: nobody else could have it."""
         mine = self._mine(ask, shape)
-        places = [] if mine is None else self._places.stands[mine].places
-        if not places:
+        if mine is None or not self._places.stands[mine].places:
             return None
         home = np.zeros(len(self._grid.nodes), np.bool_)
-        home[[self._grid.number[place.node] for place in places]] = True
-        return home
+        rows = self._places.rows(self._places.stands[mine])
+        nodes = np.array(list(rows), np.int64)
+        home[nodes] = fits_in(self._grid, shape, nodes, np.array(list(rows.values())))
+        return home if home.any() else None
+
+    def cards(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
+        """The cards of a node on which room is kept that is enough for the ask, within that; None where it is not."""
+        mine = self._mine(ask, shape)
+        row = None if mine is None else self._places.rows(self._places.stands[mine]).get(number)
+        if row is None or not fits_in(self._grid, shape, np.array([number]), row[None])[0]:
+            return None
+        return pick_cards(self._grid, shape, number, row)
 
     @contextmanager
     def aside(self, ask: Ask, shape: Shape, number: int) -> Iterator[None]:
@@ -164,8 +174,7 @@ class Kept:
         if view is None or not view.less[number].any():
             yield
             return
-        with self._grid.trial():
-            self._grid.take(_lease_of(self._grid, number, view.less[number]))
+        with self._grid.less(number, view.less[number].copy()):
             yield
 
     def missing(self, reservation_id: str) -> int:
@@ -255,14 +264,3 @@ def feasible(
 
 def _order(one: Reservation) -> tuple[float, str]:
     return (one.starts_at, one.id)
-
-
-def _lease_of(grid: Grid, number: int, row: Ints) -> Lease:
-    """A lease of that much of a node."""
-    cards, node = grid.kind.shape[1], grid.nodes[number]
-    shares = tuple(
-        Share(one.uuid, one.index, one.model, int(row[2 + card]), int(row[2 + cards + card]), False, one.memory_mib)
-        for card, one in enumerate(node.report.devices)
-        if row[2 + card] or row[2 + cards + card]
-    )
-    return Lease("kept", node.name, int(row[0]), int(row[1]), shares, 0.0)

@@ -71,8 +71,10 @@ class World:
         if not np.isfinite(costs).any():
             return None
         node = int(np.argmin(costs))
-        with self.kept.aside(ask, shape, node):
-            cards = self.policy.cards(shape, node)
+        cards = self.kept.cards(ask, shape, node)
+        if cards is None:
+            with self.kept.aside(ask, shape, node):
+                cards = self.policy.cards(shape, node)
         lease = self.grid.lease(shape, node, cards, ask.attempt_id, self.now)
         ends_at = None if limit is None else self.now + limit
         held = Held(lease, ask.workload_id, "", ask.owner, "job", ends_at, ask.tenant)
@@ -160,6 +162,23 @@ def test_the_room_of_one_reservation_is_not_that_of_another() -> None:
     assert world.start(factories.request(gpus="16GiB"), "course", HOUR) is None
     assert world.start(factories.request(gpus="12GiB"), "course", HOUR) is not None
     assert world.start_all(course(3, id="r2", tenant="lecture")) == 3
+
+
+def test_room_that_is_kept_is_home_to_what_it_is_enough_for() -> None:
+    world = two_cards()
+    assert world.reserve(course(1)) is None
+    ask = Ask("w", "a", factories.request(gpus="4GiB"), 0, NOW, 60, "ann", "course")
+    more = replace(ask, request=factories.request(gpus="8GiB"))
+    shape, larger = world.grid.shape(ask.request), world.grid.shape(more.request)
+    assert world.kept.home(ask, shape) is None
+    world.until(NOW + HOUR)
+    home, cards = world.kept.home(ask, shape), world.kept.cards(ask, shape, 0)
+    assert home is not None
+    assert home.all()
+    assert cards is not None
+    assert len(cards) == 1
+    assert world.kept.home(more, larger) is None
+    assert world.kept.cards(more, larger, 0) is None
 
 
 def test_places_are_where_least_must_be_waited_for_and_stay_there() -> None:
