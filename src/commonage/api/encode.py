@@ -123,6 +123,7 @@ def share(held: Share) -> ShareOut:
     return ShareOut(
         device=held.device_uuid,
         index=held.device_index,
+        label=held.label,
         model=held.model,
         memory_mib=held.memory_mib,
         compute_milli=held.compute_milli,
