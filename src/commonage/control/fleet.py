@@ -168,9 +168,7 @@ class Fleet:
         strays = self.strays.get(device.uuid)
         if not strays:
             return device
-        return replace(
-            device, notices=(*device.notices, f"VRAM is held by {in_words(strays)}, which no workload started")
-        )
+        return replace(device, notices=(*device.notices, in_words(strays)))
 
     def _unheard(self, node: Node, now: float) -> Node:
         """A machine that no engine mentioned: it takes no new work at once, and is lost after a while."""

@@ -143,7 +143,7 @@ class Watchdog:
         if there and now - told_at < WARN_AGAIN_S:
             return
         where = f"card {card.label} ({card.model})"
-        words = f"{where}: {format_memory(holds)} of VRAM are held by {in_words(found)}, which no workload started"
+        words = f"{where}: {in_words(found)}"
         if not there:
             words = f"{where}: no process of others holds VRAM any more"
         log.warning("%s", words)
