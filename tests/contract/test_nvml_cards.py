@@ -23,6 +23,7 @@ H100 = (
     "pci 0000:3B:00.0",
     "numa 1",
     "energy 5000000",
+    "persistence 1",
 )
 PEER = ("device", "uuid GPU-bbbb", "name NVIDIA H100 80GB HBM3", "memory 81920 600 0", "pci 0000:5E:00.0")
 HALVES = ("mig 1", "instance MIG-1 1 0 40448 3 3g.40gb", "instance MIG-2 2 0 40448 3 3g.40gb")
@@ -232,6 +233,12 @@ def test_a_fatal_xid_stops_a_card_until_it_is_reset(nvml: NvmlProcess, driver: F
     reset = [line.replace("energy 5000000", "energy 12") for line in H100]
     driver.says(*MACHINE, *reset)
     assert not card(nvml).faults
+
+
+def test_energy_counted_anew_is_no_reset_without_persistence_mode(nvml: NvmlProcess, driver: FakeDriver) -> None:
+    heard(nvml, driver, "xid 2 95")
+    driver.says(*MACHINE, *(line.replace("energy 5000000", "energy 12") for line in H100), "persistence 0")
+    assert card(nvml).faults
 
 
 def test_a_contained_memory_error_stops_nothing(nvml: NvmlProcess, driver: FakeDriver) -> None:
