@@ -31,6 +31,7 @@ class Contexts:
         self._sizes = _read(file)
         self._asked: set[str] = set()
         self._lock = threading.Lock()
+        self._one_at_a_time = threading.Lock()
 
     def known(self) -> Mapping[str, int]:
         """MiB by uuid, of the cards that were looked for with their present driver."""
@@ -51,7 +52,8 @@ class Contexts:
         return thread
 
     def _find(self, device: Device, key: str) -> None:
-        found = self._measure(device)
+        with self._one_at_a_time:
+            found = self._measure(device)
         if isinstance(found, str) or found not in _POSSIBLE_MIB:
             log.info("the size of a CUDA context on %s is not known, the default is used: %s", device.uuid, found)
             return
