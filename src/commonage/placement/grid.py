@@ -8,7 +8,7 @@ Axes: N nodes, C cards of the node with the most. Memory and VRAM in MiB, cpus a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -235,7 +235,7 @@ class Grid:
         wanted = shape.request.labels
         if not wanted:
             return np.ones(len(nodes), np.bool_)
-        return np.array([set(wanted) <= labels_of(self.nodes[number]) for number in nodes], np.bool_)
+        return np.array([not lacking(self.nodes[number], wanted) for number in nodes.tolist()], np.bool_)
 
     def cards_fit(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes), C]: which cards have what the shape takes of one."""
@@ -276,6 +276,12 @@ class Grid:
         node = self.nodes[number]
         shares = tuple(share_of(node.report.devices[card], shape) for card in cards)
         return Lease(attempt_id, node.name, shape.cpus_milli, shape.memory_mib, shares, now)
+
+
+def lacking(node: Node, wanted: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those of the labels that a node does not carry. One of `site=north|south` is enough."""
+    there = labels_of(node)
+    return [(key, value) for key, value in wanted if not any((key, one) in there for one in value.split("|"))]
 
 
 def labels_of(node: Node) -> set[tuple[str, str]]:

@@ -17,9 +17,9 @@ import numpy as np
 
 from commonage.domain.fleet import Lease
 from commonage.domain.tenants import Quota
-from commonage.placement.affinity import nearest
 from commonage.placement.asks import Ask, Held
 from commonage.placement.backfill import MOST_PROMISES, Gate, Promise
+from commonage.placement.gang import spread_out
 from commonage.placement.preemption import Preemption
 from commonage.placement.queue import Order
 from commonage.placement.quota import Standing, amounts_of
@@ -234,14 +234,13 @@ class Pass:
             return -np.inf
         shape = snapshot.fits.shape(sort)
         fit = self._fit(ask, sort, shape)
-        allowed = self.gate.mask(ask, shape, fit)
-        if np.count_nonzero(allowed) < len(asks):
-            return self.gate.latest(ask, shape, fit) - self.now
+        allowed = snapshot.sites.choose(self.gate.mask(ask, shape, fit), len(asks))
         costs = np.where(allowed, snapshot.policy.costs(shape), np.inf)
-        for member in asks:
-            number = nearest(costs, lambda number: snapshot.runs(ask.environment, number))
+        numbers = spread_out(costs, len(asks), lambda number: snapshot.runs(ask.environment, number))
+        if numbers is None:
+            return self.gate.latest(ask, shape, fit) - self.now
+        for member, number in zip(asks, numbers, strict=True):
             self._place(member, shape, number)
-            costs[number] = np.inf
         return None
 
     def _fit(self, ask: Ask, sort: int, shape: Shape) -> Bools:

@@ -27,6 +27,7 @@ from commonage.placement.policies.registry import DEFAULT, POLICIES
 from commonage.placement.queue import Order, Queue
 from commonage.placement.quota import Quotas
 from commonage.placement.reservations import Kept
+from commonage.placement.sites import Sites
 
 
 class Snapshot:
@@ -47,11 +48,14 @@ class Snapshot:
         self._capacity = (-1, Capacity())
         self.policy: Policy = _policy(self.grid, self._mix, self.rules)
         self.kept = Kept(self.grid, self.holdings)
+        self.sites = Sites(self.grid, self.rules)
         self._count()
 
     def govern(self, rules: Rules) -> None:
         """Go by these rules from now on. What was used is forgotten where another half-life is to count it."""
         before, self.rules = self.rules, rules
+        if (rules.sites, rules.site_policy) != (before.sites, before.site_policy):
+            self.sites = Sites(self.grid, rules)
         if rules.policy != before.policy:
             self.policy = _policy(self.grid, self._mix, rules)
         if (rules.half_life_s, rules.entry_penalty_s) != (self.usage.half_life_s, self.usage.entry_penalty_s):
@@ -84,6 +88,7 @@ class Snapshot:
     def leave(self, workload_id: str) -> None:
         """It waits no more."""
         self.queue.leave(workload_id)
+        self.sites.forget(workload_id)
 
     def hold(self, held: Held) -> None:
         """A lease is held; or what is known of it has changed."""
@@ -92,6 +97,8 @@ class Snapshot:
             return  # most writes of a workload change nothing of what it holds
         if before is not None:
             self._forget(before)
+        elif held.lease.node in self.grid.number:
+            self.sites.started(self.grid.nodes[self.grid.number[held.lease.node]].site)
         self.held[held.workload_id] = held
         self._charge(held)
         self._environments[held.environment][held.lease.node] += 1

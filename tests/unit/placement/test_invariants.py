@@ -20,6 +20,7 @@ from commonage.placement import plan as planner
 from commonage.placement.ahead import Ahead
 from commonage.placement.backfill import Gate
 from commonage.placement.claims import Claims
+from commonage.placement.grid import Grid
 from commonage.placement.plan import Pass, plan
 from commonage.placement.reservations import Kept, feasible
 from commonage.placement.snapshot import Snapshot
@@ -156,8 +157,8 @@ def test_who_is_told_that_it_would_start_does_start(scene: Scene, seed: int) -> 
 # --- do they notice? --------------------------------------------------------------------------------------------------
 
 
-def _everywhere(self: Pass, _ask: object, sort: int, _shape: object) -> Any:
-    return self.snapshot.fits.empty[sort].copy()
+def _everywhere(_grid: object, _shape: object, nodes: Any) -> Any:
+    return np.ones(len(nodes), np.bool_)
 
 
 def _no_gate(_self: Gate, _ask: object, _shape: object, fit: Any) -> Any:
@@ -188,7 +189,7 @@ def _scenes(seed: int) -> None:
 
 
 BROKEN = {
-    "capacity is not looked at": (Pass, "_fit", _everywhere, live),
+    "capacity is not looked at": (Grid, "fits", _everywhere, live),
     "promises bind nobody": (Claims, "add", lambda *_: None, _known_streams),
     "backfill without its gate": (Gate, "mask", _no_gate, _scenes),
     "no machine is kept": (Gate, "keep", lambda *_: None, large_starts),
