@@ -79,11 +79,11 @@ class Gate:
         allowed = fit.copy()
         if kept is not None:
             allowed &= kept
-        for number in self.claims.nodes:
-            if allowed[number]:
-                allowed[number] = self._fits_beside(ask, shape, number)
         if self.guarded.any():
             allowed &= ~self.guarded | (self.until(ask) <= self._ahead.first_ends())
+        claimed = [number for number in self.claims.nodes if allowed[number]]
+        if claimed:
+            allowed[claimed] = self._fits_beside(ask, shape, np.array(claimed))
         return allowed
 
     def latest(self, ask: Ask, shape: Shape, fit: Bools) -> float:
@@ -129,10 +129,16 @@ class Gate:
         within = f" within {format_duration(first - now)}" if np.isfinite(first) else ""
         return f"those that wait longer, but for what ends{within}"
 
-    def _fits_beside(self, ask: Ask, shape: Shape, number: int) -> bool:
-        with self._kept.aside(ask, shape, number):
-            room = self.claims.room(number, self.until(ask))
-            return bool(fits_in(self._grid, shape, np.array([number]), room[None])[0])
+    def _fits_beside(self, ask: Ask, shape: Shape, nodes: Ints) -> Bools:
+        """[n]: on which of these nodes it fits beside what is claimed of them."""
+        if not self._reservations:
+            return fits_in(self._grid, shape, nodes, self.claims.rooms(nodes, self.until(ask)))
+        fit = np.zeros(len(nodes), np.bool_)
+        for index, number in enumerate(nodes.tolist()):
+            with self._kept.aside(ask, shape, number):
+                room = self.claims.room(number, self.until(ask))
+                fit[index] = fits_in(self._grid, shape, nodes[index : index + 1], room[None])[0]
+        return fit
 
     # --- later ----------------------------------------------------------------------------------------------------
 

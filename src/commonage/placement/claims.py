@@ -36,7 +36,8 @@ class Claims:
         self._grid, self._ahead, self.now = grid, ahead, now
         self._of: defaultdict[int, list[tuple[Claim, Ints]]] = defaultdict(list)
         self._spare: dict[int, Ints] = {}
-        self._tables: dict[tuple[int, tuple[str, ...]], tuple[Floats, Ints]] = {}
+        self._tables: defaultdict[int, dict[tuple[str, ...], tuple[Floats, Ints]]] = defaultdict(dict)
+        self._rooms: defaultdict[int, dict[int, Ints]] = defaultdict(dict)
 
     @property
     def nodes(self) -> list[int]:
@@ -81,6 +82,17 @@ class Claims:
             least = np.minimum(least, self._spare[number])
         return least
 
+    def rooms(self, nodes: Ints, until: float) -> Ints:
+        """[n, W]: the same of several nodes, remembered while nothing starts there."""
+        rows = []
+        for number in nodes.tolist():
+            begun = sum(claim.from_at < until for claim, _ in self._of.get(number, ()))
+            row = self._rooms[number].get(begun)
+            if row is None:
+                row = self._rooms[number][begun] = self.room(number, until)
+            rows.append(row)
+        return np.array(rows)
+
     def earliest(self, shape: Shape, number: int, length_s: float, exempt: Sequence[str]) -> float:
         """When a shape fits on a node for so long beside all claims; inf: nobody knows."""
         instants, left = self._table(number, tuple(exempt))
@@ -101,7 +113,7 @@ class Claims:
     def _table(self, number: int, exempt: tuple[str, ...]) -> tuple[Floats, Ints]:
         """([T], [T + 1, W]): the instants at which room comes or goes, and what is left from each on; a last row of
         plenty for spans that go on for ever."""
-        found = self._tables.get((number, exempt))
+        found = self._tables[number].get(exempt)
         if found is None:
             times, _ = self._ahead.path(number)
             known = {self.now, *np.maximum(times[1:], self.now).tolist()}
@@ -112,12 +124,12 @@ class Claims:
             left = np.array([*rows, np.full(len(rows[0]), NEVER)])
             if number in self._spare:
                 left = np.minimum(left, self._spare[number])
-            found = self._tables[number, exempt] = (np.array(instants), left)
+            found = self._tables[number][exempt] = (np.array(instants), left)
         return found
 
     def _forget(self, number: int) -> None:
-        for key in [key for key in self._tables if key[0] == number]:
-            del self._tables[key]
+        self._tables.pop(number, None)
+        self._rooms.pop(number, None)
 
     def between(self, number: int, since: float, until: float, exempt: Sequence[str]) -> Ints:
         """[W]: what of a node will be free at `since` and nobody else's until `until`."""

@@ -21,6 +21,7 @@ from commonage.placement.ahead import Ahead
 from commonage.placement.backfill import Gate
 from commonage.placement.claims import Claims
 from commonage.placement.grid import Grid
+from commonage.placement.grid import Grid
 from commonage.placement.plan import Pass, plan
 from commonage.placement.reservations import Kept, feasible
 from commonage.placement.snapshot import Snapshot
@@ -155,10 +156,6 @@ def test_who_is_told_that_it_would_start_does_start(scene: Scene, seed: int) -> 
 
 
 # --- do they notice? --------------------------------------------------------------------------------------------------
-
-
-def _everywhere(_grid: object, _shape: object, nodes: Any) -> Any:
-    return np.ones(len(nodes), np.bool_)
 
 
 def _no_gate(_self: Gate, _ask: object, _shape: object, fit: Any) -> Any:
