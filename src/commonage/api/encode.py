@@ -22,6 +22,7 @@ from commonage.wire.platform import (
     LaunchOptions,
     NodeOut,
     SizeChoice,
+    TenantChoice,
     UsageRow,
 )
 from commonage.wire.workloads import (
@@ -274,6 +275,8 @@ def launch_options(view: LaunchView) -> LaunchOptions:
         free_cpus_milli=view.free_cpus_milli,
         free_memory_mib=view.free_memory_mib,
         simulated_gpus=view.simulated_gpus,
+        tenants=[TenantChoice(name=one.name, title=one.title) for one in view.tenants],
+        priorities=[one.name for one in view.priority_classes],
     )
 
 
