@@ -83,7 +83,7 @@ class World:
 
     @property
     def daemon(self) -> Path:
-        return self.data / "mps" / UUID / "pipe" / f"{PROGRAM}.pid"
+        return self.data / "mps" / "aaaaaaaa" / "pipe" / f"{PROGRAM}.pid"
 
 
 @pytest.fixture
