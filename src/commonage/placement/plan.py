@@ -235,6 +235,8 @@ class Pass:
         shape = snapshot.fits.shape(sort)
         fit = self._fit(ask, sort, shape)
         allowed = snapshot.sites.choose(self.gate.mask(ask, shape, fit), len(asks))
+        if np.count_nonzero(allowed) < len(asks):  # before the policy is asked: most are refused, and it takes its time
+            return self.gate.latest(ask, shape, fit) - self.now
         costs = np.where(allowed, snapshot.policy.costs(shape), np.inf)
         numbers = spread_out(costs, len(asks), lambda number: snapshot.runs(ask.environment, number))
         if numbers is None:

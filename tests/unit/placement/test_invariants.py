@@ -21,7 +21,6 @@ from commonage.placement.ahead import Ahead
 from commonage.placement.backfill import Gate
 from commonage.placement.claims import Claims
 from commonage.placement.grid import Grid
-from commonage.placement.grid import Grid
 from commonage.placement.plan import Pass, plan
 from commonage.placement.reservations import Kept, feasible
 from commonage.placement.snapshot import Snapshot
@@ -186,8 +185,8 @@ def _scenes(seed: int) -> None:
 
 
 BROKEN = {
-    "capacity is not looked at": (Grid, "fits", _everywhere, live),
-    "promises bind nobody": (Claims, "add", lambda *_: None, _known_streams),
+    "leases take nothing": (Grid, "_apply", lambda *_: None, live),
+    "promises bind nobody": (Claims, "promise", lambda *_: None, _known_streams),
     "backfill without its gate": (Gate, "mask", _no_gate, _scenes),
     "no machine is kept": (Gate, "keep", lambda *_: None, large_starts),
     "members of gangs start alone": (Pass, "unit", _alone, live),
