@@ -152,6 +152,35 @@ def test_a_share_is_held_at_its_level_and_frameworks_are_told(make: Make, limit:
     assert not limit.applied
 
 
+def test_a_card_keeps_the_level_of_the_shares_that_are_held(make: Make, limit: FakeLevel, mps: FakeLevel) -> None:
+    limit.why = "it needs driver 615"
+    devices = make(A100)
+    (card,) = devices.inventory()
+    devices.confine(Hold("a-1", (quarter(card),)))
+    limit.why = ""  # as after an upgrade of the driver
+    (card,) = devices.inventory()
+    assert (card.isolation, card.faults) == (Isolation.MPS, ())
+    mps.why = "its daemon does not start"
+    (card,) = devices.inventory()
+    assert card.isolation is Isolation.MPS
+    assert "until its present shares ended: mps does not hold any more: its daemon does not start" in card.faults[0]
+    later = make(A100)
+    later.settle(["a-1"])
+    assert later.inventory()[0].isolation is Isolation.MPS
+    later.release("a-1")
+    (card,) = later.inventory()
+    assert (card.isolation, card.faults) == (Isolation.DRIVER_LIMIT, ())
+
+
+def test_two_levels_are_not_held_on_one_card(make: Make) -> None:
+    devices = make(A100)
+    (card,) = devices.inventory()
+    devices.confine(Hold("a-1", (quarter(card),)))
+    with pytest.raises(NotConfined, match="GPU 0 is shared by driver-limit now"):
+        devices.confine(Hold("a-2", (replace(quarter(card), isolation=Isolation.MPS),)))
+    assert list(devices.confined()) == ["a-1"]
+
+
 def test_what_fails_to_be_applied_leaves_nothing(make: Make, limit: FakeLevel) -> None:
     limit.fails = "the driver answers no"
     devices = make(A100)
@@ -167,7 +196,8 @@ def test_a_later_process_releases_what_a_crash_left(make: Make, limit: FakeLevel
     (card,) = crashed.inventory()
     for attempt in ("a-1", "a-2"):
         crashed.confine(Hold(attempt, (quarter(card),)))
-    crashed.confine(Hold("a-3", (replace(quarter(card), isolation=Isolation.MPS),)))
+    other = replace(quarter(card), device_uuid="GPU-2", isolation=Isolation.MPS)
+    crashed.confine(Hold("a-3", (other,)))
     later = make(A100)
     later.settle(["a-2"])
     assert set(later.confined()) == set(limit.applied) == {"a-2"}
