@@ -56,9 +56,8 @@ class Gate:
         self._reservations = reservations
         self.claims = Claims(grid, ahead, now)
         self.guarded: Bools = np.zeros(len(grid.nodes), np.bool_)
-        for one in reservations:
-            for place in kept.places(one.id):
-                self.claims.add(Claim(place, one.starts_at, one.ends_at, one.id))
+        for number, reservation, (begins, ends), row in kept.windows():
+            self.claims.add(number, row, Claim(max(begins, now), ends, reservation))
 
     def exempt(self, ask: Ask) -> tuple[str, ...]:
         """The reservations that keep room for this ask; what they keep is not in its way."""
@@ -168,7 +167,7 @@ class Gate:
             cards = pick_cards(self._grid, shape, number, row)
             leases.append(self._grid.lease(shape, number, cards, member.attempt_id, at))
         for lease in leases:
-            self.claims.add(Claim(lease, at, at + _length(asks[0])))
+            self.claims.promise(lease, at, at + _length(asks[0]))
         return Promise(asks[0].workload_id, at, tuple(leases))
 
     def when(self, asks: Sequence[Ask], shape: Shape) -> When | None:

@@ -21,9 +21,8 @@ from commonage.placement.space import fits_in, free_rows, row_of
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`lease` is what is claimed, and where; `reservation` is that which keeps it, empty where a promise does."""
+    """From when until when; `reservation` is that which keeps it, empty where a promise does."""
 
-    lease: Lease
     from_at: float
     until_at: float
     reservation: str = ""
@@ -44,12 +43,16 @@ class Claims:
         """The numbers of the nodes of which something is claimed or kept."""
         return [*self._of, *(number for number in self._spare if number not in self._of)]
 
-    def add(self, claim: Claim) -> None:
-        """Claim it."""
-        number = self._grid.number.get(claim.lease.node)
+    def add(self, number: int, row: Ints, claim: Claim) -> None:
+        """Claim `row` [W] of a node."""
+        self._of[number].append((claim, row))
+        self._forget(number)
+
+    def promise(self, lease: Lease, from_at: float, until_at: float) -> None:
+        """Claim what somebody is promised."""
+        number = self._grid.number.get(lease.node)
         if number is not None:
-            self._of[number].append((claim, row_of(self._grid, claim.lease)))
-            self._forget(number)
+            self.add(number, row_of(self._grid, lease), Claim(from_at, until_at))
 
     def keep(self, number: int, spare: Ints) -> None:
         """Let nothing start on a node but what fits into `spare` [W], however soon it ends."""

@@ -29,7 +29,7 @@ from commonage.placement.holdings import Holdings
 from commonage.placement.places import Places, Stand, likeness, places_of
 from commonage.placement.shapes import Bools, Ints, Shape
 from commonage.placement.space import everywhere, fits_in, free_rows, pick_cards, times_in, whole_rows, width
-from commonage.placement.timeline import BEGUN
+from commonage.placement.timeline import BEGUN, Window
 
 MOST_VIEWS = 64
 """So many sorts of asks, by which reservations begin before they end, are told apart at a time."""
@@ -186,6 +186,11 @@ class Kept:
         """Where a reservation is kept, as leases that nobody holds yet."""
         stand = self._places.stands.get(reservation_id)
         return [] if stand is None else list(stand.places)
+
+    def windows(self) -> Iterator[tuple[int, str, Window, Ints]]:
+        """What is kept: number of the node, id of the reservation, from when (-inf: it has begun) until when, and how
+        much [W]."""
+        return self._places.line.windows()
 
     def shortfall(self, reservation_id: str) -> str | None:
         """What is missing of a reservation and why, in numbers, for the admin; None if nothing is."""

@@ -7,6 +7,8 @@ by places.py; rows as in space.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from commonage.placement.holdings import Holdings
@@ -65,6 +67,12 @@ class Timeline:
     def nodes(self) -> list[int]:
         """The nodes of which something is kept some time."""
         return list(self._kept)
+
+    def windows(self) -> Iterator[tuple[int, str, Window, Ints]]:
+        """Node, for whom, from when until when, and how much [W] is kept."""
+        return (
+            (number, who, window, row) for number, here in self._kept.items() for who, (window, row) in here.items()
+        )
 
     def keep(self, number: int, who: str, window: Window, row: Ints) -> None:
         """Keep so much more of a node (or less, where `row` is less than nothing) for somebody in a window."""
