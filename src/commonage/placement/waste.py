@@ -14,9 +14,9 @@ from commonage.placement.shapes import Floats, Ints
 
 PARTS = 100
 """A card's idle share is told in so many parts."""
-STEPS = 80
-"""The cpus that come with a card are told in so many steps, up to what nearly all typical workloads need."""
-FINE = 8
+STEPS = 240
+"""The cpus that come with a card are told in so many steps."""
+FINE = 4
 """Into so many each step is divided for those who look something up."""
 WIDTH = STEPS * FINE + 1
 """Columns of a table."""
@@ -38,17 +38,30 @@ class Demand:
     rate: Floats
 
 
-def table(demand: Demand, reach: float, end: float, most: int) -> Floats:
+def step_for(reach: float) -> float:
+    """Thousandths of cpus in a step, so that the steps go as far as this: a number that divides whole cpus.
+
+    Machines and workloads tend to have whole cpus, and to match exactly: 8 cpus for each card, 8 cpus asked for. With
+    steps that miss these numbers some of what fits would seem not to.
+    """
+    wanted = max(reach / STEPS, 1.0)
+    return float(
+        next((step for step in (10, 20, 25, 50, 100, 125, 200, 250, 500) if step >= wanted), -(-wanted // 1000) * 1000)
+    )
+
+
+def table(demand: Demand, step: float, end: float, most: int) -> Floats:
     """[PARTS + 1 + most, WIDTH]: thousandths of a card that will be wasted.
 
     Row r < PARTS is a card of which r parts are idle; row PARTS + f one that is all idle, on a node with f such cards
-    (f = 0: no such card, no waste). Columns go from no cpus to `reach`. `end` is how often the end comes.
+    (f = 0: no such card, no waste). Columns go from no cpus up, FINE of them for a `step` of cpus. `end` is how often
+    the end comes.
 
     A card's waste is the mean over what happens next: the end, or a typical workload that fits. One that fits leaves a
     smaller card behind, whose waste is known; one that takes several cards leaves nothing.
     """
-    grid = np.linspace(0.0, reach, STEPS + 1)
-    needs, need_of = np.unique(np.minimum(demand.cpus, reach), return_inverse=True)
+    grid: Floats = np.arange(STEPS + 1, dtype=np.float64) * step
+    needs, need_of = np.unique(np.minimum(demand.cpus, grid[-1]), return_inverse=True)
     shift = _Shift(grid, needs)
     shares = np.flatnonzero(demand.cards == 1)
     shares = shares[np.argsort(demand.parts[shares], kind="stable")]

@@ -17,12 +17,15 @@ from commonage.placement.fragmentation import Mix
 from commonage.placement.grid import Grid, Row, Rows, most_together
 from commonage.placement.policies.cards import first_fitting
 from commonage.placement.shapes import NEVER, Bools, Floats, Ints, Shape
-from commonage.placement.waste import END, PARTS, WIDTH, Demand, table
+from commonage.placement.waste import END, FINE, PARTS, WIDTH, Demand, step_for, table
 
 PART = 1000 // PARTS
 """Thousandths in a part of a card."""
-OPEN = 40.0
-"""What it costs to use a node on which nothing runs, in thousandths of a card: settles near ties for those in use."""
+OPEN = 30.0
+"""What it costs to use a node on which nothing runs, or to break a whole card, in thousandths of a card: settles near
+ties for those in use."""
+REACH, NEARLY_ALL = 2.0, 0.98
+"""The tables reach up to the cpus that so many workloads need to fill a card with their like."""
 TIDY = 1e-6
 """For workloads without a GPU, of nodes that waste alike: the price of a free thousandth of a cpu left there."""
 FILLED = 0.2
@@ -93,23 +96,25 @@ class ExpectedWaste:
         rates *= [(idle_cards + 1) / (self._cards_for(shape, everywhere) + 1) for shape, _ in asked]
         cards = np.array([shape.cards for shape, _ in asked], np.int64)
         cpus = np.array([shape.cpus_milli for shape, _ in asked]) / np.maximum(cards, 1)
-        reach = max(_quantile(cpus, rates, 0.99) * 1.25, 1000.0)
         most = grid.kind.shape[1]
+        taken = np.array(
+            [[_share(shape, kind, card.memory_mib) for shape, _ in asked] for kind, (card, _) in enumerate(grid.kinds)]
+        ).reshape(len(grid.kinds), len(asked))
+        parts = np.where(taken >= 1, PARTS, np.clip((taken * PARTS + 1e-6).astype(np.int64), 1, PARTS - 1))
+        fill = cpus * (PARTS // parts.min(axis=0, initial=PARTS))
+        step = step_for(REACH * _quantile(fill, rates, NEARLY_ALL))
         made: dict[bytes, int] = {}
         tables = [np.zeros((PARTS + 1 + most, WIDTH))]
         self._offset = np.zeros(len(grid.kinds) + 1, np.int64)
-        for kind, (card, _) in enumerate(grid.kinds):
-            taken = np.array([_share(shape, kind, card.memory_mib) for shape, _ in asked])
-            parts = np.where(taken >= 1, PARTS, np.clip((taken * PARTS + 1e-6).astype(np.int64), 1, PARTS - 1))
-            usable = taken <= 1
-            key = np.where(usable, parts, 0).tobytes()
+        for kind, usable in enumerate(taken <= 1):
+            key = np.where(usable, parts[kind], 0).tobytes()
             if key not in made:
                 made[key] = len(tables)
-                demand = Demand(parts[usable], cards[usable], cpus[usable], rates[usable])
-                tables.append(table(demand, reach, END, most))
+                demand = Demand(parts[kind, usable], cards[usable], cpus[usable], rates[usable])
+                tables.append(table(demand, step, END, most))
             self._offset[kind] = made[key] * tables[0].size
         self._table = np.concatenate(tables).ravel()
-        self._per_cpu = (WIDTH - 1) / reach
+        self._per_cpu = FINE / step
 
     def _cards_for(self, shape: Shape, nodes: Ints) -> int:
         """On how many cards it would fit now, each by itself, memory aside."""
@@ -212,7 +217,7 @@ class ExpectedWaste:
         cards = self._waste(offset, left // PART, left, per_idle)
         unbroken = others.sum(axis=1)[:, None] - others
         broken = others_then.sum(axis=1)[:, None] - others_then
-        return np.where(fitting, cards + np.where(whole, broken, unbroken), np.inf)
+        return np.where(fitting, cards + np.where(whole, broken + OPEN, unbroken), np.inf)
 
     def _taken(self, shape: Shape) -> Ints:
         """[kinds + 1]: thousandths of a card of each kind that a part takes, of VRAM or compute whichever is more."""
