@@ -31,8 +31,8 @@ def tenant(view: TenantView) -> TenantOut:
     )
 
 
-def reservation(found: Reservation) -> ReservationOut:
-    """A reservation."""
+def reservation(found: Reservation, lacks: str | None = None) -> ReservationOut:
+    """A reservation, and why not all of it is kept."""
     return ReservationOut(
         id=found.id,
         tenant=found.tenant,
@@ -43,6 +43,7 @@ def reservation(found: Reservation) -> ReservationOut:
         request=request(found.request),
         owner=found.owner,
         by=found.by,
+        lacks=lacks,
     )
 
 

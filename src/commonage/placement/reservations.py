@@ -60,6 +60,7 @@ class Kept:
         self._declared: list[Reservation] = []
         self._starts: list[float] = []
         self._seen = (-1, -1)
+        self._missing: dict[str, int] = {}
         self.update(reservations, now)
 
     # --- keeping in step ----------------------------------------------------------------------------------------------
@@ -81,6 +82,7 @@ class Kept:
         touched = range(len(self._grid.nodes)) if news or new_grid else self._grid.changed[self._seen[1] :]
         self._places.repair(set(touched))
         self._seen = (self._grid.epoch, len(self._grid.changed))
+        self._missing = {name: -stand.excess for name, stand in self._places.stands.items() if stand.excess < 0}
 
     def _begin_anew(self) -> None:
         """Whom reservations are for, and when the next begin, may have changed."""
@@ -179,8 +181,7 @@ class Kept:
 
     def missing(self, reservation_id: str) -> int:
         """How many places of a reservation could not be kept."""
-        stand = self._places.stands.get(reservation_id)
-        return 0 if stand is None else max(0, -stand.excess)
+        return self._missing.get(reservation_id, 0)
 
     def places(self, reservation_id: str) -> Sequence[Lease]:
         """Where a reservation is kept, as leases that nobody holds yet."""
@@ -195,7 +196,7 @@ class Kept:
     def shortfall(self, reservation_id: str) -> str | None:
         """What is missing of a reservation and why, in numbers, for the admin; None if nothing is."""
         stand = self._places.stands.get(reservation_id)
-        return None if stand is None or stand.excess >= 0 else self._why(stand)
+        return None if stand is None or not self.missing(reservation_id) else self._why(stand)
 
     def _why(self, stand: Stand) -> str:
         nodes, count = everywhere(self._grid), stand.wanted

@@ -99,6 +99,7 @@ class ReservationOut(BaseModel):
     request: RequestOut
     owner: str | None
     by: str = Field(description="Who made it.")
+    lacks: str | None = Field(None, description="Why not all of it is kept as things stand; null if it is.")
 
 
 class ReservationList(BaseModel):

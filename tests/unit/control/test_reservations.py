@@ -114,3 +114,5 @@ async def test_what_runs_without_a_limit_is_said_and_no_refusal() -> None:
         assert made.lacks is not None
         assert "there is room for 4 of 6 times" in made.lacks
         assert "1 of them without a time limit" in made.lacks
+        await site.clock.advance(1)
+        assert control.reservations.lacks(made.reservations[0]) == made.lacks
