@@ -59,7 +59,7 @@ def machine_of(library: Library, cards: Sequence[Card], boot: str) -> Machine:
         except pynvml.NVMLError:
             continue
     places.pop("", None)
-    driver = library.ask("nvmlSystemGetDriverVersion") or ""
+    driver = library.try_to("nvmlSystemGetDriverVersion") or ""
     return Machine(str(driver), cuda_version(library), boot, places, links)
 
 

@@ -40,6 +40,7 @@ def test_a_notice_is_shown_for_an_hour() -> None:
         (LIFE, False),
         (replace(LIFE, energy_mj=9000), False),
         (replace(LIFE, energy_mj=None), False),
+        (replace(LIFE, driver=""), False),
         (replace(LIFE, energy_mj=10), True),
         (replace(LIFE, boot="boot-2"), True),
         (replace(LIFE, driver="620.01"), True),
@@ -49,6 +50,12 @@ def test_a_new_life_ends_a_fault(later: Life, over: bool) -> None:
     faults = Faults()
     faults.heard("GPU-1", 95, LIFE)
     assert stopped(faults, later) is not over
+
+
+def test_what_was_not_known_of_the_life_before_ends_nothing() -> None:
+    faults = Faults()
+    faults.heard("GPU-1", 79, Life("", ""))  # as a card says that is gone by then
+    assert stopped(faults)
 
 
 def test_a_driver_that_asked_says_when_it_was_done() -> None:
