@@ -15,6 +15,7 @@ import numpy as np
 from commonage.domain.fleet import Node
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts, Rules
+from commonage.domain.usage import PastHold
 from commonage.placement.ahead import Ahead
 from commonage.placement.asks import Ask, Held
 from commonage.placement.fairness import Capacity, Usage
@@ -79,6 +80,11 @@ class Snapshot:
     def arrived(self, request: Request) -> None:
         """A workload was submitted: what the policy may learn from. Once for each, whether it waits or not."""
         self.policy.arrived(self.grid.shape(request))
+
+    def remember(self, past: PastHold) -> None:
+        """What somebody held once counts, as far as it did not fade."""
+        share = self.capacity().share(past.amounts)
+        self.usage.charge(past.attempt_id, past.tenant, past.owner, share, (past.since, past.until))
 
     def arrive(self, ask: Ask) -> None:
         """A workload waits from now on."""
