@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from commonage.domain.fleet import Device
+from commonage.gpus.isolation.level import is_nvidia
 
 log = logging.getLogger(__name__)
 _WITHIN_S = 60.0
@@ -42,7 +43,7 @@ class Contexts:
         """Have it known soon. Gives the thread that measures it, None if nothing is to be measured (any more)."""
         key = f"{device.uuid} {device.driver}"
         with self._lock:
-            if key in self._asked or device.simulated or device.faults:
+            if key in self._asked or device.simulated or device.faults or not is_nvidia(device):
                 return None
             self._asked.add(key)
             if key in self._sizes:

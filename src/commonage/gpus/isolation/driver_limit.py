@@ -20,6 +20,7 @@ import pynvml
 
 from commonage.domain.fleet import Device, Isolation
 from commonage.gpus.environment import MIB
+from commonage.gpus.isolation.level import is_nvidia
 from commonage.gpus.isolation.session import handle_of, nvml, words
 from commonage.ports.devices import Hold, NotConfined
 
@@ -45,8 +46,8 @@ class DriverLimit:
         """The driver is asked once for each card and driver."""
         if device.simulated:
             return "the card is simulated"
-        if sys.platform != "linux":
-            return "only Linux has it"
+        if sys.platform != "linux" or not is_nvidia(device):
+            return "only NVIDIA's driver for Linux has it"
         if device.parent_uuid is not None:
             return "the driver has no such limits for MIG instances"
         major = device.driver.partition(".")[0]

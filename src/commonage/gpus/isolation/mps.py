@@ -20,6 +20,7 @@ from pathlib import Path
 
 from commonage.domain.fleet import Device, Isolation
 from commonage.gpus.cuda.probe import digits
+from commonage.gpus.isolation.level import is_nvidia
 from commonage.gpus.isolation.mps_daemon import MOST_PATH, PROGRAM, MpsDaemon
 from commonage.ports.devices import Hold, NotConfined
 
@@ -68,6 +69,8 @@ class Mps:
         """By the card's generation, and whether the program is there."""
         if device.simulated:
             return "the card is simulated"
+        if not is_nvidia(device):
+            return "only NVIDIA's cards have it"
         if device.parent_uuid is not None:
             return "a MIG instance is held by the hardware already"
         if shutil.which(PROGRAM) is None:

@@ -259,6 +259,13 @@ def test_mps_needs_its_program_and_a_card_that_is_new_enough(tmp_path: Path, mon
     assert "does not say" in Mps(short).available(replace(A100, compute_capability=""))
 
 
+def test_cards_of_amd_are_cooperative(tmp_path: Path) -> None:
+    card = replace(A100, model="AMD Instinct MI300X", driver="6.14.14", compute_capability="gfx942")
+    for level in (DriverLimit(), Mig(), Mps(tmp_path)):
+        assert "only NVIDIA's" in level.available(card)
+    assert Cooperative().available(card) == ""
+
+
 def test_a_container_is_told_by_variables() -> None:
     hold = Hold("a-1", (quarter(A100),), in_container=True)
     assert DriverLimit().apply(hold) == {"NVIDIA_GPU_MEMORY_REQUEST": "10240", "NVIDIA_GPU_MEMORY_LIMIT": "10240"}
