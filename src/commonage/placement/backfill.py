@@ -117,13 +117,17 @@ class Gate:
 
     def kept_for(self, number: int, now: float) -> str:
         """For whom what is free on a node is kept, in words: `one that waits longer, which starts within 5 min`."""
-        promised, reserved = self.claims.begins(number)
         if self.claims.kept(number):
             return "one that waits longer, until enough has ended there"
-        if promised is not None:
-            return f"one that waits longer, which starts within {format_duration(promised - now)}"
+        claim = self.claims.first(number)
+        reserved = next((one for one in self._reservations if claim and one.id == claim.reservation), None)
         if reserved is not None:
-            return f"a reservation, which begins in {format_duration(reserved - now)}"
+            whom = f"{reserved.owner or reserved.tenant}{f' ({reserved.title})' if reserved.title else ''}"
+            if reserved.starts_at > now:
+                return f"{whom}, whose reservation begins in {format_duration(reserved.starts_at - now)}"
+            return f"{whom}, whose reservation ends in {format_duration(reserved.ends_at - now)}"
+        if claim is not None:
+            return f"one that waits longer, which starts within {format_duration(claim.from_at - now)}"
         first = self._ahead.first_ends()[number]
         within = f" within {format_duration(first - now)}" if np.isfinite(first) else ""
         return f"those that wait longer, but for what ends{within}"

@@ -63,11 +63,9 @@ class Claims:
         """True if a node is kept for one of which nobody knows when it starts."""
         return number in self._spare
 
-    def begins(self, number: int) -> tuple[float | None, float | None]:
-        """When the first promise and the first reservation of something on a node begin; None: there is none."""
-        found = [(claim.reservation != "", claim.from_at) for claim, _ in self._of.get(number, ())]
-        promised, reserved = ([at for kept, at in found if kept is which] for which in (False, True))
-        return min(promised, default=None), min(reserved, default=None)
+    def first(self, number: int) -> Claim | None:
+        """The claim on something of a node that begins first; None: there is none."""
+        return min((claim for claim, _ in self._of.get(number, ())), key=lambda claim: claim.from_at, default=None)
 
     def taken(self, lease: Lease) -> None:
         """Something was started."""
