@@ -29,12 +29,12 @@ def wanted(
 async def test_the_planner_hears_of_each_and_of_its_end() -> None:
     site = Site(rules=RULES)
     async with site.open() as control:
-        made = await control.reservations.add(ROOT, wanted(count=6, title="class"))
+        made = await control.reservations.add(ROOT, wanted(start=60, end=120, count=6, title="class"))
         assert (len(made.reservations), made.lacks) == (1, None)
         assert control.board.snapshot.rules.reservations == made.reservations
         assert control.board.snapshot.rules.tenants == RULES.tenants
         await control.reservations.add(ROOT, wanted(start=3 * HOUR, end=4 * HOUR))
-        await site.clock.advance(2 * HOUR + 1)
+        await site.clock.advance(121)
         assert [one.starts_at for one in control.board.snapshot.rules.reservations] == [NOW + 3 * HOUR]
         messages = [one.message for one in await control.look.events(ROOT) if one.kind is EventKind.AUDIT]
         assert messages[0].startswith(
@@ -124,18 +124,18 @@ async def test_who_waits_is_told_of_the_reservation_and_short_work_starts_before
     student = Principal("stu", USER, ("course",))
     share = parse_gpus("4GiB")
     async with site.open() as control:
-        await control.reservations.add(ROOT, wanted(start=600, count=6, title="class"))
+        await control.reservations.add(ROOT, wanted(start=200, end=300, count=6, title="class"))
         endless = (await control.work.submit(ANN, job(gpu=share))).workloads[0]
-        short = (await control.work.submit(ANN, job(gpu=share, time_limit_s=300))).workloads[0]
+        short = (await control.work.submit(ANN, job(gpu=share, time_limit_s=100))).workloads[0]
         await site.clock.advance(5)
         assert (site.there(endless).state, site.there(short).state) == (State.QUEUED, State.RUNNING)
         said = control.look.standing(site.there(endless)).reason
-        assert "are kept for course (class), whose reservation begins in 9 min" in said
-        await site.clock.advance(700)
+        assert "are kept for course (class), whose reservation begins in 3 min 1" in said
+        await site.clock.advance(210)
         asked = job(gpu=share, cpus_milli=500, memory_mib=512)
         mine = (await control.work.submit(student, asked)).workloads[0]
         await site.clock.advance(5)
         assert (site.there(endless).state, site.there(mine).state) == (State.QUEUED, State.RUNNING)
         assert "whose reservation ends in" in control.look.standing(site.there(endless)).reason
-        await site.clock.advance(2 * HOUR)
+        await site.clock.advance(100)
         assert site.there(endless).state is State.RUNNING
