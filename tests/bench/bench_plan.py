@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -18,7 +17,6 @@ from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.workloads import Spec, State, Workload
 from commonage.placement.explain import explain, why_waiting
 from commonage.placement.plan import plan
-from commonage.placement.snapshot import Snapshot
 from commonage.testing import factories
 
 QUEUED = 10_000
@@ -39,7 +37,7 @@ def requests(shapes: int) -> Iterator[Request]:
 def filled(shapes: int, nodes: int, limits: bool) -> Board:
     """A board whose machines are full and whose queue is long."""
     board = Board()
-    board.nodes.update((f"n{i:03}", factories.node(f"n{i:03}", 4, cpus_milli=32_000)) for i in range(nodes))
+    board.put_nodes([factories.node(f"n{i:03}", 4, cpus_milli=32_000) for i in range(nodes)])
     wanted = list(requests(shapes))
     specs: list[Spec] = [
         factories.spec(request=request, time_limit_s=600 + 60 * (i % 7) if limits else None)
@@ -68,28 +66,32 @@ def milliseconds(what: Callable[[], Any], times: int = 5) -> float:
 
 
 def measure(board: Board) -> tuple[float, ...]:
-    """Snapshot, plan, explanation of the last and of the 100th, words for a page of 100: milliseconds each."""
+    """First plan, plan, explanation of the last and of the 100th, words for a page of 100: milliseconds each."""
     now = factories.NOW + 1
-    snapshot: Snapshot = board.snapshot(now)
-    outcome = plan(snapshot)
-    page = [snapshot.queue[index] for index in range(QUEUED // 2, QUEUED // 2 + 100)]
+    snapshot = board.snapshot
+    first = milliseconds(lambda: plan(snapshot, now), 1)
+    outcome = plan(snapshot, now)
+    page = [ask for slot in outcome.order.slots[QUEUED // 2 :][:100] if (ask := snapshot.queue.asks[slot]) is not None]
+    hundredth, last = (snapshot.queue.asks[outcome.order.slots[place]] for place in (99, -1))
+    assert hundredth is not None
+    assert last is not None
 
     def words() -> list[str]:
-        fresh = replace(outcome, words={})
-        return [why_waiting(fresh, ask, board.position(ask.workload_id) or 0, now) for ask in page]
+        outcome.words.clear()
+        return [why_waiting(snapshot, outcome, ask, board.position(ask.workload_id, now) or 0) for ask in page]
 
     return (
-        milliseconds(lambda: board.snapshot(now)),
-        milliseconds(lambda: plan(snapshot)),
-        milliseconds(lambda: explain(snapshot, snapshot.queue[-1]), 3),
-        milliseconds(lambda: explain(snapshot, snapshot.queue[99]), 3),
+        first,
+        milliseconds(lambda: plan(snapshot, now)),
+        milliseconds(lambda: explain(snapshot, last, now), 3),
+        milliseconds(lambda: explain(snapshot, hundredth, now), 3),
         milliseconds(words),
     )
 
 
 def main() -> None:
     print(f"{QUEUED} queued; milliseconds, median of 5")
-    print("shapes nodes limits  snapshot      plan  explain last  explain 100th  page of 100")
+    print("shapes nodes limits     first      plan  explain last  explain 100th  page of 100")
     for shapes, nodes, limits in product((3, 1000), (1, 10, 100), (False, True)):
         a, b, c, d, e = measure(filled(shapes, nodes, limits))
         print(f"{shapes:>6} {nodes:>5} {limits!s:>6} {a:>9.2f} {b:>9.2f} {c:>13.2f} {d:>14.2f} {e:>12.2f}", flush=True)

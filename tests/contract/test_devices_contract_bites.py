@@ -52,6 +52,55 @@ class Gossip(Sound):
         return [replace(sample, processes=heard) for sample in super().measure()]
 
 
+class Namesakes(Sound):
+    def inventory(self) -> Sequence[Device]:
+        one, two = super().inventory()
+        return [
+            one,
+            replace(two, index=101, parent_uuid="GPU-0"),
+            replace(two, uuid="GPU-3", index=101, parent_uuid="x"),
+        ]
+
+
+class Double(Sound):
+    def inventory(self) -> Sequence[Device]:
+        one, two = super().inventory()
+        return [one, replace(two, index=100, mig_profile="1g.5gb", parent_uuid=one.uuid, parent_memory_mib=99999)]
+
+
+class Lonely(Sound):
+    def inventory(self) -> Sequence[Device]:
+        return [replace(device, peers=((device.uuid, 2),)) for device in super().inventory()]
+
+
+class Terse(Sound):
+    def inventory(self) -> Sequence[Device]:
+        return [replace(device, notices=("79",)) for device in super().inventory()]
+
+
+class Hasty(Sound):
+    resumed = 0
+
+    def resume(self, uuid: str | None = None) -> None:
+        self.resumed += 1
+
+    def inventory(self) -> Sequence[Device]:
+        return super().inventory()[self.resumed // 3 :]
+
+
+class Tiring(Sound):
+    energy_j = 100.0
+
+    def measure(self) -> Sequence[DeviceSample]:
+        self.energy_j -= 1
+        return [replace(sample, energy_j=self.energy_j) for sample in super().measure()]
+
+
+class Bits(Sound):
+    def measure(self) -> Sequence[DeviceSample]:
+        return [replace(sample, throttle=("36",)) for sample in super().measure()]
+
+
 class Inheriting(Sound):
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
         return super().environment(shares) if shares else {}
@@ -141,6 +190,13 @@ class Repeating(Remembering):
         (Percent, suite.test_figures_are_possible),
         (Bytes, suite.test_figures_are_possible),
         (Gossip, suite.test_a_held_share_of_another_machine_is_no_error),
+        (Namesakes, suite.test_people_can_tell_devices_apart),
+        (Double, suite.test_instances_stand_in_the_place_of_their_card),
+        (Lonely, suite.test_peers_are_others),
+        (Terse, suite.test_what_is_wrong_is_said_in_words),
+        (Hasty, suite.test_resuming_harms_no_healthy_device),
+        (Tiring, suite.test_energy_only_rises),
+        (Bits, suite.test_figures_are_possible),
         (Inheriting, suite.test_without_a_share_no_card_is_seen),
         (Generous, suite.test_a_share_shows_its_card_and_its_limits),
         (Stingy, suite.test_a_whole_card_has_no_limits),

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commonage.engines.process.runs import Runs
 from tests.contract.test_engine_process import HERE
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Share
 from commonage.domain.sightings import Order, Seen
+from commonage.engines.common.runs import Runs
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
 from commonage.gpus.isolation.holds import Holds

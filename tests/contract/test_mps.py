@@ -48,7 +48,7 @@ class World:
         return Mps(self.folder / "mps", lambda attempt, why: self.told.append((attempt, why)), self.clock)
 
     def daemon(self, uuid: str = "GPU-1") -> MpsDaemon:
-        return MpsDaemon(uuid, self.folder / "mps" / uuid)
+        return MpsDaemon(uuid, self.folder / "mps" / uuid.removeprefix("GPU-"))
 
     def fails(self, why: str) -> None:
         self.program.with_name(f"{PROGRAM}.fails").write_text(why)
@@ -66,7 +66,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("PATH", f"{world.program.parent}:{os.environ['PATH']}")
     yield world
     for place in (folder / "mps").glob("*"):
-        MpsDaemon(place.name, place).stop()
+        MpsDaemon.in_folder(place).stop()
     shutil.rmtree(folder)
 
 
@@ -88,8 +88,8 @@ def test_the_first_share_starts_the_daemon_and_the_last_ends_it(world: World) ->
     mps.apply(hold("a-2"))
     assert world.daemon().pid() == pid
     assert variables == {
-        "CUDA_MPS_PIPE_DIRECTORY": f"{world.folder}/mps/GPU-1/pipe",
-        "CUDA_MPS_LOG_DIRECTORY": f"{world.folder}/mps/GPU-1/log",
+        "CUDA_MPS_PIPE_DIRECTORY": f"{world.folder}/mps/1/pipe",
+        "CUDA_MPS_LOG_DIRECTORY": f"{world.folder}/mps/1/log",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
     }

@@ -23,6 +23,7 @@ H100 = (
     "pci 0000:3B:00.0",
     "numa 1",
     "energy 5000000",
+    "persistence 1",
 )
 PEER = ("device", "uuid GPU-bbbb", "name NVIDIA H100 80GB HBM3", "memory 81920 600 0", "pci 0000:5E:00.0")
 HALVES = ("mig 1", "instance MIG-1 1 0 40448 3 3g.40gb", "instance MIG-2 2 0 40448 3 3g.40gb")
@@ -33,18 +34,29 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_library(tmp_path_factory.mktemp("nvml")).parent
 
 
-@pytest.fixture
-def driver(tmp_path: Path) -> FakeDriver:
-    driver = FakeDriver(tmp_path / "nvml.state")
+@pytest.fixture(scope="module")
+def machine(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NvmlProcess, FakeDriver]]:
+    """One process for all tests: to start one for each takes longer than the tests."""
+    driver = FakeDriver(tmp_path_factory.mktemp("machine") / "nvml.state")
     driver.says(*MACHINE, *H100)
-    return driver
+    process = NvmlProcess(library, driver.path)
+    yield process, driver
+    process.end()
 
 
 @pytest.fixture
-def nvml(library: Path, driver: FakeDriver, tmp_path: Path) -> Iterator[NvmlProcess]:
-    process = NvmlProcess(library, driver.path, faults=tmp_path / "faults.json")
-    yield process
-    process.end()
+def driver(machine: tuple[NvmlProcess, FakeDriver]) -> Iterator[FakeDriver]:
+    machine[1].says(*MACHINE, *H100)
+    yield machine[1]
+    machine[1].path.with_name("nvml.state.used").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def nvml(machine: tuple[NvmlProcess, FakeDriver], driver: FakeDriver, tmp_path: Path) -> Iterator[NvmlProcess]:
+    machine[0].close()
+    machine[0].call("open", {"faults": tmp_path / "faults.json"})
+    yield machine[0]
+    machine[0].close()
 
 
 def card(nvml: NvmlProcess) -> Device:
@@ -223,6 +235,12 @@ def test_a_fatal_xid_stops_a_card_until_it_is_reset(nvml: NvmlProcess, driver: F
     assert not card(nvml).faults
 
 
+def test_energy_counted_anew_is_no_reset_without_persistence_mode(nvml: NvmlProcess, driver: FakeDriver) -> None:
+    heard(nvml, driver, "xid 2 95")
+    driver.says(*MACHINE, *(line.replace("energy 5000000", "energy 12") for line in H100), "persistence 0")
+    assert card(nvml).faults
+
+
 def test_a_contained_memory_error_stops_nothing(nvml: NvmlProcess, driver: FakeDriver) -> None:
     assert not heard(nvml, driver, "xid 2 48", "xid 3 63", "xid 4 94", "xid 5 45").faults
     assert not heard(nvml, driver, "xid 6 94", "xid 7 48").faults
@@ -285,6 +303,19 @@ def test_a_card_that_waits_for_a_reset_is_let_go(nvml: NvmlProcess, driver: Fake
     heard(nvml, driver, "xid 2 95")
     driver.says("fail nvmlInitWithFlags 9", *MACHINE, *H100)
     assert list(nvml.measure()) == []
+
+
+def test_two_servers_look_at_one_machine(nvml: NvmlProcess, driver: FakeDriver, library: Path) -> None:
+    """Each hears every Xid, neither takes anything from the other, and nothing is written on the machine."""
+    other = NvmlProcess(library, driver.path)
+    assert list(nvml.inventory()) == list(other.inventory())
+    driver.says(*MACHINE, *H100, "xid 1 31")
+    assert len(card(nvml).notices) == len(card(other).notices) == 1
+    nvml.close()
+    assert not card(other).faults
+    assert len(other.measure()) == 1
+    other.end()
+    assert [path.name for path in driver.path.parent.iterdir()] == [driver.path.name]
 
 
 # --- measurements -------------------------------------------------------------------------------------------------

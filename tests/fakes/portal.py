@@ -67,6 +67,7 @@ class FakeIdentity:
         self.down = False
         self.control: Control | None = None
         self.revoked: set[str] = set()
+        self.groups: dict[str, tuple[str, ...]] = {}
 
     async def whois(self, token: str) -> Principal | None:
         if self.down:
@@ -74,7 +75,7 @@ class FakeIdentity:
         name = token.removeprefix("token-")
         if name == token or token in self.revoked:
             return None
-        return Principal(name, ADMIN if name == "root" else USER)
+        return Principal(name, ADMIN if name == "root" else USER, self.groups.get(name, ()))
 
     def authorize_url(self, state: str) -> str:
         return f"/hub/sign-in?state={quote(state)}"

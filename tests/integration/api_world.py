@@ -232,7 +232,12 @@ async def serving(
 
 @contextmanager
 def served(
-    folder: Path, *, run: bool = True, cards: Cards | None = None, prepare: Callable[[Api], None] | None = None
+    folder: Path,
+    *,
+    run: bool = True,
+    cards: Cards | None = None,
+    prepare: Callable[[Api], None] | None = None,
+    rules: Rules | None = None,
 ) -> Iterator[str]:
     """The same on a real socket, in a thread of its own; gives the installation's address. `prepare` orders it about
     before the first request.
@@ -242,7 +247,7 @@ def served(
     over = asyncio.Event()
 
     async def serve() -> None:
-        async with serving(folder, run=run, cards=cards) as api:
+        async with serving(folder, run=run, cards=cards, rules=rules) as api:
             if prepare is not None:
                 prepare(api)
             config = uvicorn.Config(api.app, port=0, access_log=False, log_level="warning", lifespan="off")

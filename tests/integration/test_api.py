@@ -55,6 +55,8 @@ async def test_a_job_is_submitted_runs_and_tells_what_it_cost(api: Api, ann: htt
         "memory_mib": 2048,
         "gpus": "6144MiB",
         "text": "1.5 CPUs, 2 GiB of memory, 6 GiB of VRAM",
+        "on": {},
+        "one_numa": False,
     }
     found = await reaches(ann, made["id"], "succeeded")
     assert (found["owner"], found["exit_code"], found["node"], found["time_limit_s"]) == ("ann", 0, "gpu-1", 600)

@@ -88,7 +88,7 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def machine(tmp_path: Path, nvml: Path) -> Iterator[FakeMachine]:
     machine = FakeMachine(tmp_path / "machine", nvml)
-    machine.driver.says(*MACHINE, *A100, *T4)
+    machine.driver.says(*MACHINE, *A100)
     (tmp_path / "bin").mkdir()
     shutil.copy(MPS, tmp_path / "bin")
     yield machine
@@ -121,6 +121,7 @@ GROUP = "take memory beyond the share from another control group"
 
 
 def test_limits_of_the_driver_hold_also_without_variables_but_not_outside_the_group(machine: FakeMachine) -> None:
+    machine.driver.says(*MACHINE, *A100, *T4)
     result = tried(machine, "driver-limit")
     for index in (0, 1):
         assert [result.held(check, index) for check in (BEYOND, NEIGHBOUR, HIDDEN, EMPTY)] == [True] * 4
@@ -137,6 +138,7 @@ def test_a_driver_that_sets_limits_and_does_not_honour_them_is_found(machine: Fa
 
 
 def test_mps_holds_and_in_exclusive_mode_nobody_leaves_it(machine: FakeMachine) -> None:
+    machine.driver.says(*MACHINE, *A100, *T4)
     result = tried(machine, "mps")
     assert [result.held(check) for check in (BEYOND, NEIGHBOUR, HIDDEN, EMPTY)] == [True] * 4
     # The second card cannot be switched to exclusive mode here: what clears its variables leaves MPS, as is said.
@@ -146,8 +148,14 @@ def test_mps_holds_and_in_exclusive_mode_nobody_leaves_it(machine: FakeMachine) 
     assert [line.split()[-1] for line in machine.modes()] == ["3", "0"]
 
 
-@pytest.mark.parametrize(("ignored", "found"), [("mps", BEYOND), ("visible", HIDDEN), ("exclusive", EMPTY)])
-def test_what_mps_does_not_hold_is_found(machine: FakeMachine, ignored: str, found: str) -> None:
+@pytest.mark.parametrize(
+    ("ignored", "found", "cards"),
+    [("mps", BEYOND, A100), ("visible", HIDDEN, (*A100, *T4)), ("exclusive", EMPTY, A100)],
+)
+def test_what_mps_does_not_hold_is_found(
+    machine: FakeMachine, ignored: str, found: str, cards: tuple[str, ...]
+) -> None:
+    machine.driver.says(*MACHINE, *cards)
     machine.wishes(f"ignores {ignored}")
     result = tried(machine, "mps")
     assert found in result.broken
@@ -156,7 +164,7 @@ def test_what_mps_does_not_hold_is_found(machine: FakeMachine, ignored: str, fou
 
 def test_cooperative_promises_next_to_nothing_and_holds_no_more(machine: FakeMachine) -> None:
     result = tried(machine, "cooperative")
-    assert [result.held(check) for check in (BEYOND, HIDDEN, EMPTY)] == [False, True, False]
+    assert [result.held(check) for check in (BEYOND, HIDDEN, EMPTY)] == [False, None, False]  # there is one card only
     assert result.code == 0
 
 
@@ -200,7 +208,7 @@ def test_the_command_prints_it(machine: FakeMachine, tmp_path: Path, commonage_c
     assert ended.returncode == 0, ended.stderr
     assert "GPU 0: NVIDIA A100, cooperative" in ended.stdout
     assert f"not promised  {BEYOND}" in ended.stdout
-    assert f"held          {HIDDEN}" in ended.stdout
+    assert f"not tried     {HIDDEN}: there is no other card" in ended.stdout
 
 
 def test_without_a_card_the_command_says_so(tmp_path: Path, commonage_command: str) -> None:

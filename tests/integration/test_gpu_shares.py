@@ -48,6 +48,15 @@ class Installation:
         await self.client.post(f"/workloads/{workload['id']}/stop", json={})
         await self.until_not(workload["id"], "running")
 
+    async def says(self, workload: dict[str, Any]) -> str:
+        """Its log, as soon as there is some."""
+        for _ in range(500):
+            text = (await self.client.get(f"/workloads/{workload['id']}/logs")).text
+            if text:
+                return text
+            await asyncio.sleep(0.02)
+        raise AssertionError("it says nothing")
+
     async def until_not(self, workload_id: str, *states: str) -> dict[str, Any]:
         for _ in range(500):
             found = (await self.client.get(f"/workloads/{workload_id}")).json()
@@ -119,9 +128,7 @@ async def test_the_level_is_recorded_and_shown_and_frameworks_are_told(tmp_path:
         (share,) = workload["shares"]
         assert share["isolation"] == Isolation.COOPERATIVE
         assert shares(WorkloadOut.model_validate(workload).shares) == "6 GiB of GPU 0 (simulated)"
-        log = (await here.client.get(f"/workloads/{workload['id']}/logs")).text
-        assert "isolation/site 5632" in log
+        assert "isolation/site 5632" in await here.says(workload)
         await here.end(workload)
         whole = await here.run("1", 'echo "path:$PYTHONPATH."; sleep 60')
-        log = (await here.client.get(f"/workloads/{whole['id']}/logs")).text
-        assert "path:." in log
+        assert "path:." in await here.says(whole)

@@ -22,6 +22,7 @@ from commonage.wire.platform import (
     LaunchOptions,
     NodeOut,
     SizeChoice,
+    TenantChoice,
     UsageRow,
 )
 from commonage.wire.workloads import (
@@ -123,6 +124,7 @@ def share(held: Share) -> ShareOut:
     return ShareOut(
         device=held.device_uuid,
         index=held.device_index,
+        label=held.label,
         model=held.model,
         memory_mib=held.memory_mib,
         compute_milli=held.compute_milli,
@@ -273,6 +275,8 @@ def launch_options(view: LaunchView) -> LaunchOptions:
         free_cpus_milli=view.free_cpus_milli,
         free_memory_mib=view.free_memory_mib,
         simulated_gpus=view.simulated_gpus,
+        tenants=[TenantChoice(name=one.name, title=one.title) for one in view.tenants],
+        priorities=[one.name for one in view.priority_classes],
     )
 
 

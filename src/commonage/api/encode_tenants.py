@@ -27,11 +27,12 @@ def tenant(view: TenantView) -> TenantOut:
         lent=_amounts(view.lent),
         running=view.running,
         waiting=view.waiting,
+        debt_s=view.debt_s,
     )
 
 
-def reservation(found: Reservation) -> ReservationOut:
-    """A reservation."""
+def reservation(found: Reservation, lacks: str | None = None) -> ReservationOut:
+    """A reservation, and why not all of it is kept."""
     return ReservationOut(
         id=found.id,
         tenant=found.tenant,
@@ -42,6 +43,7 @@ def reservation(found: Reservation) -> ReservationOut:
         request=request(found.request),
         owner=found.owner,
         by=found.by,
+        lacks=lacks,
     )
 
 

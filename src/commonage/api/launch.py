@@ -30,5 +30,5 @@ async def launch_options(request: Request, query: Annotated[LaunchQuery, Query()
     if query.user is not None and query.user != who.name:
         if not who.is_admin:
             raise Forbidden("only admins may see what somebody else may have", code="not-admin")
-        who = Principal(query.user, frozenset({Scope.READ, Scope.SUBMIT}))
+        who = Principal(query.user, frozenset({Scope.READ, Scope.SUBMIT}), tuple(query.group))
     return answer(encode.launch_options(door(request).control.fleet.launch_options(who)))

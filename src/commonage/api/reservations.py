@@ -30,8 +30,9 @@ _EXAMPLE = {
 )
 async def list_reservations(request: Request) -> Response:
     """Those of your tenants that are not over, for admins all."""
-    found = door(request).control.reservations.visible(caller(request))
-    return answer(ReservationList(items=[encode.reservation(one) for one in found]))
+    reservations = door(request).control.reservations
+    found = reservations.visible(caller(request))
+    return answer(ReservationList(items=[encode.reservation(one, reservations.lacks(one)) for one in found]))
 
 
 @router.post(

@@ -53,6 +53,9 @@ VERBS: dict[str, Verb] = {
     "config": Verb("commonage.server.commands.config:config", "Show the settings, and where each comes from.", SERVER),
     "doctor": Verb("commonage.server.commands.doctor:doctor", "Check this machine and its server.", SERVER),
     "db": Verb("commonage.server.commands.db:db", "Check or upgrade the database.", SERVER),
+    "replay": Verb(
+        "commonage.server.commands.replay:replay", "Play the past again, under other rules or with more cards.", SERVER
+    ),
     "bench": Verb("commonage.cli.bench.commands:bench", "Measure this program on this machine.", SERVER),
 }
 

@@ -50,6 +50,7 @@ class _Follower:
         self.workload = workload
         # Attempts whose log was shown. Who attaches later wants the present one, or the last.
         self._shown = max(workload.attempts - 1, 0)
+        self._told = self._shown  # attempts of which it was said how they ended
         self._offset: int | None = None
         self._say = Teller()
 
@@ -79,14 +80,27 @@ class _Follower:
 
     def _until_it_speaks(self) -> None:
         pause_s = _FIRST_PAUSE_S
+        self._tell_ends()
         while self.workload.state in ("held", "queued", "starting"):
             # An attempt may be over before anybody looked: it is said what it said before the next one is waited for.
             self._show_logs(self.workload.attempts - (self.workload.state == "starting"))
+            self._tell_ends()
             self._say.status(self._waiting())
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
             self.workload = self._client.workload(self.workload.id)
         self._say.done()
+
+    def _tell_ends(self) -> None:
+        """Why the tries that were shown have ended, where others follow: it failed, or had to make room."""
+        if self._told == self._shown:
+            return
+        for one in self._client.attempts(self.workload.id):
+            if self._told < one.number <= self._shown and one.ended_at is not None:
+                state = one.state.replace("_", " ")
+                reason = one.reason if one.reason.startswith(state) else f"{state}: {one.reason}"
+                self._say.line(f"attempt {one.number} {reason}")
+                self._told = one.number
 
     def _waiting(self) -> str:
         one = self.workload

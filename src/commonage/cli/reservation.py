@@ -56,6 +56,9 @@ def ls(server: Server, as_json: bool) -> None:
             show.text(one.request.text), show.text(one.title),
         )  # fmt: skip
     show.console().print(made)
+    for one in found:
+        if one.lacks:
+            click.echo(f"Note: not all of {one.id} can be kept as things stand: {one.lacks}.", err=True)
     click.echo(f"Times are of {_zone_in_words()}.")
 
 

@@ -107,7 +107,7 @@ def clock(at: float) -> str:
 
 def shares(held: Sequence[ShareOut]) -> str:
     """The parts of GPUs held, with the level that holds them; a simulated one says so."""
-    return ", ".join(f"{memory(share.memory_mib)} of GPU {share.index}{_level(share)}" for share in held)
+    return ", ".join(f"{memory(share.memory_mib)} of GPU {share.label or share.index}{_level(share)}" for share in held)
 
 
 def _level(share: ShareOut) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from commonage.domain.fleet import Share
+from commonage.domain.quantities import format_memory
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, ProcessMemory
 
@@ -151,7 +152,9 @@ def utilisation_of(round_: Round, uuid: str, attempt_id: str, part: float) -> fl
 
 
 def in_words(found: Sequence[Stray]) -> str:
-    """`python3 (process 4711)`, at most three of them."""
+    """`2 GiB of VRAM are held by python3 (process 4711), which no workload started`; names at most three of them."""
+    known = [one.memory_mib for one in found if one.memory_mib is not None]
     named = [f"{one.name or 'a process'}{f' (process {one.pid})' if one.pid else ''}" for one in found[:3]]
     more = [f"{len(found) - 3} more"] if len(found) > 3 else []
-    return ", ".join([*named, *more])
+    held = f"{format_memory(sum(known))} of VRAM are" if known else "VRAM is"
+    return f"{held} held by {', '.join([*named, *more])}, which no workload started"

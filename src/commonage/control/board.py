@@ -13,7 +13,9 @@ from types import MappingProxyType
 
 from commonage.domain.fleet import Node
 from commonage.domain.ids import attempt_id
+from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
+from commonage.domain.usage import PastHold
 from commonage.domain.workloads import Spec, State, Workload
 from commonage.placement.asks import Ask, Held
 from commonage.placement.plan import Plan
@@ -46,6 +48,11 @@ class Board:
 
     def put(self, workload: Workload) -> None:
         """Take in a workload as it was just written; an ended one leaves the board."""
+        if workload.id not in self._workloads and not workload.state.is_terminal:
+            self.snapshot.arrived(workload.spec.request)
+        self._put(workload)
+
+    def _put(self, workload: Workload) -> None:
         before = self._workloads.get(workload.id)
         if before is not None:
             self._by_state[before.state].pop(before.id, None)
@@ -136,7 +143,7 @@ class Board:
             return None
         last = self.snapshot.queue.last
         order = last if last is not None else self.snapshot.order(now)
-        return int(order.place[slot]) + 1
+        return order.place(slot) + 1
 
     def ask(self, workload_id: str) -> Ask | None:
         """The queued workload's ask."""
@@ -150,7 +157,14 @@ class Board:
         """Take in what the store remembers, at start."""
         self.put_nodes(list(nodes))
         for workload in workloads:
-            self.put(workload)
+            self._put(workload)
+
+    def remember(self, past: Iterable[PastHold], requests: Iterable[Request]) -> None:
+        """Take in what was held and asked before, the oldest first: for whose turn it is, and what is typical."""
+        for hold in past:
+            self.snapshot.remember(hold)
+        for request in requests:
+            self.snapshot.arrived(request)
 
 
 def ask_of(workload: Workload) -> Ask:

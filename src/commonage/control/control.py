@@ -12,6 +12,7 @@ from commonage.control.board import Board
 from commonage.control.device_warnings import DeviceWarnings
 from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet
+from commonage.control.gangs import Gangs
 from commonage.control.ledger import Ledger
 from commonage.control.look import Look
 from commonage.control.orders import Orders
@@ -69,9 +70,10 @@ class Control:
             world.store, self.board, self.ledger, self.fleet, world.clock, self.settings, world.chance,
             self.board.govern,
         )  # fmt: skip
-        self.tenants = TenantViews(self.board, self.settings)
+        self.tenants = TenantViews(self.board, world.clock, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
-        self._orders = Orders(catalogue, world.bundles, world.devices)
+        self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
+        self._orders = Orders(catalogue, world.bundles, world.devices, self.gangs.members)
         self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
         self.schedule = Schedule(self.board, self.ledger, world.clock)
         self.timers = Timers(world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s)
@@ -96,6 +98,7 @@ class Control:
 
     def _changed(self, workload: Workload) -> None:
         self.timers.changed(workload)
+        self.gangs.changed(workload)
         self.reconcile.forget_misses(workload)
         self.receipts.changed(workload)
 
@@ -112,6 +115,7 @@ class Control:
         await self.ledger.open()
         await self.receipts.open()
         await self.reservations.open()
+        await self.gangs.open()
         self.work = self._work(IdSequence(await self.store.last_workload_id()))
         for engine in self._engines.values():
             await engine.open()
@@ -129,6 +133,7 @@ class Control:
             loops.create_task(self.reconcile.run(), name="reconcile")
             loops.create_task(self.fleet.run(), name="fleet")
             loops.create_task(self.timers.run(), name="timers")
+            loops.create_task(self.gangs.run(), name="gangs")
             loops.create_task(self.schedule.run(), name="schedule")
             loops.create_task(self.sampling.run(), name="sample")
             loops.create_task(self.reservations.run(), name="reservations")

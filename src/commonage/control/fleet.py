@@ -17,6 +17,7 @@ from commonage.control.attribution import Stray, in_words
 from commonage.control.board import Board
 from commonage.control.card_alarms import alarms, card_of
 from commonage.control.ledger import Ledger
+from commonage.control.membership import tenants_of
 from commonage.control.settings import ControlSettings
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import CommonageError, NotFound
@@ -27,6 +28,7 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration, format_memory
 from commonage.domain.requests import GpuRequest, Request, parse_gpus
 from commonage.domain.sightings import Capabilities
+from commonage.domain.tenants import PriorityClass, Tenant
 from commonage.placement.explain import ever_fits
 from commonage.placement.filters import refusal
 from commonage.placement.grid import Grid
@@ -94,6 +96,8 @@ class LaunchView:
     free_cpus_milli: int
     free_memory_mib: int
     simulated_gpus: bool
+    tenants: tuple[Tenant, ...] = ()
+    priority_classes: tuple[PriorityClass, ...] = ()
 
 
 async def _nobody_remembers(_uuid: str) -> None:
@@ -168,9 +172,7 @@ class Fleet:
         strays = self.strays.get(device.uuid)
         if not strays:
             return device
-        return replace(
-            device, notices=(*device.notices, f"VRAM is held by {in_words(strays)}, which no workload started")
-        )
+        return replace(device, notices=(*device.notices, in_words(strays)))
 
     def _unheard(self, node: Node, now: float) -> Node:
         """A machine that no engine mentioned: it takes no new work at once, and is lost after a while."""
@@ -303,6 +305,10 @@ class Fleet:
             free_cpus_milli=int(grid.cpus.max(initial=0)),
             free_memory_mib=int(grid.memory.max(initial=0)),
             simulated_gpus=self.simulated_gpus,
+            tenants=tuple(tenants_of(who.groups, self._settings)),
+            priority_classes=tuple(
+                one for one in self._settings.priority_classes if who.is_admin or not one.for_admins
+            ),
         )
 
     def _choices(self, grid: Grid, devices: Sequence[Device]) -> tuple[GpuChoice, ...]:

@@ -25,11 +25,14 @@ from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
 from commonage.domain.workloads import Workload
 from commonage.ports.clock import Clock
-from commonage.ports.store import Batch, Store
+from commonage.ports.store import Batch, Filter, Store
 
 log = logging.getLogger(__name__)
 MOST_AT_ONCE = 1000
 LOOK_AGAIN_S = 1.0
+HALF_LIVES = 5  # what was used longer ago counts for less than a thirtieth
+MOST_PAST = 50_000  # attempts, and
+MOST_LATELY = 1000  # workloads: what was asked before is seldom news
 
 
 class Ledger:
@@ -51,6 +54,14 @@ class Ledger:
         """Read what the store remembers onto the board."""
         self._seq = await self._store.last_event_seq()
         self._board.load(await self._store.live(), await self._store.nodes())
+        await self._remember()
+
+    async def _remember(self) -> None:
+        """The past, as far as the planner goes by it: what was held lately, and what was asked."""
+        since = self._clock.now() - HALF_LIVES * self._board.snapshot.rules.half_life_s
+        past = await self._store.past_holds(since=since, limit=MOST_PAST)
+        lately = await self._store.workloads(Filter(), limit=MOST_LATELY)
+        self._board.remember(reversed(past), [one.spec.request for one in reversed(lately.items)])
 
     @property
     def waiting(self) -> int:

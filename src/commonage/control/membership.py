@@ -54,10 +54,10 @@ def may_use(tenant: Tenant, environment: str) -> bool:
 
 
 def within_sites(labels: tuple[tuple[str, str], ...], tenant: Tenant) -> tuple[tuple[str, str], ...]:
-    """The labels of a request, with the site where the tenant has only one. Raises Forbidden for another's site."""
+    """The labels of a request, with the sites of the tenant where it has some. Raises Forbidden for another's site."""
     asked = dict(labels).get("site")
-    if not tenant.sites or asked in tenant.sites:
+    if not tenant.sites or (asked is not None and set(asked.split("|")) <= set(tenant.sites)):
         return labels
     if asked is not None:
         raise Forbidden(f"members of {tenant.name} use the sites {', '.join(tenant.sites)}, not {asked!r}")
-    return tuple(sorted([*labels, ("site", tenant.sites[0])])) if len(tenant.sites) == 1 else labels
+    return tuple(sorted([*labels, ("site", "|".join(tenant.sites))]))

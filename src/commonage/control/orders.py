@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from commonage.domain.environments import Environment
@@ -15,11 +15,12 @@ from commonage.ports.devices import Devices
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Makes orders from workloads."""
+    """Makes orders from workloads. `gang_of` gives all members of a workload's gang, by their rank."""
 
     catalogue: Mapping[str, Environment]
     bundles: Bundles
     devices: Devices
+    gang_of: Callable[[Workload], Sequence[Workload]]
 
     def of(self, workload: Workload) -> Order:
         """The order of a workload that has a lease. Raises EngineFailure, NotFound when its parts are gone."""
@@ -40,6 +41,8 @@ class Orders:
             variables["COMMONAGE_ARRAY_INDEX"] = str(workload.array_index)
             variables["COMMONAGE_ARRAY_SIZE"] = str(spec.array_size)
             variables["COMMONAGE_ARRAY_ID"] = spec.array_id or workload.id
+        if spec.gang:
+            variables |= self._gang(workload)
         return Order(
             attempt_id=attempt.id,
             workload_id=workload.id,
@@ -55,3 +58,15 @@ class Orders:
             wants_port=spec.kind is not Kind.JOB,
             bundle_path=str(self.bundles.path(spec.bundle)) if spec.bundle else None,
         )
+
+    def _gang(self, workload: Workload) -> dict[str, str]:
+        """Who starts with it, and where: known, as all of a gang are leased in one pass."""
+        nodes = [one.attempt.lease.node for one in self.gang_of(workload) if one.attempt and not one.state.waits]
+        if len(nodes) < workload.spec.array_size:
+            missing = workload.spec.array_size - len(nodes)
+            raise EngineFailure(f"{missing} of its gang have no machine yet", retryable=True)
+        return {
+            "COMMONAGE_GANG_SIZE": str(len(nodes)),
+            "COMMONAGE_GANG_RANK": str(workload.array_index or 0),
+            "COMMONAGE_GANG_NODES": ",".join(nodes),
+        }

@@ -136,10 +136,11 @@ class Receipts:
     def _cpu_milli(self, attempt: Attempt, use: Measurement | None, at: float) -> int | None:
         if use is None:
             return None
-        before_at, before = self._cpu.get(attempt.id, (attempt.started_at or at, 0.0))
+        before_at, before = self._cpu.setdefault(attempt.id, (attempt.started_at or at, 0.0))
+        if at - before_at < 1:
+            return None  # over less than a second the kernel's counts are too coarse for a peak
         self._cpu[attempt.id] = (at, use.cpu_s)
-        # Over less than a second the kernel's counts are too coarse for a peak.
-        return round(1000 * max(0.0, use.cpu_s - before) / (at - before_at)) if at - before_at >= 1 else None
+        return round(1000 * max(0.0, use.cpu_s - before) / (at - before_at))
 
     def _forget(self, held: set[str]) -> None:
         self._cpu = {key: value for key, value in self._cpu.items() if key in held}

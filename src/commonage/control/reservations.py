@@ -100,6 +100,10 @@ class Reservations:
         mine = {one.name for one in tenants_of(who.groups, self.settings)}
         return [one for one in self.rules.reservations if who.is_admin or one.tenant in mine]
 
+    def lacks(self, found: Reservation) -> str | None:
+        """Why not all of its room is kept as things stand, in numbers; None if it is."""
+        return self.board.snapshot.kept.shortfall(found.id)
+
     async def add(self, who: Principal, wanted: Wanted) -> Reserved:
         """Reserve. For admins. Raises InvalidInput, Unplaceable and Conflict, with the numbers against it."""
         who.need(Scope.ADMIN)

@@ -13,6 +13,7 @@ from commonage.domain.errors import NotFound
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.tenants import Amounts, Bounds, Tenant
 from commonage.domain.workloads import State
+from commonage.ports.clock import Clock
 
 RESOURCES = tuple(one.name for one in fields(Bounds))
 
@@ -21,6 +22,7 @@ RESOURCES = tuple(one.name for one in fields(Bounds))
 class TenantView:
     """One tenant now. `borrowed` is what it holds beyond its nominal quota, `lent` what others hold of that; both only
     of resources that have a nominal bound. `waiting` counts its workloads in the queue. `member`: it is the caller's.
+    `debt_s` is what its members used lately, fading, in seconds of the whole fleet: who owes less comes first.
     """
 
     tenant: Tenant
@@ -30,6 +32,7 @@ class TenantView:
     lent: Amounts
     running: int
     waiting: int
+    debt_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class TenantViews:
     """Made from the board and the rules."""
 
     board: Board
+    clock: Clock
     settings: ControlSettings
 
     def all(self, who: Principal) -> Sequence[TenantView]:
@@ -45,7 +49,7 @@ class TenantViews:
         mine = {one.name for one in tenants_of(who.groups, self.settings)}
         known = tenants(self.settings)
         held, running = self._held()
-        lent = lent_by(known, held)
+        lent, debts = lent_by(known, held), self._debts()
         waiting: dict[str, int] = defaultdict(int)
         for workload in self.board.in_state(State.QUEUED):
             waiting[workload.spec.tenant] += 1
@@ -58,6 +62,7 @@ class TenantViews:
                 lent=lent[one.name],
                 running=running.get(one.name, 0),
                 waiting=waiting.get(one.name, 0),
+                debt_s=debts.get(one.name, 0.0),
             )
             for one in known
             if who.is_admin or one.name in mine
@@ -71,6 +76,11 @@ class TenantViews:
                 return view
         there = ", ".join(view.tenant.name for view in found)
         raise NotFound(f"you see no tenant {name[:60]!r}; there are: {there}", code="tenant-not-found")
+
+    def _debts(self) -> dict[str, float]:
+        usage = self.board.snapshot.usage
+        _, of_tenants = usage.debts(self.clock.now())
+        return dict(zip(usage.tenants, of_tenants.tolist(), strict=False))
 
     def _held(self) -> tuple[dict[str, Amounts], dict[str, int]]:
         """What each tenant holds, and by how many workloads."""

@@ -142,8 +142,8 @@ class Watchdog:
             return
         if there and now - told_at < WARN_AGAIN_S:
             return
-        where = f"card {card.index} ({card.model})"
-        words = f"{where}: {format_memory(holds)} of VRAM are held by {in_words(found)}, which no workload started"
+        where = f"card {card.label} ({card.model})"
+        words = f"{where}: {in_words(found)}"
         if not there:
             words = f"{where}: no process of others holds VRAM any more"
         log.warning("%s", words)
@@ -152,7 +152,7 @@ class Watchdog:
 
 
 def _in_numbers(excess: Excess) -> str:
-    used, where = format_memory(excess.used_mib), f"card {excess.card.index}"
+    used, where = format_memory(excess.used_mib), f"card {excess.card.label}"
     if not excess.share_mib:
         return f"holds {used} of VRAM on {where}, of which it was given no part"
     over = format_memory(excess.used_mib - excess.share_mib)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from commonage.control.admission import never
 from commonage.control.board import Board, ask_for
 from commonage.control.fleet import Fleet
 from commonage.control.ledger import Ledger
@@ -85,9 +86,9 @@ class Work:
         return Submitted(workloads, True)
 
     def _placeable(self, spec: Spec) -> None:
-        never = self.fleet.refuse_if_never(spec.request)
-        if never is not None:
-            raise Unplaceable(never)
+        why = never(self.board, spec)
+        if why is not None:
+            raise Unplaceable(why)
         if len(self.board) + max(1, spec.array_size) > self.settings.max_live:
             raise Unavailable(f"{len(self.board)} workloads have not ended; no more are taken until some have")
         if spec.bundle is not None:

@@ -51,10 +51,7 @@ class Device:
     @property
     def label(self) -> str:
         """How people call it on its machine: `0`; of a MIG instance its card and its place there, `0:2`."""
-        if self.parent_uuid is None:
-            return str(self.index)
-        card, place = divmod(self.index, INSTANCE_INDEX)
-        return f"{card - 1}:{place}"
+        return _label(self.index, is_instance=self.parent_uuid is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +67,18 @@ class Share:
     device_memory_mib: int
     simulated: bool = False
     isolation: Isolation = Isolation.COOPERATIVE
+
+    @property
+    def label(self) -> str:
+        """How people call its device, as `Device.label`: of a MIG instance the uuid begins with MIG-."""
+        return _label(self.device_index, is_instance=self.device_uuid.startswith("MIG-"))
+
+
+def _label(index: int, *, is_instance: bool) -> str:
+    if not is_instance:
+        return str(index)
+    card, place = divmod(index, INSTANCE_INDEX)
+    return f"{card - 1}:{place}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,9 +212,13 @@ def _exit_in_words(code: int, oom: bool) -> str:
 
 
 def _ended_by_itself(workload: Workload, attempt: Attempt, wish: StopWish) -> bool:
-    """True if it ended well before the wish could reach it, or was a job that its recall let finish."""
+    """True if it ended well before the wish could reach it, or was a job that its recall let finish.
+
+    What is preemptible, or of a gang, is not: exit code 0 says there that it saved its work, to go on later.
+    """
     before = attempt.ended_at is not None and attempt.ended_at < wish.at
-    finished = wish.cause is StopCause.RECALL and workload.spec.kind is Kind.JOB
+    spec = workload.spec
+    finished = wish.cause is StopCause.RECALL and spec.kind is Kind.JOB and not (spec.gang or spec.preemptible)
     return attempt.exit_code == 0 and (before or finished)
 
 
@@ -236,7 +240,8 @@ def _ended_by_wish(workload: Workload, attempt: Attempt, wish: StopWish, now: fl
     """The end that was wished for has come: final, or back in the queue where it was only recalled."""
     if _ended_by_itself(workload, attempt, wish):
         return _finish(workload, attempt, State.SUCCEEDED, "ended well, exit code 0", now)
-    if wish.cause is not StopCause.RECALL:
+    if wish.cause is not StopCause.RECALL or workload.spec.kind is Kind.SESSION:
+        # A session's kernels are gone, and nobody knows whether its user still waits for it.
         return _finish(workload, attempt, _state_after_stop(wish), wish.reason, now)
     words = f"back in the queue: {wish.reason}"
     attempt = replace(attempt, state=State.STOPPED, reason=wish.reason)

@@ -49,7 +49,7 @@ def suggestion_of(receipts: Sequence[Receipt], asked: GpuRequest | None) -> Sugg
     return Suggestion(
         workload_id=(most or chosen[0]).workload_id,
         runs=len(chosen),
-        gpus=memory_text(vram) if vram is not None else None,
+        gpus=_of_model(asked, memory_text(vram)) if vram is not None else None,
         vram_mib=vram,
         peak_mib=most.vram_peak_mib if most is not None else None,
         memory_mib=enough_for(memory) if memory else None,
@@ -58,6 +58,11 @@ def suggestion_of(receipts: Sequence[Receipt], asked: GpuRequest | None) -> Sugg
         simulated=(most or chosen[0]).simulated,
         summary=_summary(most, len(chosen), wanted),
     )
+
+
+def _of_model(asked: GpuRequest | None, amount: str) -> str:
+    """The amount of the model that was asked for, if any was."""
+    return f"{asked.model}:{amount}" if asked is not None and asked.model else amount
 
 
 def _summary(most: Receipt | None, runs: int, wanted_mib: int) -> str:

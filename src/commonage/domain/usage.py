@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from commonage.domain.tenants import Amounts
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -18,6 +20,18 @@ class Usage:
     gpu_h: float
     cpu_h: float
     memory_gib_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class PastHold:
+    """What an attempt held, and from when until when: unix seconds."""
+
+    attempt_id: str
+    tenant: str
+    owner: str
+    amounts: Amounts
+    since: float
+    until: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,8 @@ class _Fatal:
     asked: bool = False
 
     def is_over(self, life: Life) -> bool:
-        if (life.boot, life.driver) != (self.boot, self.driver):
+        pairs = (life.boot, self.boot), (life.driver, self.driver)
+        if any(now and before and now != before for now, before in pairs):
             return True
         if life.energy_mj is not None and self.energy_mj is not None and life.energy_mj < self.energy_mj:
             return True

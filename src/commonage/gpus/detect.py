@@ -1,4 +1,4 @@
-"""Which cards this machine offers: `--gpus auto|nvml|none|simulated:…`, opened, and said in a sentence.
+"""Which cards this machine offers: `--gpus auto|nvml|amd|none|simulated:…`, opened, and said in a sentence.
 
 Called once by bootstrap (`commonage up`) and by `commonage doctor`.
 """
@@ -13,12 +13,15 @@ from typing import NamedTuple
 from commonage.domain.errors import InvalidInput
 from commonage.domain.fleet import Device
 from commonage.domain.quantities import format_memory
+from commonage.gpus.amd import AmdDevices
 from commonage.gpus.isolation.devices import IsolatedDevices, Sharing
 from commonage.gpus.none import NoDevices
 from commonage.gpus.nvml import NvmlDevices
 from commonage.gpus.simulated import SimulatedDevices, parse_simulated
 from commonage.ports.clock import Clock
 from commonage.ports.devices import Devices, DevicesUnavailable
+
+AMD_DRIVER = Path("/dev/kfd")  # what programs compute through on AMD cards
 
 
 class Opened(NamedTuple):
@@ -31,10 +34,10 @@ class Opened(NamedTuple):
 def check_wanted(wanted: str) -> str:
     """`wanted` as given, if it is one that `open_devices` knows. Raises InvalidInput; touches no driver."""
     kind = wanted.strip().lower()
-    if kind not in ("auto", "nvml", "none"):
+    if kind not in ("auto", "nvml", "amd", "none"):
         if not kind.startswith("simulated"):
             raise InvalidInput(
-                f"gpus {wanted[:60]!r} is not known; write auto, nvml, none or simulated:2x24GiB",
+                f"gpus {wanted[:60]!r} is not known; write auto, nvml, amd, none or simulated:2x24GiB",
                 field="gpus",
                 code="invalid-gpus",
             )
@@ -51,7 +54,7 @@ def share_devices(wanted: str, sharing: Sharing, *, node_name: str, clock: Clock
 def open_devices(wanted: str, *, node_name: str, clock: Clock, faults: Path | None = None) -> Opened:
     """The cards that are wanted, opened, to look at; the caller closes them. `faults`: the file that remembers them.
 
-    `auto`: the real cards, and where there are none a simulated one. `nvml`: the real cards or
+    `auto`: the real cards, NVIDIA's or else AMD's, and where there are none a simulated one. `nvml`, `amd`: those or
     DevicesUnavailable. `none`: no card. `simulated:2x24GiB`: these, also on a machine that has real ones.
     Raises InvalidInput for others.
     """
@@ -61,11 +64,13 @@ def open_devices(wanted: str, *, node_name: str, clock: Clock, faults: Path | No
     if kind.startswith("simulated"):
         devices = _simulated(wanted, node_name, clock)
         return Opened(devices, f"Simulated GPUs, nothing is computed on them: {describe(devices.inventory())}.")
+    if kind == "nvml":
+        return _nvidia(faults)
+    if kind == "amd":
+        return _amd()
     try:
-        return _real(faults)
+        return _nvidia_or_amd(faults)
     except DevicesUnavailable as error:
-        if kind == "nvml":
-            raise
         devices = _simulated("simulated", node_name, clock)
         return Opened(
             devices,
@@ -78,7 +83,7 @@ def describe(devices: Sequence[Device]) -> str:
     """`2 x NVIDIA A100 (79.2 GiB), 1 x …`, followed by what is wrong with which."""
     kinds = Counter((device.model, device.memory_mib) for device in devices)
     listed = ", ".join(f"{count} x {model} ({format_memory(mib)})" for (model, mib), count in kinds.items())
-    faults = [f"card {device.index} {fault}" for device in devices for fault in device.faults]
+    faults = [f"card {device.label} {fault}" for device in devices for fault in device.faults]
     return "; ".join([listed or "none", *faults])
 
 
@@ -86,17 +91,35 @@ def _simulated(wanted: str, node_name: str, clock: Clock) -> SimulatedDevices:
     return SimulatedDevices(parse_simulated(wanted), node_name=node_name, now=clock.now)
 
 
-def _real(faults: Path | None) -> Opened:
-    devices = NvmlDevices(faults=faults)
+def _nvidia_or_amd(faults: Path | None) -> Opened:
+    """Raises DevicesUnavailable; where AMD's driver is loaded, with what is wrong with that."""
+    try:
+        return _nvidia(faults)
+    except DevicesUnavailable:
+        if not AMD_DRIVER.exists():
+            raise
+    return _amd()
+
+
+def _nvidia(faults: Path | None) -> Opened:
+    return _with_cards(NvmlDevices(faults=faults), "NVIDIA", "nvidia-smi", "NVML")
+
+
+def _amd() -> Opened:
+    return _with_cards(AmdDevices(), "AMD", "amd-smi list", "AMD SMI")
+
+
+def _with_cards(devices: NvmlDevices | AmdDevices, vendor: str, command: str, by: str) -> Opened:
+    """These, if they list a card; else they are let go. Raises DevicesUnavailable."""
     try:
         found = devices.inventory()
         if not found:
             raise DevicesUnavailable(
-                "the NVIDIA driver works but lists no card: check `nvidia-smi` and `lspci`, and that this "
+                f"the {vendor} driver works but lists no card: check `{command}` and `lspci`, and that this "
                 "container or virtual machine was given one",
                 retryable=False,
             )
-        return Opened(devices, f"GPUs found by NVML ({devices.versions}): {describe(found)}.")
+        return Opened(devices, f"GPUs found by {by} ({devices.versions}): {describe(found)}.")
     except DevicesUnavailable:
         devices.close()
         raise

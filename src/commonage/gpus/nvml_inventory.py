@@ -59,7 +59,7 @@ def machine_of(library: Library, cards: Sequence[Card], boot: str) -> Machine:
         except pynvml.NVMLError:
             continue
     places.pop("", None)
-    driver = library.ask("nvmlSystemGetDriverVersion") or ""
+    driver = library.try_to("nvmlSystemGetDriverVersion") or ""
     return Machine(str(driver), cuda_version(library), boot, places, links)
 
 
@@ -70,8 +70,13 @@ def cuda_version(library: Library) -> str:
 
 
 def life_of(card: Card, driver: str, boot: str) -> Life:
-    """What tells the card from itself before a reset."""
-    energy = card.ask("nvmlDeviceGetTotalEnergyConsumption")
+    """What tells the card from itself before a reset.
+
+    Without persistence mode the driver lets go of a card whenever nobody has it open, and may count energy anew then:
+    that is no reset, so the count tells nothing.
+    """
+    lasts = card.ask("nvmlDeviceGetPersistenceMode") == pynvml.NVML_FEATURE_ENABLED
+    energy = card.ask("nvmlDeviceGetTotalEnergyConsumption") if lasts else None
     return Life(boot, driver, None if energy is None else int(energy), recovery_of(card))
 
 

@@ -77,7 +77,7 @@ class CommonageSpawner(Spawner):
     async def get_options_form(self) -> str:
         """The form, made anew for each view: it says what is free now."""
         try:
-            offer = await self._client.launch_options(self.user.name)
+            offer = await self._client.launch_options(self.user.name, self._groups)
         except ApiError as error:
             return render_apology(error.detail)
         return render_form(offer, self._last_choice())
@@ -173,6 +173,10 @@ class CommonageSpawner(Spawner):
         return client
 
     @property
+    def _groups(self) -> list[str]:
+        return sorted(group.name for group in self.user.groups)
+
+    @property
     def _asked_by_control(self) -> bool:
         """True if the request to start is the control plane's own, not a user's."""
         asker = getattr(self.handler, "current_user", None)
@@ -219,7 +223,7 @@ class CommonageSpawner(Spawner):
         if self._asked_by_control:
             options |= {name: given[name] for name in EXTRAS if name in given}
         else:  # whether its owner may have what was chosen is still to be judged
-            options["groups"] = sorted(group.name for group in self.user.groups)
+            options["groups"] = self._groups
         environment = {name: str(value) for name, value in self.get_env().items() if value is not None}
         environment["JUPYTERHUB_SERVICE_URL"] = f"http://{self.session_ip}:{{port}}{self.server.base_url}"
         environment["COMMONAGE_URL"] = self.api_url

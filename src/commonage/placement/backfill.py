@@ -31,6 +31,7 @@ from commonage.placement.space import fits_in, free_rows, pick_cards, row_of
 MOST_PROMISES = 16
 """So many asks, the first that wait, have a place and a time of their own. More would start a little more work beside
 them, and cost more time in each pass; those behind are no worse off, as the safe rule is the stricter."""
+ROUNDING_S = 1e-3  # sums of instants and durations are that exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,8 @@ class Gate:
         self._reservations = reservations
         self.claims = Claims(grid, ahead, now)
         self.guarded: Bools = np.zeros(len(grid.nodes), np.bool_)
-        for one in reservations:
-            for place in kept.places(one.id):
-                self.claims.add(Claim(place, one.starts_at, one.ends_at, one.id))
+        for number, reservation, (begins, ends), row in kept.windows():
+            self.claims.add(number, row, Claim(max(begins, now), ends, reservation))
 
     def exempt(self, ask: Ask) -> tuple[str, ...]:
         """The reservations that keep room for this ask; what they keep is not in its way."""
@@ -71,23 +71,43 @@ class Gate:
 
     def mask(self, ask: Ask, shape: Shape, fit: Bools) -> Bools:
         """[N]: where of the nodes on which it fits the ask may start now; the room kept for it, where there is some."""
-        until = self.until(ask)
-        allowed = fit.copy()
+        home = self._kept.home(ask, shape)
         kept = self._kept.mask(ask, shape)
+        if home is not None and np.count_nonzero(fit & home) >= ask.gang_size:
+            return fit & home if kept is None else fit & home & kept  # whoever waits longer could not have that room
+        allowed = fit.copy()
         if kept is not None:
             allowed &= kept
         if self.guarded.any():
-            allowed &= ~self.guarded | (until <= self._ahead.first_ends())
-        for number in self.claims.nodes:
-            if allowed[number]:
-                allowed[number] = self._fits_beside(ask, shape, number)
-        home = self._kept.home(ask, shape)
-        return allowed & home if home is not None and (allowed & home).any() else allowed
+            allowed &= ~self.guarded | (self.until(ask) <= self._ahead.first_ends())
+        claimed = [number for number in self.claims.nodes if allowed[number]]
+        if claimed:
+            allowed[claimed] = self._fits_beside(ask, shape, np.array(claimed))
+        return allowed
+
+    def latest(self, ask: Ask, shape: Shape, fit: Bools) -> float:
+        """Until when at the latest something like the ask might stay that starts now; -inf: it cannot start at all.
+
+        What is refused to the ask because it stays too long is refused to all that stay as long: no need to try them.
+        """
+        if self._reservations:  # they keep some from one and not from the other: only as long is sure to be too long
+            return self.until(ask) - ROUNDING_S
+        ends = np.where(self.guarded, self._ahead.first_ends(), np.inf)
+        ends[~fit] = -np.inf
+        special = [number for number in self.claims.nodes if fit[number]]
+        bounds = ends[special]
+        ends[special] = -np.inf
+        latest = float(ends.max(initial=-np.inf))
+        for number, bound in zip(special, bounds.tolist(), strict=True):
+            if bound > latest:
+                latest = max(latest, min(bound, self.claims.latest(shape, number)))
+        return latest + ROUNDING_S
 
     def cards(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
         """The cards for an ask on a node of which something is claimed; None where nothing is: any will do."""
-        if number not in self.claims.nodes:
-            return None
+        within = self._kept.cards(ask, shape, number)
+        if within is not None or number not in self.claims.nodes:
+            return within
         with self._kept.aside(ask, shape, number):
             return pick_cards(self._grid, shape, number, self.claims.room(number, self.until(ask)))
 
@@ -97,21 +117,31 @@ class Gate:
 
     def kept_for(self, number: int, now: float) -> str:
         """For whom what is free on a node is kept, in words: `one that waits longer, which starts within 5 min`."""
-        promised, reserved = self.claims.begins(number)
         if self.claims.kept(number):
             return "one that waits longer, until enough has ended there"
-        if promised is not None:
-            return f"one that waits longer, which starts within {format_duration(promised - now)}"
+        claim = self.claims.first(number)
+        reserved = next((one for one in self._reservations if claim and one.id == claim.reservation), None)
         if reserved is not None:
-            return f"a reservation, which begins in {format_duration(reserved - now)}"
+            whom = f"{reserved.owner or reserved.tenant}{f' ({reserved.title})' if reserved.title else ''}"
+            if reserved.starts_at > now:
+                return f"{whom}, whose reservation begins in {format_duration(reserved.starts_at - now)}"
+            return f"{whom}, whose reservation ends in {format_duration(reserved.ends_at - now)}"
+        if claim is not None:
+            return f"one that waits longer, which starts within {format_duration(claim.from_at - now)}"
         first = self._ahead.first_ends()[number]
         within = f" within {format_duration(first - now)}" if np.isfinite(first) else ""
         return f"those that wait longer, but for what ends{within}"
 
-    def _fits_beside(self, ask: Ask, shape: Shape, number: int) -> bool:
-        with self._kept.aside(ask, shape, number):
-            room = self.claims.room(number, self.until(ask))
-            return bool(fits_in(self._grid, shape, np.array([number]), room[None])[0])
+    def _fits_beside(self, ask: Ask, shape: Shape, nodes: Ints) -> Bools:
+        """[n]: on which of these nodes it fits beside what is claimed of them."""
+        if not self._reservations:
+            return fits_in(self._grid, shape, nodes, self.claims.rooms(nodes, self.until(ask)))
+        fit = np.zeros(len(nodes), np.bool_)
+        for index, number in enumerate(nodes.tolist()):
+            with self._kept.aside(ask, shape, number):
+                room = self.claims.room(number, self.until(ask))
+                fit[index] = fits_in(self._grid, shape, nodes[index : index + 1], room[None])[0]
+        return fit
 
     # --- later ----------------------------------------------------------------------------------------------------
 
@@ -141,19 +171,21 @@ class Gate:
             cards = pick_cards(self._grid, shape, number, row)
             leases.append(self._grid.lease(shape, number, cards, member.attempt_id, at))
         for lease in leases:
-            self.claims.add(Claim(lease, at, at + _length(asks[0])))
+            self.claims.promise(lease, at, at + _length(asks[0]))
         return Promise(asks[0].workload_id, at, tuple(leases))
 
     def when(self, asks: Sequence[Ask], shape: Shape) -> When | None:
         """The earliest time at which there is a node with room for each, and these nodes; None: nobody knows."""
         count, length, exempt = len(asks), _length(asks[0]), self.exempt(asks[0])
+        if count > len(self._grid.nodes):
+            return None
         earliest: Floats = np.maximum(self._ahead.earliest(shape), self.now)
         known = np.zeros(len(earliest), np.bool_)
         special = [number for number in self.claims.nodes if np.isfinite(earliest[number])]
         known[special] = True
         earliest = earliest.copy()
         while True:  # claims only delay: a node is reckoned with them once it would be among the first
-            first = np.argsort(earliest, kind="stable")[:count]
+            first = np.argsort(earliest, kind="stable")[:count] if count > 1 else np.argmin(earliest, keepdims=True)
             if len(first) < count or not np.isfinite(earliest[first[-1]]):
                 return None
             unsure = [number for number in first.tolist() if known[number]]

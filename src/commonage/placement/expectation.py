@@ -29,9 +29,9 @@ def expect(snapshot: Snapshot, target: Ask, now: float) -> Expectation:
     """When `target`, which stands in the queue, starts if all use up their time limits and nobody new comes."""
     order = snapshot.order(now)
     slot = snapshot.queue.slot(target.workload_id)
-    if slot < 0 or order.place[slot] >= MOST_AHEAD:
+    if slot < 0 or order.place(slot) >= MOST_AHEAD:
         return Expectation(None, f"nobody can say when: more than {MOST_AHEAD} stand ahead of it")
-    order = order.only(np.arange(min(MOST_AHEAD, len(order))))
+    order = order.only(np.arange(order.place(slot) + 1))  # nobody behind it delays it
     with snapshot.trial():
         for _ in range(MOST_ENDS):
             snapshot.ready(now)

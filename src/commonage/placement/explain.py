@@ -37,8 +37,7 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
     stands = ask.workload_id in snapshot.queue
     with standing(snapshot, ask):
         with passed(snapshot, now) as done:
-            place = int(done.order.place[snapshot.queue.slot(ask.workload_id)])
-            position, length = place + 1, len(done.order)
+            position, length = done.order.place(snapshot.queue.slot(ask.workload_id)) + 1, len(done.order)
             held = done.started.get(ask.workload_id)
             if held is not None:
                 return Explanation(
@@ -56,7 +55,7 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
         fits_now, fits_gpus = _smaller(snapshot, ask, now)
     return Explanation(
         workload_id=ask.workload_id,
-        summary=_summary(_place_of(position, stands), lacks, holders, expected.at, now),
+        summary=_summary(_place_of(snapshot, ask, position, stands), lacks, holders, expected.at, now),
         position=position,
         queue_length=length,
         lacks=lacks,
@@ -260,8 +259,13 @@ def _no_basis(holders: Sequence[Holder], basis: str) -> str:
     return basis
 
 
-def _place_of(position: int, stands: bool) -> str:
-    return f"{'' if stands else 'would be '}{ordinal(position)} in the queue"
+def _place_of(snapshot: Snapshot, ask: Ask, position: int, stands: bool) -> str:
+    place = f"{'' if stands else 'would be '}{ordinal(position)} in the queue"
+    if len(snapshot.sites.names) < 2:
+        return place
+    could = snapshot.grid.fits_empty(snapshot.grid.shape(ask.request), np.arange(len(snapshot.grid.nodes)))
+    site = snapshot.sites.stands(ask.workload_id, could, ask.gang_size)
+    return place if site is None else f"{place}, at {site}"
 
 
 def _summary(place_: str, lacks: Sequence[str], holders: Sequence[Holder], start_at: float | None, now: float) -> str:

@@ -38,11 +38,12 @@ class Capacity:
 
     def share(self, amounts: Amounts) -> float:
         """The dominant share of what a lease or request takes."""
-        return max(
+        parts = (
             amounts.cpus_milli / self.cpus_milli,
             amounts.memory_mib / self.memory_mib,
             amounts.gpu_milli / self.gpu_milli,
         )
+        return min(1.0, max(parts))  # more is held where machines went away
 
 
 class Usage:

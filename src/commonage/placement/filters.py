@@ -13,7 +13,7 @@ import numpy as np
 
 from commonage.domain.fleet import Device, NodeState
 from commonage.domain.quantities import format_cpus, format_memory
-from commonage.placement.grid import Grid, labels_of
+from commonage.placement.grid import Grid, lacking
 from commonage.placement.shapes import NEVER, Shape, model_matches
 
 
@@ -42,7 +42,7 @@ class Labels:
     def refusal(self, grid: Grid, shape: Shape, number: int) -> str | None:
         """The labels that it lacks."""
         node = grid.nodes[number]
-        missing = [f"{key}={value}" for key, value in shape.request.labels if (key, value) not in labels_of(node)]
+        missing = [f"{key}={value}" for key, value in lacking(node, shape.request.labels)]
         return f"{node.name} is not labelled {', '.join(missing)}" if missing else None
 
 

@@ -8,7 +8,7 @@ Axes: N nodes, C cards of the node with the most. Memory and VRAM in MiB, cpus a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -189,6 +189,23 @@ class Grid:
                 (self.give if sign > 0 else self.take)(lease)
             self._undo = outer
 
+    @contextmanager
+    def less(self, number: int, row: Ints) -> Iterator[None]:
+        """Inside, so much less is free on a node: `row` is cpus, memory, VRAM of each card, compute of each card."""
+        self._reduce(number, row)
+        try:
+            yield
+        finally:
+            self._reduce(number, -row)
+
+    def _reduce(self, number: int, row: Ints) -> None:
+        cards = self.kind.shape[1]
+        self.cpus[number] -= row[0]
+        self.memory[number] -= row[1]
+        self.free_mib[number] -= row[2 : 2 + cards]
+        self.free_milli[number] -= row[2 + cards :]
+        self.touch(number)
+
     def held_on(self, number: int) -> Sequence[Lease]:
         """The leases on a node."""
         return list(self._held[number].values())
@@ -218,7 +235,7 @@ class Grid:
         wanted = shape.request.labels
         if not wanted:
             return np.ones(len(nodes), np.bool_)
-        return np.array([set(wanted) <= labels_of(self.nodes[number]) for number in nodes], np.bool_)
+        return np.array([not lacking(self.nodes[number], wanted) for number in nodes.tolist()], np.bool_)
 
     def cards_fit(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes), C]: which cards have what the shape takes of one."""
@@ -259,6 +276,12 @@ class Grid:
         node = self.nodes[number]
         shares = tuple(share_of(node.report.devices[card], shape) for card in cards)
         return Lease(attempt_id, node.name, shape.cpus_milli, shape.memory_mib, shares, now)
+
+
+def lacking(node: Node, wanted: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those of the labels that a node does not carry. One of `site=north|south` is enough."""
+    there = labels_of(node)
+    return [(key, value) for key, value in wanted if not any((key, one) in there for one in value.split("|"))]
 
 
 def labels_of(node: Node) -> set[tuple[str, str]]:

@@ -7,7 +7,7 @@ limits free enough by then, and stay as long as that holds. Where some are missi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -16,9 +16,10 @@ import numpy as np
 from commonage.domain.fleet import Lease
 from commonage.domain.tenants import Reservation
 from commonage.placement.grid import Grid
+from commonage.placement.holdings import Holdings
 from commonage.placement.shapes import NEVER, Ints, Shape
-from commonage.placement.space import everywhere, fits_in, pick_cards, row_of, times_in
-from commonage.placement.timeline import Timeline
+from commonage.placement.space import everywhere, fits_in, free_rows, pick_cards, row_of, times_in
+from commonage.placement.timeline import BEGUN, Timeline, Window
 
 ROUNDING = 1e-9
 
@@ -29,7 +30,7 @@ class Stand:
 
     reservation: Reservation
     shape: Shape
-    instants: list[int] = field(default_factory=list)
+    begun: bool = False
     places: list[Lease] = field(default_factory=list)
     used: dict[str, float] = field(default_factory=dict)
 
@@ -43,9 +44,10 @@ class Stand:
         """How many more places are kept than wanted; less than nothing where some are missing."""
         return len(self.places) - self.wanted
 
-    def runs(self, now: float) -> bool:
-        """True if its window has begun."""
-        return self.reservation.starts_at <= now
+    @property
+    def window(self) -> Window:
+        """From when until when its places are kept; one that has begun, since ever."""
+        return (BEGUN if self.begun else self.reservation.starts_at, self.reservation.ends_at)
 
     def is_for(self, tenant: str, owner: str) -> bool:
         """True if it is for that member of that tenant."""
@@ -53,72 +55,121 @@ class Stand:
 
 
 class Places:
-    """The stands, and the timeline that has their places as its load. `changed(node)` is called for each change."""
+    """The stands by id, and the timeline that has their places. `changed(node)` is called for each change."""
 
-    def __init__(self, grid: Grid, line: Timeline, changed: Callable[[int], None]) -> None:
-        self.grid, self.line, self._changed = grid, line, changed
-        self.stands: list[Stand] = []
-        self.lacked = 0
+    def __init__(self, holdings: Holdings, changed: Callable[[int], None]) -> None:
+        self.grid, self._holdings, self._changed = holdings.grid, holdings, changed
+        self.line = Timeline(holdings)
+        self.stands: dict[str, Stand] = {}
+        self._lacked = 0
 
-    def repair(self, touched: set[int]) -> None:
+    # --- windows ------------------------------------------------------------------------------------------------------
+
+    def declare(self, reservations: Sequence[Reservation], now: float) -> None:
+        """These there are from now on, in this order."""
+        before, self.stands = self.stands, {}
+        for one in reservations:
+            old = before.pop(one.id, None)
+            if old is not None and old.reservation == one:
+                self.stands[one.id] = old
+                continue
+            self.stands[one.id] = Stand(one, self.grid.shape(one.request), one.starts_at <= now)
+            places = [] if old is None or old.reservation.request != one.request else list(old.places)
+            if old is not None:
+                self._clear(old)
+            self._keep(self.stands[one.id], places[: one.count])
+        for old in before.values():
+            self._clear(old)
+        self._lacked = 0
+
+    def begin(self, now: float) -> bool:
+        """Begin the windows whose time has come; whether there were any."""
+        begins = [one for one in self.stands.values() if not one.begun and one.reservation.starts_at <= now]
+        for stand in begins:
+            stand.begun = True
+            for number in {self.grid.number[place.node] for place in stand.places if place.node in self.grid.number}:
+                self.line.begin(number, stand.reservation.id)
+                self._changed(number)
+        return bool(begins)
+
+    def renumber(self) -> None:
+        """The nodes of the grid were numbered anew; places on those that are gone are gone, too."""
+        self.line = Timeline(self._holdings)
+        for stand in self.stands.values():
+            stand.shape = self.grid.shape(stand.reservation.request)
+            places = [place for place in stand.places if place.node in self.grid.number]
+            stand.places.clear()
+            self._keep(stand, places)
+
+    # --- repair -------------------------------------------------------------------------------------------------------
+
+    def repair(self, touched: Collection[int]) -> None:
         """Give up places that will not be there, and those too many; choose others."""
-        lost = {
-            number
-            for number in {self.grid.number.get(place.node, -1) for stand in self.stands for place in stand.places}
-            if number < 0 or (number in touched and (not self.grid.ready[number] or self.line.short(number)))
-        }
-        for stand in self.stands:
-            for place in list(stand.places):
-                if self.grid.number.get(place.node, -1) in lost or self._is_broken(place, touched):
-                    self._drop(stand, place)
-            for place in stand.places[stand.wanted :]:
-                self._drop(stand, place)
-        for stand in self.stands:
+        lost = {number for number in self.line.nodes if number in touched and self._is_lost(number)}
+        if lost:
+            for stand in self.stands.values():
+                self._drop(stand, [place for place in stand.places if self.grid.number[place.node] in lost])
+        odd = [stand for stand in self.stands.values() if stand.excess]
+        for stand in odd:
+            self._drop(stand, stand.places[stand.wanted :])
+        for stand in odd:
             self._choose(stand)
-        if self._lacking() > self.lacked:
+        lacking = self._lacking(odd)
+        if lacking > self._lacked:
             self._rearrange()
-        self.lacked = self._lacking()
+            lacking = self._lacking(self.stands.values())
+        self._lacked = lacking
 
-    def _lacking(self) -> int:
-        return sum(max(0, -stand.excess) for stand in self.stands)
+    def _is_lost(self, number: int) -> bool:
+        """True if what is kept of a node will not be there, or not work."""
+        if not self.grid.ready[number] or self.line.is_short(number):
+            return True
+        cards = self.grid.kind.shape[1]
+        return bool((self.line.most(number)[2 : 2 + cards] > 0)[self.grid.kind[number] < 0].any())
+
+    def _lacking(self, stands: Iterable[Stand]) -> int:
+        return sum(max(0, -stand.excess) for stand in stands)
 
     def _rearrange(self) -> None:
-        """Choose all places anew, whatever stood where: reservations that overlap may leave more for each other."""
-        by_size = sorted(self.stands, key=lambda stand: -max(stand.shape.gpu_milli, stand.shape.cpus_milli))
-        best = (self._lacking(), [list(stand.places) for stand in self.stands])
-        for order in (self.stands, by_size, self.stands[::-1]):
-            self._clear()
+        """Choose the places anew of those that lack some and those beside them: they may leave more for each other."""
+        stands = self._beside([stand for stand in self.stands.values() if stand.excess < 0])
+        by_size = sorted(stands, key=lambda stand: -max(stand.shape.gpu_milli, stand.shape.cpus_milli))
+        best = (self._lacking(stands), [list(stand.places) for stand in stands])
+        for order in (stands, by_size, stands[::-1]):
+            for stand in stands:
+                self._clear(stand)
             for stand in order:
                 self._choose(stand)
-            best = min(best, (self._lacking(), [list(stand.places) for stand in self.stands]), key=itemgetter(0))
+            best = min(best, (self._lacking(stands), [list(stand.places) for stand in stands]), key=itemgetter(0))
             if not best[0]:
                 return
-        self._clear()
-        for stand, places in zip(self.stands, best[1], strict=True):
-            for place in places:
-                self.keep(stand, place)
+        for stand, places in zip(stands, best[1], strict=True):
+            self._clear(stand)
+            self._keep(stand, places)
 
-    def _clear(self) -> None:
-        for stand in self.stands:
-            for place in list(stand.places):
-                self._drop(stand, place)
+    def _beside(self, some: list[Stand]) -> list[Stand]:
+        """These, and all whose windows overlap with theirs, or with the windows of those, and so on."""
+        from_at = min(stand.window[0] for stand in some)
+        until = max(stand.window[1] for stand in some)
+        beside: list[Stand] = []
+        while True:
+            found = [one for one in self.stands.values() if one.window[0] < until and from_at < one.window[1]]
+            if len(found) == len(beside):
+                return beside
+            beside = found
+            from_at, until = min(one.window[0] for one in found), max(one.window[1] for one in found)
 
-    def _is_broken(self, place: Lease, touched: set[int]) -> bool:
-        """True if a card of a place takes no work any more."""
-        if self.grid.number[place.node] not in touched:
-            return False
-        cards = [self.grid.card(share.device_uuid) for share in place.shares]
-        return any(card is None or self.grid.kind[card] < 0 for card in cards)
+    def _clear(self, stand: Stand) -> None:
+        self._drop(stand, list(stand.places))
 
     def make_way(self, stand: Stand, lease: Lease, number: int) -> None:
         """Keep less for a reservation, one attempt of which has started on a node."""
         here = [place for place in stand.places if place.node == lease.node]
         here.sort(key=lambda place: _cards(place) != _cards(lease))
-        for place in (here + [place for place in reversed(stand.places) if place not in here])[: max(0, stand.excess)]:
-            self._drop(stand, place)
-        if self.line.short(number):
-            for place in [place for place in stand.places if place.node == lease.node]:
-                self._drop(stand, place)
+        others = [place for place in reversed(stand.places) if place.node != lease.node]
+        self._drop(stand, [*here, *others][: max(0, stand.excess)])
+        if self.line.is_short(number):
+            self._drop(stand, [place for place in stand.places if place.node == lease.node])
             self._put(stand, number, -stand.excess)
             self._choose(stand)
 
@@ -128,9 +179,10 @@ class Places:
         if missing <= 0:
             return
         nodes = everywhere(self.grid)
-        room = self.line.room(stand.instants)
+        room = self.line.room(stand.window)
         then = times_in(self.grid, stand.shape, nodes, room)
-        at_once = np.minimum(then, times_in(self.grid, stand.shape, nodes, np.minimum(room, self.line.room([0]))))
+        free = np.minimum(room, free_rows(self.grid, nodes))
+        at_once = np.minimum(then, times_in(self.grid, stand.shape, nodes, free))
         for most in (at_once, then - at_once):
             while missing > 0 and most.any():
                 number = _fewest_nodes(most, missing)
@@ -140,31 +192,40 @@ class Places:
 
     def _put(self, stand: Stand, number: int, most: int) -> int:
         """Put up to so many places on a node; how many fitted."""
-        nodes = np.array([number])
-        for placed in range(most):
-            room = self.line.room(stand.instants, nodes)
-            if not fits_in(self.grid, stand.shape, nodes, room)[0]:
-                return placed
-            cards = pick_cards(self.grid, stand.shape, number, room[0])
-            attempt = f"{stand.reservation.id}/{len(stand.places)}"
-            self.keep(stand, self.grid.lease(stand.shape, number, cards, attempt, self.line.times[0]))
-        return max(0, most)
+        nodes, room = np.array([number]), self.line.room_on(number, stand.window)
+        placed: list[Lease] = []
+        while len(placed) < most and fits_in(self.grid, stand.shape, nodes, room[None])[0]:
+            cards = pick_cards(self.grid, stand.shape, number, room)
+            attempt = f"{stand.reservation.id}/{len(stand.places) + len(placed)}"
+            placed.append(self.grid.lease(stand.shape, number, cards, attempt, stand.reservation.starts_at))
+            room = room - row_of(self.grid, placed[-1])
+        self._keep(stand, placed)
+        return len(placed)
 
-    def keep(self, stand: Stand, place: Lease) -> None:
-        """Put a place that is known to be there."""
-        stand.places.append(place)
-        self._load(stand, place, 1)
+    def _keep(self, stand: Stand, places: Sequence[Lease]) -> None:
+        stand.places += places
+        self._load(stand, places, 1)
 
-    def _drop(self, stand: Stand, place: Lease) -> None:
-        stand.places.remove(place)
-        self._load(stand, place, -1)
+    def _drop(self, stand: Stand, places: Sequence[Lease]) -> None:
+        gone = {id(place) for place in places}
+        stand.places[:] = [place for place in stand.places if id(place) not in gone]
+        self._load(stand, places, -1)
 
-    def _load(self, stand: Stand, place: Lease, sign: int) -> None:
-        number = self.grid.number.get(place.node)
-        if number is not None:
-            self.line.load[stand.instants, number] += sign * row_of(self.grid, place)
+    def _load(self, stand: Stand, places: Sequence[Lease], sign: int) -> None:
+        for number, row in self._rows_of(places).items():
+            self.line.keep(number, stand.reservation.id, stand.window, sign * row)
             self._changed(number)
-            self.grid.touch(number)
+
+    def rows(self, stand: Stand) -> dict[int, Ints]:
+        """What is kept of each node."""
+        return self._rows_of(stand.places)
+
+    def _rows_of(self, places: Sequence[Lease]) -> dict[int, Ints]:
+        rows: dict[int, Ints] = {}
+        for place in places:
+            number, row = self.grid.number[place.node], row_of(self.grid, place)
+            rows[number] = rows[number] + row if number in rows else row
+        return rows
 
 
 def _fewest_nodes(most: Ints, missing: int) -> int:

@@ -12,26 +12,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from commonage.domain.fleet import Lease
 from commonage.domain.tenants import Quota
-from commonage.placement.affinity import nearest
 from commonage.placement.asks import Ask, Held
 from commonage.placement.backfill import MOST_PROMISES, Gate, Promise
+from commonage.placement.gang import spread_out
 from commonage.placement.preemption import Preemption
 from commonage.placement.queue import Order
 from commonage.placement.quota import Standing, amounts_of
 from commonage.placement.shapes import Bools, Ints, Shape
 from commonage.placement.snapshot import Snapshot
+from commonage.placement.turns import Turns
 
 MOST_TRIES = 4 * MOST_PROMISES
 """So many of the first that wait are looked at for a promise: of some no time limit tells when they can start."""
-LONGEST = 1 << 26  # seconds: longer than any time limit, and what stands for none
 SOON_S = 60.0  # for who can start so soon anyway nobody is evicted
-NOT_YET = float("nan")  # no limit is as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +86,14 @@ class Pass:
         self.started: dict[str, Held] = {}
         self.promises: dict[str, Promise] = {}
         self.evictions: list[Eviction] = []
+        self._bounded = any(one.quota != Quota() for one in snapshot.rules.tenants)
+        self._alive = snapshot.fits.count > 0
         self._gone: Bools = np.zeros(len(self.order), np.bool_)  # started, or passed over by quota
         self._seen = 0  # everybody before this index was looked at
         self._tries = 0
         self._keeps = True  # one machine may be kept for the first that waits in vain
-        self._guards: Bools = np.zeros(len(snapshot.fits.count), np.bool_)
-        self._refused: dict[tuple[object, ...], float] = {}  # from which time limit on, in seconds
-        self._bounded = any(one.quota != Quota() for one in snapshot.rules.tenants)
+        self._guards: list[tuple[int, int]] | None = None  # (index, sort) to come, the last first; once promises end
+        self._touched: set[int] = set()  # nodes on which something started
 
     def plan(self) -> Plan:
         """What came of it."""
@@ -102,56 +101,32 @@ class Pass:
 
     def run(self) -> None:
         """Go through the queue once."""
-        turns, classes = self._turns()
-        while turns:
-            index, number, place = heappop(turns)
-            if self._refused_before(index):
-                continue
+        apart = self._bounded or bool(self.snapshot.rules.reservations)
+        turns = Turns(self.order, self._alive, self._gangs(), apart=apart)
+        while (turn := turns.next()) is not None:
+            index, number = turn
             self._pass_over(index)
-            members = classes[number]
             asks = self.unit(index)
-            standing = self.standing(asks)
-            if not standing.starts:
+            if not self.standing(asks).starts:
                 self._reclaim(index)
-                self._gone[members[place:]] = True
-            elif self._start(index, asks):
+                self._gone[turns.left(number)] = True
+                continue
+            longest = self._start(index, asks)
+            if longest is None:
                 self._gone[index] = True
-                if place + 1 < len(members):
-                    heappush(turns, (int(members[place + 1]), number, place + 1))
-        if self._tries < MOST_TRIES:
-            self._pass_over(len(self.order), guard=False)
+                turns.started(number)
+            else:
+                self._wait(index)
+                turns.refused(number, longest)
+        self._pass_over(len(self.order), guard=False)
 
     # --- whose turn it is -----------------------------------------------------------------------------------------
 
-    def _turns(self) -> tuple[list[tuple[int, int, int]], list[Ints]]:
-        """A heap of (index in the order, class, place in the class), and the classes: indices of who ask the same.
-
-        Only of what fits somewhere. Where quotas or reservations tell accounts apart, so do the classes.
-        """
-        order, fits = self.order, self.snapshot.fits
-        alive = fits.count > 0
-        single = alive[order.sorts] & order.leads
-        gangs = [index for index in self._gangs() if alive[order.sorts[index]]]
-        single[gangs] = False
-        indices = np.flatnonzero(single)
-        limits = np.minimum(order.limits[indices], LONGEST).astype(np.int64)
-        code = order.sorts[indices] * (2 * LONGEST) + limits
-        if self._bounded or self.snapshot.rules.reservations:
-            code = np.unique(code, return_inverse=True)[1] * len(self.snapshot.usage.names) + order.accounts[indices]
-        by_class = np.argsort(code, kind="stable")
-        cuts = np.flatnonzero(np.diff(code[by_class])) + 1
-        classes = np.split(indices[by_class], cuts) if len(indices) else []
-        classes += [np.array([index]) for index in gangs]
-        turns = [(int(members[0]), number, 0) for number, members in enumerate(classes)]
-        heapify(turns)
-        return turns, classes
-
-    def _gangs(self) -> list[int]:
+    def _gangs(self) -> Ints:
         """Where the first members of gangs stand."""
         queue = self.snapshot.queue
         first = [queue.slot(queue.gang(name)[0].workload_id) for name in queue.gangs()]
-        found: list[int] = np.flatnonzero(np.isin(self.order.slots, first)).tolist() if first else []
-        return found
+        return np.flatnonzero(np.isin(self.order.slots, first)) if first else np.zeros(0, np.int64)
 
     def unit(self, index: int) -> Sequence[Ask]:
         """Who starts together with the one at this index: it alone, or its gang."""
@@ -162,23 +137,34 @@ class Pass:
 
     def _pass_over(self, upto: int, *, guard: bool = True) -> None:
         """All before `upto` that have not started wait: promise the first of them, guard what others could use."""
-        indices = np.arange(self._seen, upto)
-        self._seen = max(self._seen, upto)
-        waiting = indices[~self._gone[indices] & self.order.leads[indices]]
-        tried = 0
-        for index in waiting.tolist():
+        while self._seen < upto and self._guards is None:
             if len(self.promises) >= MOST_PROMISES or self._tries >= MOST_TRIES:
+                if not guard:
+                    return
+                self._guards = self._to_guard(self._seen)
                 break
-            tried += 1
-            self._tries += 1
-            self._promise(index)
-        if not guard or tried == len(waiting):
-            return
-        sorts = self.order.sorts[waiting[tried:]]
-        for sort in np.unique(sorts[~self._guards[sorts]]).tolist():
-            self._guards[sort] = True
-            self.gate.guard(self.snapshot.fits.empty[sort])
-        self._tries = MOST_TRIES  # who comes now stands behind those that only the guard protects
+            if not self._gone[self._seen] and self.order.leads[self._seen]:
+                self._promise(self._seen)
+            self._seen += 1
+        while self._guards and self._guards[-1][0] < upto:
+            self._wait(self._guards.pop()[0])
+
+    def _to_guard(self, since: int) -> list[tuple[int, int]]:
+        """(index, sort): the first from `since` on of each sort that fits nowhere; the last of these first."""
+        order = self.order
+        waits = ~self._alive[order.sorts[since:]] & order.leads[since:] & ~self._gone[since:]
+        indices = since + np.flatnonzero(waits)[::-1]
+        first = np.full(len(self._alive), -1)
+        first[order.sorts[indices]] = indices  # of several the last counts, which is the first in the order
+        found: list[tuple[int, int]] = [(int(first[sort]), sort) for sort in np.flatnonzero(first >= 0).tolist()]
+        return sorted(found, reverse=True)
+
+    def _wait(self, index: int) -> None:
+        """It waits. Behind those that were promised a place, the nodes that it could use are guarded."""
+        if self._guards is not None:
+            self.gate.guard(self.snapshot.fits.empty[self.order.sorts[index]])
+
+    # --- waiting --------------------------------------------------------------------------------------------------
 
     def _promise(self, index: int) -> None:
         """The earliest place and time, one that others make room for, or a machine that is kept."""
@@ -187,6 +173,7 @@ class Pass:
             return
         shape, promise = self.snapshot.fits.shape(sort), None
         starts = self.standing(asks).starts
+        self._tries += starts
         when = self.gate.when(asks, shape) if starts else None
         if when is None or when[0] > self.now + SOON_S:
             promise = self._evict(asks, shape)
@@ -198,10 +185,13 @@ class Pass:
             self._keeps = promise is None
         if promise is not None:
             self.promises[asks[0].workload_id] = promise
+        elif not starts:  # nor may the same user have the same behind it
+            account = self.order.accounts[index]
+            self._gone |= (self.order.accounts == account) & (self.order.sorts == sort)
 
     def _reclaim(self, index: int) -> None:
         """It is over its quota, but may have something coming to it."""
-        if self._tries < MOST_TRIES:
+        if self._guards is None and self._tries < MOST_TRIES:
             self._tries += 1
             self._promise(index)
 
@@ -229,45 +219,42 @@ class Pass:
         ask = asks[0]
         if not self._bounded:
             return Standing.OWN
-        amounts = total = amounts_of(self.snapshot.grid.shape(ask.request))
+        shape = self.snapshot.grid.shape(ask.request)
+        if self.snapshot.kept.home(ask, shape) is not None:
+            return Standing.OWN  # what is held within a reservation is not counted
+        amounts = total = amounts_of(shape)
         for _ in asks[1:]:
             total = total.plus(amounts)
         return self.snapshot.quotas.standing(ask.tenant, ask.owner, total)
 
-    def allowed(self, ask: Ask, shape: Shape) -> Bools:
-        """[N]: where an ask may start now, as things stand."""
-        fit = np.isfinite(self.snapshot.policy.costs(shape))
+    def _start(self, index: int, asks: Sequence[Ask]) -> float | None:
+        """None if there was a place for each; else for how many seconds at most something like it might start."""
+        snapshot, ask, sort = self.snapshot, asks[0], int(self.order.sorts[index])
+        if len(asks) < ask.gang_size:
+            return -np.inf
+        shape = snapshot.fits.shape(sort)
+        fit = self._fit(ask, sort, shape)
+        allowed = snapshot.sites.choose(self.gate.mask(ask, shape, fit), len(asks))
+        if np.count_nonzero(allowed) < len(asks):  # before the policy is asked: most are refused, and it takes its time
+            return self.gate.latest(ask, shape, fit) - self.now
+        costs = np.where(allowed, snapshot.policy.costs(shape), np.inf)
+        numbers = spread_out(costs, len(asks), lambda number: snapshot.runs(ask.environment, number))
+        if numbers is None:
+            return self.gate.latest(ask, shape, fit) - self.now
+        for member, number in zip(asks, numbers, strict=True):
+            self._place(member, shape, number)
+        return None
+
+    def _fit(self, ask: Ask, sort: int, shape: Shape) -> Bools:
+        """[N]: where it fits now, within quotas."""
+        fit: Bools = self.snapshot.fits.now[sort].copy()
+        if self._touched:
+            touched = np.fromiter(self._touched, np.int64)
+            fit[touched] = self.snapshot.grid.fits(shape, touched)
         if self._bounded:
             within = self.snapshot.quotas.mask(self.snapshot.grid, shape, ask.tenant, ask.owner)
             fit = fit if within is None else fit & within
-        return self.gate.mask(ask, shape, fit)
-
-    def _start(self, index: int, asks: Sequence[Ask]) -> bool:
-        """Start them if there is a place for each."""
-        ask = asks[0]
-        if len(asks) < ask.gang_size:
-            return False
-        shape = self.snapshot.fits.shape(int(self.order.sorts[index]))
-        allowed = self.allowed(ask, shape)
-        if np.count_nonzero(allowed) < len(asks):
-            if len(asks) == 1:
-                self._refused[self._lane(index, ask)] = float(self.order.limits[index])
-            return False
-        costs = np.where(allowed, self.snapshot.policy.costs(shape), np.inf)
-        for member in asks:
-            number = nearest(costs, lambda number: self.snapshot.runs(ask.environment, number))
-            self._place(member, shape, number)
-            costs[number] = np.inf
-        return True
-
-    def _lane(self, index: int, ask: Ask) -> tuple[object, ...]:
-        """All of a lane meet the same answers: what is refused to one is refused to who asks it for longer."""
-        account = int(self.order.accounts[index]) if self._bounded else None
-        return (int(self.order.sorts[index]), account, self.gate.exempt(ask))
-
-    def _refused_before(self, index: int) -> bool:
-        ask = self.unit(index)[0]
-        return float(self.order.limits[index]) >= self._refused.get(self._lane(index, ask), NOT_YET)
+        return fit
 
     def _place(self, ask: Ask, shape: Shape, number: int) -> None:
         cards = self.gate.cards(ask, shape, number)
@@ -279,6 +266,7 @@ class Pass:
         self.started[ask.workload_id] = held
         self.snapshot.start(held)
         self.gate.claims.taken(lease)
+        self._touched.add(number)
 
 
 def held_by(ask: Ask, lease: Lease) -> Held:

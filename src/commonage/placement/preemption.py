@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -80,6 +79,7 @@ class _Search:
         for _ in range(self.size - 1):
             self.amounts = self.amounts.plus(least)
         self.slots = self._may_go(rules, now)
+        self._gangs = self._members()
         self.allowed = np.ones(len(self.grid.nodes), np.bool_) if allowed is None else allowed
 
     def _may_go(self, rules: Preemption, now: float) -> Ints:
@@ -102,8 +102,7 @@ class _Search:
 
     # --- units --------------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _gangs(self) -> dict[int, list[int]]:
+    def _members(self) -> dict[int, list[int]]:
         """The slots of each gang that may go."""
         gangs: dict[int, list[int]] = {}
         for slot in self.slots[self.holdings.gang[self.slots] >= 0].tolist():
@@ -154,7 +153,28 @@ class _Search:
     # --- the search ---------------------------------------------------------------------------------------------------
 
     def run(self) -> Eviction | None:
-        """The eviction, or None."""
+        """The eviction, or None. Where quotas want a victim, the room is first looked for where those are."""
+        every = self.slots
+        if not self._starts(()):
+            self.slots = self._for_both()
+            found = self._found()
+            if found is not None:
+                return found
+        self.slots = every
+        return self._found()
+
+    def _for_both(self) -> Ints:
+        """The slots whose going helps with the quota that is in the way."""
+        if not len(self.slots):
+            return self.slots
+        mine, names = self.ask.tenant, self.holdings.tenants
+        if self.quotas.standing(mine, self.ask.owner, self.amounts) is Standing.LENT:
+            helps = np.array([name != mine and self.quotas.borrows(name) for name in names], np.bool_)
+        else:
+            helps = np.array([name == mine for name in names], np.bool_)
+        return np.asarray(self.slots[helps[self.holdings.tenant[self.slots]]], np.int64)
+
+    def _found(self) -> Eviction | None:
         nodes = np.flatnonzero(self.allowed)
         free = fits_in(self.grid, self.shape, nodes, free_rows(self.grid, nodes))
         ready = nodes[free].tolist()[: self.size]
@@ -201,8 +221,12 @@ class _Search:
         like = (self.holdings.priority[enough] == self.holdings.priority[first]) & (
             self.holdings.at[enough] == self.holdings.at[first]
         )
-        best = min(enough[like].tolist(), key=lambda slot: order_of(self._unit(slot)))
+        best = min(enough[like].tolist(), key=self._attempt_of)
         return int(self.holdings.node[best]), (self._unit(best),)
+
+    def _attempt_of(self, slot: int) -> str:
+        held = self.holdings.held[slot]
+        return "" if held is None else held.lease.attempt_id
 
     def _most_hopeful(self, nodes: Ints) -> Ints:
         """The nodes in the order of how few may have to go: lacking cards, cpus and memory by the largest that may."""
@@ -234,10 +258,7 @@ class _Search:
         if self._starts(units):
             return units
         units = set(units)
-        lent = self.quotas.standing(self.ask.tenant, self.ask.owner, self.amounts) is Standing.LENT
-        ours = np.array([name == self.ask.tenant for name in self.holdings.tenants], np.bool_)
-        slots = self.slots[ours[self.holdings.tenant[self.slots]] != lent]
-        more = sorted({self._unit(slot) for slot in slots.tolist()} - units, key=order_of)
+        more = sorted({self._unit(slot) for slot in self._for_both().tolist()} - units, key=order_of)
         with ExitStack() as gone:
             gone.enter_context(self.quotas.without(held for unit in units for held in unit.held))
             for unit in more:
@@ -273,7 +294,8 @@ class _Search:
         return Eviction(numbers, tuple(victims))
 
     def _reason(self, held: Held) -> str:
+        after = "start it again when you need it" if held.kind == "session" else "it returns to the queue"
         if held.priority < self.ask.priority:
             whose = f"{self.ask.owner}'s {self.ask.kind or 'work'}"
-            return f"its place is needed by {whose} with a higher priority; it returns to the queue"
-        return f"the tenant {self.ask.tenant} takes back what it lent; it returns to the queue"
+            return f"its place is needed by {whose} with a higher priority; {after}"
+        return f"the tenant {self.ask.tenant} takes back what it lent; {after}"

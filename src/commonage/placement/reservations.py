@@ -13,6 +13,7 @@ nobody evicts it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,24 +21,28 @@ from functools import partial
 
 import numpy as np
 
-from commonage.domain.fleet import Lease, Share
+from commonage.domain.fleet import Lease
 from commonage.domain.tenants import Reservation
 from commonage.placement.asks import Ask, Held
 from commonage.placement.grid import Grid, Rows
 from commonage.placement.holdings import Holdings
 from commonage.placement.places import Places, Stand, likeness, places_of
 from commonage.placement.shapes import Bools, Ints, Shape
-from commonage.placement.space import everywhere, fits_in, free_rows, row_of, times_in, whole_rows
-from commonage.placement.timeline import Timeline
+from commonage.placement.space import everywhere, fits_in, free_rows, pick_cards, times_in, whole_rows, width
+from commonage.placement.timeline import BEGUN, Window
+
+MOST_VIEWS = 64
+"""So many sorts of asks, by which reservations begin before they end, are told apart at a time."""
 
 
 @dataclass(slots=True, eq=False)
 class _View:
-    """What one sort of asks must leave free of what is free now: `less` [N, W]."""
+    """What one sort of asks must leave free of what is free now: `less` [N, W]. They stay beyond `until`, the last
+    beginning of a reservation before they end; `mine` is the reservation that is for them."""
 
     less: Ints
-    instants: int
-    mine: tuple[int, ...]
+    until: float
+    mine: str | None
     rows: Rows
 
 
@@ -50,58 +55,50 @@ class Kept:
         self.counted: set[str] = set()
         self.now = now
         self._grid, self._holdings = grid, holdings
-        self._views: dict[tuple[int, tuple[int, ...]], _View] = {}
-        self._places = Places(grid, Timeline(holdings, [now]), self._reckon)
-        self._seen = (-1, -1)
+        self._views: dict[tuple[float, str | None], _View] = {}
+        self._places = Places(holdings, self._reckon)
         self._declared: list[Reservation] = []
+        self._starts: list[float] = []
+        self._seen = (-1, -1)
+        self._missing: dict[str, int] = {}
         self.update(reservations, now)
 
     # --- keeping in step ----------------------------------------------------------------------------------------------
 
     def update(self, reservations: Iterable[Reservation], now: float) -> None:
         """Begin a pass: drop what is over, begin what begins, and choose places for what has none or lost its own."""
-        declared = sorted((one for one in reservations if one.ends_at > now), key=_order)
-        begins = any(self.now < one.reservation.starts_at <= now for one in self._places.stands)
         self.now = now
-        if declared != self._declared or begins or self._seen[0] != self._grid.epoch:
+        declared = sorted((one for one in reservations if one.ends_at > now), key=_order)
+        new_grid, news = self._seen[0] != self._grid.epoch, declared != self._declared
+        if new_grid:
+            self._views.clear()
+            self._places.renumber()
+        if news:
+            self._places.declare(declared, now)
             self._declared = declared
-            self._rebuild()
-            self._places.lacked = 0
-            touched = set(range(len(self._grid.nodes)))
-        else:
-            self._places.line.times[0] = now
-            touched = set(self._grid.changed[self._seen[1] :])
-        if self._places.stands and (touched or any(stand.excess for stand in self._places.stands)):
-            self._places.repair(touched)
+        begins = self._places.begin(now)
+        if news or begins or new_grid:
+            self._begin_anew()
+        touched = range(len(self._grid.nodes)) if news or new_grid else self._grid.changed[self._seen[1] :]
+        self._places.repair(set(touched))
         self._seen = (self._grid.epoch, len(self._grid.changed))
+        self._missing = {name: -stand.excess for name, stand in self._places.stands.items() if stand.excess < 0}
 
-    def _rebuild(self) -> None:
-        before = {stand.reservation.id: stand for stand in self._places.stands}
-        starts = sorted({one.starts_at for one in self._declared if one.starts_at > self.now})
-        self._places.line = Timeline(self._holdings, [self.now, *starts])
+    def _begin_anew(self) -> None:
+        """Whom reservations are for, and when the next begin, may have changed."""
+        stands = self._places.stands.values()
+        self._starts = sorted({stand.reservation.starts_at for stand in stands if not stand.begun})
         self._views.clear()
-        self._places.stands = []
-        for one in self._declared:
-            stand = Stand(one, self._grid.shape(one.request))
-            stand.instants = self._places.line.during(one.starts_at, one.ends_at)
-            self._places.stands.append(stand)
-            old = before.get(one.id)
-            if old is not None and old.reservation.request == one.request:
-                for place in old.places[: one.count]:
-                    self._places.keep(stand, place)
         self.counted = set()
-        if any(stand.runs(self.now) for stand in self._places.stands):
+        for stand in stands:
+            stand.used.clear()
+        if any(stand.begun for stand in stands):
             for held in sorted(self._holdings, key=lambda held: (held.lease.at, held.lease.attempt_id)):
                 self._count(held)
 
     def take(self, held: Held) -> None:
         """Something was started, after it was taken in the grid and the holdings."""
-        if not self._places.stands:
-            return
-        self._places.line.end(held, 1)
-        number = self._grid.number.get(held.lease.node)
-        if number is not None:
-            self._reckon(number)
+        number = self._moved(held)
         stand = self._count(held)
         if stand is not None and number is not None:
             self._places.make_way(stand, held.lease, number)
@@ -109,32 +106,35 @@ class Kept:
     def give(self, held: Held) -> None:
         """Something has ended, after it was given back in the grid and the holdings. Its place is kept again from the
         next update on."""
-        if not self._places.stands:
-            return
-        self._places.line.end(held, -1)
+        self._moved(held)
+        if held.lease.attempt_id in self.counted:
+            self.counted.discard(held.lease.attempt_id)
+            for stand in self._places.stands.values():
+                stand.used.pop(held.lease.attempt_id, None)
+
+    def _moved(self, held: Held) -> int | None:
         number = self._grid.number.get(held.lease.node)
-        if number is not None:
+        if number is not None and self._places.line.moved(number):
             self._reckon(number)
-        self.counted.discard(held.lease.attempt_id)
-        for stand in self._places.stands:
-            stand.used.pop(held.lease.attempt_id, None)
+        return number
 
     def _count(self, held: Held) -> Stand | None:
         """Count what was started in its window against a reservation; which one."""
         mine = [
-            (abs(size - 1), not any(place.node == held.lease.node for place in stand.places), index, size)
-            for index, stand in enumerate(self._places.stands)
-            if stand.reservation.starts_at <= min(held.lease.at, self.now)
+            (abs(size - 1), not any(place.node == held.lease.node for place in stand.places), name, size)
+            for name, stand in self._places.stands.items()
+            if stand.begun
+            and stand.reservation.starts_at <= held.lease.at
             and stand.is_for(held.tenant, held.owner)
             and stand.wanted
             for size in [places_of(self._grid, held.lease, stand.shape)]
         ]
         if not mine:
             return None
-        *_, index, size = min(mine)
-        self._places.stands[index].used[held.lease.attempt_id] = size
+        *_, name, size = min(mine)
+        self._places.stands[name].used[held.lease.attempt_id] = size
         self.counted.add(held.lease.attempt_id)
-        return self._places.stands[index]
+        return self._places.stands[name]
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -150,13 +150,24 @@ class Kept:
         return None if view is None else np.asarray(~view.less.any(axis=1), np.bool_)
 
     def home(self, ask: Ask, shape: Shape) -> Bools | None:
-        """[N]: the nodes on which room is kept for the ask now; None: nowhere."""
-        places = [place for index in self._mine(ask, shape) for place in self._places.stands[index].places]
-        if not places:
+        """[N]: the nodes on which the room that is kept for the ask is enough for it; None: nowhere. It goes there
+        first, whatever quotas say, and whoever waits longer: nobody else could have it."""
+        mine = self._mine(ask, shape)
+        if mine is None or not self._places.stands[mine].places:
             return None
         home = np.zeros(len(self._grid.nodes), np.bool_)
-        home[[self._grid.number[place.node] for place in places]] = True
-        return home
+        rows = self._places.rows(self._places.stands[mine])
+        nodes = np.array(list(rows), np.int64)
+        home[nodes] = fits_in(self._grid, shape, nodes, np.array(list(rows.values())))
+        return home if home.any() else None
+
+    def cards(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
+        """The cards of a node on which room is kept that is enough for the ask, within that; None where it is not."""
+        mine = self._mine(ask, shape)
+        row = None if mine is None else self._places.rows(self._places.stands[mine]).get(number)
+        if row is None or not fits_in(self._grid, shape, np.array([number]), row[None])[0]:
+            return None
+        return pick_cards(self._grid, shape, number, row)
 
     @contextmanager
     def aside(self, ask: Ask, shape: Shape, number: int) -> Iterator[None]:
@@ -165,28 +176,27 @@ class Kept:
         if view is None or not view.less[number].any():
             yield
             return
-        with self._grid.trial():
-            self._grid.take(_lease_of(self._grid, number, view.less[number]))
+        with self._grid.less(number, view.less[number].copy()):
             yield
 
     def missing(self, reservation_id: str) -> int:
         """How many places of a reservation could not be kept."""
-        return sum(
-            stand.wanted - len(stand.places) for stand in self._places.stands if stand.reservation.id == reservation_id
-        )
+        return self._missing.get(reservation_id, 0)
 
     def places(self, reservation_id: str) -> Sequence[Lease]:
         """Where a reservation is kept, as leases that nobody holds yet."""
-        return [
-            place for stand in self._places.stands if stand.reservation.id == reservation_id for place in stand.places
-        ]
+        stand = self._places.stands.get(reservation_id)
+        return [] if stand is None else list(stand.places)
+
+    def windows(self) -> Iterator[tuple[int, str, Window, Ints]]:
+        """What is kept: number of the node, id of the reservation, from when (-inf: it has begun) until when, and how
+        much [W]."""
+        return self._places.line.windows()
 
     def shortfall(self, reservation_id: str) -> str | None:
         """What is missing of a reservation and why, in numbers, for the admin; None if nothing is."""
-        for stand in self._places.stands:
-            if stand.reservation.id == reservation_id and stand.excess < 0:
-                return self._why(stand)
-        return None
+        stand = self._places.stands.get(reservation_id)
+        return None if stand is None or not self.missing(reservation_id) else self._why(stand)
 
     def _why(self, stand: Stand) -> str:
         nodes, count = everywhere(self._grid), stand.wanted
@@ -203,29 +213,32 @@ class Kept:
 
     # --- views --------------------------------------------------------------------------------------------------------
 
-    def _mine(self, ask: Ask, shape: Shape) -> tuple[int, ...]:
-        """The stand that runs, is for the ask and most like it; none, or one."""
+    def _mine(self, ask: Ask, shape: Shape) -> str | None:
+        """The reservation that has begun, is for the ask and most like it."""
         mine = [
-            (abs(likeness(shape, stand.shape) - 1), index)
-            for index, stand in enumerate(self._places.stands)
-            if stand.is_for(ask.tenant, ask.owner) and stand.runs(self.now) and stand.wanted
+            (abs(likeness(shape, stand.shape) - 1), name)
+            for name, stand in self._places.stands.items()
+            if stand.begun and stand.is_for(ask.tenant, ask.owner) and stand.wanted
         ]
-        return (min(mine)[1],) if mine else ()
+        return min(mine)[1] if mine else None
 
     def _view(self, ask: Ask, shape: Shape) -> _View | None:
         """How the ask sees what is kept; None if nothing is."""
         if not self._places.stands:
             return None
-        instants = self._places.line.until(None if ask.time_limit_s is None else self.now + ask.time_limit_s)
+        before = len(self._starts)
+        if ask.time_limit_s is not None:
+            before = bisect_left(self._starts, self.now + ask.time_limit_s)
+        until = self._starts[before - 1] if before else BEGUN
         mine = self._mine(ask, shape)
-        view = self._views.get((instants, mine))
+        view = self._views.get((until, mine))
         if view is None:
-            known = [other for (_, whose), other in self._views.items() if whose == mine and other.instants < instants]
-            near = max(known, key=lambda other: other.instants, default=None)
-            less = self._less(range(near.instants if near else 0, instants), mine, everywhere(self._grid))
-            if near is not None:
-                less = np.maximum(less, near.less)
-            view = self._views[instants, mine] = _View(less, instants, mine, Rows(self._grid, lambda *_: less))
+            if len(self._views) >= MOST_VIEWS:
+                self._views.clear()
+            less = np.zeros((len(self._grid.nodes), width(self._grid)), np.int64)
+            for number in self._places.line.nodes:
+                less[number] = self._places.line.less(number, until, mine)
+            view = self._views[until, mine] = _View(less, until, mine, Rows(self._grid, lambda *_: less))
             view.rows = Rows(self._grid, partial(self._allowed, view))
         return view
 
@@ -237,22 +250,11 @@ class Kept:
             allowed[some] = fits_in(self._grid, shape, at, free_rows(self._grid, at) - view.less[at])
         return allowed
 
-    def _less(self, instants: range, mine: tuple[int, ...], nodes: Ints) -> Ints:
-        """[n, W]: how much less than is free now may be had at all of these instants, `mine` left out."""
-        load = self._places.line.load[instants.start : instants.stop, nodes]
-        for index in mine:
-            stand = self._places.stands[index]
-            at = [instant - instants.start for instant in stand.instants if instant in instants]
-            for place in stand.places:
-                for column in np.flatnonzero(nodes == self._grid.number[place.node]):
-                    load[at, column] -= row_of(self._grid, place)
-        short: Ints = np.where(load > 0, load - self._places.line.freed[instants.start : instants.stop, nodes], 0)
-        return np.asarray(np.maximum(0, short.max(axis=0)), np.int64)
-
     def _reckon(self, number: int) -> None:
         """Bring all views of a node in step."""
         for view in self._views.values():
-            view.less[number] = self._less(range(view.instants), view.mine, np.array([number]))[0]
+            view.less[number] = self._places.line.less(number, view.until, view.mine)
+        self._grid.touch(number)
 
 
 def feasible(
@@ -261,21 +263,10 @@ def feasible(
     """Why a reservation cannot be kept beside those there are and what is held, in numbers; None if it can."""
     others = [one for one in reservations if one.id != wanted.id]
     alone, kept = Kept(grid, holdings, others, now), Kept(grid, holdings, [*others, wanted], now)
-    if kept.missing(wanted.id) <= 0 and any(kept.missing(one.id) > alone.missing(one.id) for one in others):
+    if not kept.missing(wanted.id) and any(kept.missing(one.id) > alone.missing(one.id) for one in others):
         return "no room would be left for the reservations that were made before; choose another time"
     return kept.shortfall(wanted.id)
 
 
 def _order(one: Reservation) -> tuple[float, str]:
     return (one.starts_at, one.id)
-
-
-def _lease_of(grid: Grid, number: int, row: Ints) -> Lease:
-    """A lease of that much of a node."""
-    cards, node = grid.kind.shape[1], grid.nodes[number]
-    shares = tuple(
-        Share(one.uuid, one.index, one.model, int(row[2 + card]), int(row[2 + cards + card]), False, one.memory_mib)
-        for card, one in enumerate(node.report.devices)
-        if row[2 + card] or row[2 + cards + card]
-    )
-    return Lease("kept", node.name, int(row[0]), int(row[1]), shares, 0.0)

@@ -1,21 +1,18 @@
 """Which site a workload goes to, where there are several: one that could start it now, else the queue of one.
 
 There is one queue for all sites. To route is to choose the site among whose machines a workload is placed, and as long
-as it waits, the site at whose queue it is shown to stand. The pass keeps `Sites` and asks `route` for each ask (once
-for a gang: its members share a site) with the nodes where it may start now and those where it ever could, `site=NAME`
-among its labels and the sites of its tenant included. A route that starts names the nodes to choose from; then call
-`started`. Nothing is kept at a site for who stands there: the first that is free takes whoever is next.
+as it waits, the site at whose queue it is shown to stand. The pass narrows the nodes on which an ask may start now by
+`choose`; explanations ask `stands`; the snapshot tells of what was `started`. Nothing is kept at a site for who stands
+there: the first that is free takes whoever is next. A gang is at one site.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
-from commonage.domain.tenants import Rules, Tenant
+from commonage.domain.tenants import Rules
 from commonage.placement.grid import Grid
 from commonage.placement.shapes import Bools, Floats, Ints
 
@@ -27,15 +24,6 @@ class SitePolicy(StrEnum):
     FIRST_FREE = "first-free"
     LEAST_USED = "least-used"
     CHEAPEST = "cheapest"
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """The site, whether it starts there now, and on which nodes [N] it may; none of them while it waits."""
-
-    site: str
-    starts: bool
-    nodes: Bools
 
 
 class Sites:
@@ -62,46 +50,35 @@ class Sites:
         self._of = np.array([number[node.site] for node in self._grid.nodes], np.int64)
         self._epoch = self._grid.epoch
 
-    def of(self, tenant: Tenant) -> Bools | None:
-        """[N]: the nodes of the sites that members of a tenant may use; None: of all."""
-        if not tenant.sites:
-            return None
-        self.sync()
-        allowed = [index for index, name in enumerate(self.names) if name in tenant.sites]
-        return np.asarray(np.isin(self._of, allowed), np.bool_)
-
-    def route(self, workload_id: str, may: Bools, could: Bools, count: int = 1) -> Route | None:
-        """The route of a workload that takes `count` nodes; None if no site could ever run it.
-
-        It starts where it may. Otherwise it stands where it stood before, or where longest nobody was sent to.
-        """
+    def choose(self, may: Bools, count: int = 1) -> Bools:
+        """[N]: of the nodes on which something may start now those of the site that takes it, where there are enough
+        for `count` of it; none if no site has so many. Changes nothing."""
         self.sync()
         free = self._sites_with(may, count)
-        if len(free):
-            chosen = int(free[np.argmin(self._prices(free))])
-            return Route(self.names[chosen], True, may & (self._of == chosen))
+        if not len(free):
+            return np.zeros(len(may), np.bool_)
+        return may if len(self.names) == 1 else may & (self._of == int(free[np.argmin(self._prices(free))]))
+
+    def stands(self, workload_id: str, could: Bools, count: int = 1) -> str | None:
+        """The site at which a workload stands that waits: of those that could ever run it (nodes [N]) the one where it
+        stood before, or to which longest nobody was sent; None if there is none."""
+        self.sync()
         able = [self.names[index] for index in self._sites_with(could, count)]
-        if not able:
-            self._standing.pop(workload_id, None)
-            return None
-        site = self._standing.get(workload_id, "")
+        site = self._standing.get(workload_id)
         if site not in able:
-            site = min(able, key=lambda name: self._turn.get(name, -1))
-            self._standing[workload_id] = site
-            self._sent(site)
-        return Route(site, False, np.zeros(len(may), np.bool_))
-
-    def started(self, workload_id: str, site: str) -> None:
-        """A workload was started at a site."""
-        if self._standing.pop(workload_id, None) != site:
-            self._sent(site)
-
-    def forget(self, workload_ids: Iterable[str]) -> None:
-        """These wait no longer."""
-        for workload_id in workload_ids:
+            site = min(able, key=lambda name: self._turn.get(name, -1), default=None)
             self._standing.pop(workload_id, None)
+            if site is not None:
+                self._standing[workload_id] = site
+                self.started(site)
+        return site
 
-    def _sent(self, site: str) -> None:
+    def forget(self, workload_id: str) -> None:
+        """It waits no longer."""
+        self._standing.pop(workload_id, None)
+
+    def started(self, site: str) -> None:
+        """Something was started at a site."""
         self._turns += 1
         self._turn[site] = self._turns
 

@@ -15,6 +15,7 @@ import numpy as np
 from commonage.domain.fleet import Node
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts, Rules
+from commonage.domain.usage import PastHold
 from commonage.placement.ahead import Ahead
 from commonage.placement.asks import Ask, Held
 from commonage.placement.fairness import Capacity, Usage
@@ -27,6 +28,7 @@ from commonage.placement.policies.registry import DEFAULT, POLICIES
 from commonage.placement.queue import Order, Queue
 from commonage.placement.quota import Quotas
 from commonage.placement.reservations import Kept
+from commonage.placement.sites import Sites
 
 
 class Snapshot:
@@ -47,11 +49,14 @@ class Snapshot:
         self._capacity = (-1, Capacity())
         self.policy: Policy = _policy(self.grid, self._mix, self.rules)
         self.kept = Kept(self.grid, self.holdings)
+        self.sites = Sites(self.grid, self.rules)
         self._count()
 
     def govern(self, rules: Rules) -> None:
         """Go by these rules from now on. What was used is forgotten where another half-life is to count it."""
         before, self.rules = self.rules, rules
+        if (rules.sites, rules.site_policy) != (before.sites, before.site_policy):
+            self.sites = Sites(self.grid, rules)
         if rules.policy != before.policy:
             self.policy = _policy(self.grid, self._mix, rules)
         if (rules.half_life_s, rules.entry_penalty_s) != (self.usage.half_life_s, self.usage.entry_penalty_s):
@@ -76,6 +81,11 @@ class Snapshot:
         """A workload was submitted: what the policy may learn from. Once for each, whether it waits or not."""
         self.policy.arrived(self.grid.shape(request))
 
+    def remember(self, past: PastHold) -> None:
+        """What somebody held once counts, as far as it did not fade."""
+        share = self.capacity().share(past.amounts)
+        self.usage.charge(past.attempt_id, past.tenant, past.owner, share, (past.since, past.until))
+
     def arrive(self, ask: Ask) -> None:
         """A workload waits from now on."""
         sort = self.queue.arrive(ask, self.usage.account(ask.tenant, ask.owner))
@@ -84,6 +94,7 @@ class Snapshot:
     def leave(self, workload_id: str) -> None:
         """It waits no more."""
         self.queue.leave(workload_id)
+        self.sites.forget(workload_id)
 
     def hold(self, held: Held) -> None:
         """A lease is held; or what is known of it has changed."""
@@ -92,6 +103,8 @@ class Snapshot:
             return  # most writes of a workload change nothing of what it holds
         if before is not None:
             self._forget(before)
+        elif held.lease.node in self.grid.number:
+            self.sites.started(self.grid.nodes[self.grid.number[held.lease.node]].site)
         self.held[held.workload_id] = held
         self._charge(held)
         self._environments[held.environment][held.lease.node] += 1
@@ -180,7 +193,7 @@ class Snapshot:
     def position(self, workload_id: str, now: float) -> int | None:
         """Its place in the queue, from 1; None if it does not wait."""
         slot = self.queue.slot(workload_id)
-        return None if slot < 0 else int(self.order(now).place[slot]) + 1
+        return None if slot < 0 else self.order(now).place(slot) + 1
 
     def next_ends(self, now: float) -> tuple[float, list[Held]] | None:
         """When time limits end something next, from `now` on, and what; None if they never do."""

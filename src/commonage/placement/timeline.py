@@ -1,62 +1,173 @@
-"""What time limits free and reservations take at the instants that matter: now, and when each reservation begins.
+"""What reservations keep of each node over time, and what time limits will have freed of it by then.
 
-Room only grows by ends and shrinks by beginnings, so whoever fits at these instants fits at all times between. Owned by
-reservations.py; arrays are [K, N, W], K instants, rows as in space.py.
+Room only grows by ends and shrinks by beginnings: whoever fits when each reservation begins fits at all times between.
+A window that has begun begins at -inf, when nothing has ended yet. Nodes of which nothing is kept cost nothing. Owned
+by places.py; rows as in space.py.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from commonage.placement.asks import Held
-from commonage.placement.holdings import NEVER_ENDS, Holdings
-from commonage.placement.shapes import Ints
-from commonage.placement.space import everywhere, free_rows, row_of, width
+from commonage.placement.holdings import Holdings
+from commonage.placement.shapes import Floats, Ints
+from commonage.placement.space import everywhere, free_rows, width
+
+BEGUN = -np.inf
+Window = tuple[float, float]
+
+
+class _Line:
+    """One node: at each of `starts` [M], how much is kept more than is freed by then, `short` [M, W]."""
+
+    def __init__(self, windows: Floats, rows: Ints, ends: Floats, freed: Ints) -> None:
+        self._begins, self._ends = _Sums(windows[:, 0], rows), _Sums(windows[:, 1], rows)
+        self._freed = _Sums(ends, freed)
+        self.starts: Floats = np.unique(windows[:, 0])
+        load = self.load(self.starts)
+        self.short: Ints = np.where(load > 0, load - self._freed.by(self.starts), 0)
+        self.less: Ints = np.maximum.accumulate(np.maximum(0, self.short), axis=0)
+
+    def load(self, instants: Floats) -> Ints:
+        """[M, W]: what is kept then."""
+        return self._begins.by(instants) - self._ends.by(instants)
+
+    def spare(self, instants: Floats) -> Ints:
+        """[M, W]: what is freed until then and not kept, to be added to what is free now."""
+        return self._freed.by(instants) - self.load(instants)
+
+
+class _Sums:
+    """Rows by instant, added up."""
+
+    def __init__(self, at: Floats, rows: Ints) -> None:
+        order = np.argsort(at, kind="stable")
+        self._at = at[order]
+        self._sums: Ints = np.zeros((len(at) + 1, rows.shape[1]), np.int64)
+        np.cumsum(rows[order], axis=0, out=self._sums[1:])
+
+    def by(self, instants: Floats) -> Ints:
+        """[M, W]: the sum of all up to and with each instant."""
+        sums: Ints = self._sums[np.searchsorted(self._at, instants, side="right")]
+        return sums
 
 
 class Timeline:
-    """`times` [K], the first of which is now; `freed` by then, `load` is what reservations keep then."""
+    """All nodes. Tell `moved` of every node on which something was started or has ended."""
 
-    def __init__(self, holdings: Holdings, times: Sequence[float]) -> None:
-        self.grid = holdings.grid
-        self.times = list(times)
-        holdings.sync()
-        shape = (len(times), len(self.grid.nodes), width(self.grid))
-        self.freed: Ints = np.zeros(shape, np.int64)
-        self.load: Ints = np.zeros(shape, np.int64)
-        ending = np.flatnonzero((holdings.node >= 0) & (holdings.ends_at < NEVER_ENDS))
-        # What should have ended by now, but is still there, is not free now.
-        index = 1 + np.searchsorted(self.times[1:], holdings.ends_at[ending], side="left")
-        for instant in range(1, len(times)):
-            self.freed[instant] = self.freed[instant - 1] + holdings.sum(ending[index == instant])
+    def __init__(self, holdings: Holdings) -> None:
+        self.grid, self._holdings = holdings.grid, holdings
+        self._kept: dict[int, dict[str, tuple[Window, Ints]]] = {}
+        self._lines: dict[int, _Line] = {}
+        self._freed: dict[float, Ints] = {}
 
-    def end(self, held: Held, sign: int) -> None:
-        """Reckon with the end of something that is held from now on (1), or no more (-1)."""
-        number = self.grid.number.get(held.lease.node)
-        if number is not None and held.ends_at is not None:
-            first = 1 + bisect_left(self.times[1:], held.ends_at)
-            self.freed[first:, number] += sign * row_of(self.grid, held.lease)
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes of which something is kept some time."""
+        return list(self._kept)
 
-    def during(self, starts_at: float, ends_at: float) -> list[int]:
-        """The instants within a window."""
-        now = self.times[0]
-        return [index for index, at in enumerate(self.times) if max(starts_at, now) <= at < ends_at]
+    def windows(self) -> Iterator[tuple[int, str, Window, Ints]]:
+        """Node, for whom, from when until when, and how much [W] is kept."""
+        return (
+            (number, who, window, row) for number, here in self._kept.items() for who, (window, row) in here.items()
+        )
 
-    def until(self, ends_at: float | None) -> int:
-        """How many of the instants are before that one; all, where nobody knows the end."""
-        return len(self.times) if ends_at is None else max(1, bisect_left(self.times, ends_at))
+    def keep(self, number: int, who: str, window: Window, row: Ints) -> None:
+        """Keep so much more of a node (or less, where `row` is less than nothing) for somebody in a window."""
+        here = self._kept.setdefault(number, {})
+        _, before = here.get(who, (window, np.zeros_like(row)))
+        here[who] = (window, before + row)
+        if not here[who][1].any():
+            del here[who]
+            if not here:
+                del self._kept[number]
+        self._lines.pop(number, None)
 
-    def room(self, instants: Sequence[int], nodes: Ints | None = None) -> Ints:
-        """[n, W]: what is free and not kept at all of these instants, on all nodes or these."""
-        nodes = everywhere(self.grid) if nodes is None else nodes
-        beyond: Ints = (self.freed[instants][:, nodes] - self.load[instants][:, nodes]).min(axis=0)
-        return free_rows(self.grid, nodes) + beyond
+    def begin(self, number: int, who: str) -> None:
+        """The window of somebody for whom a node is kept has begun."""
+        (_, until), row = self._kept[number][who]
+        self._kept[number][who] = ((BEGUN, until), row)
+        self._lines.pop(number, None)
 
-    def short(self, number: int) -> bool:
-        """True if something that is kept on a node will not be there at some instant."""
-        row = free_rows(self.grid, np.array([number]))[0]
-        load = self.load[:, number]
-        return bool(((load > 0) & (row + self.freed[:, number] - load < 0)).any())
+    def moved(self, number: int) -> bool:
+        """What is held on a node has changed; whether something is kept of it."""
+        self._lines.pop(number, None)
+        self._freed.clear()
+        return number in self._kept
+
+    def _line(self, number: int) -> _Line:
+        line = self._lines.get(number)
+        if line is None:
+            self._holdings.sync()
+            windows = np.array([window for window, _ in self._kept[number].values()])
+            slots = np.flatnonzero(self._holdings.node == number)
+            line = self._lines[number] = _Line(
+                windows,
+                np.array([row for _, row in self._kept[number].values()]),
+                self._holdings.ends_at[slots],
+                self._holdings.rows[slots],
+            )
+        return line
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def less(self, number: int, until: float, without: str | None = None) -> Ints:
+        """[W]: how much less than is free on a node now may be had by who stays beyond `until`, an instant at which
+        something begins; as seen by the one for whom `without` is kept."""
+        here = self._kept.get(number, {})
+        if without in here:
+            others = {who: kept for who, kept in here.items() if who != without}
+            line = self._without(number, others) if others else None
+        else:
+            line = self._line(number) if here else None
+        count = 0 if line is None else int(np.searchsorted(line.starts, until, side="right"))
+        return np.zeros(width(self.grid), np.int64) if line is None or not count else line.less[count - 1]
+
+    def _without(self, number: int, others: dict[str, tuple[Window, Ints]]) -> _Line:
+        slots = np.flatnonzero(self._holdings.node == number)
+        return _Line(
+            np.array([window for window, _ in others.values()]),
+            np.array([row for _, row in others.values()]),
+            self._holdings.ends_at[slots],
+            self._holdings.rows[slots],
+        )
+
+    def most(self, number: int) -> Ints:
+        """[W]: all that is ever kept of a node, windows that do not overlap included."""
+        return np.asarray(sum(row for _, row in self._kept[number].values()), np.int64)
+
+    def is_short(self, number: int) -> bool:
+        """True if something that is kept of a node will not be there when it should."""
+        if number not in self._kept:
+            return False
+        line = self._line(number)
+        return bool(((line.short > 0) & (line.short > free_rows(self.grid, np.array([number])))).any())
+
+    def room_on(self, number: int, window: Window) -> Ints:
+        """[W]: what of a node is free and not kept at all times of a window."""
+        free = free_rows(self.grid, np.array([number]))[0]
+        if number not in self._kept:
+            return np.asarray(free + self._freed_by(window[0])[number], np.int64)
+        line = self._line(number)
+        during = line.starts[(line.starts > window[0]) & (line.starts < window[1])]
+        return np.asarray(free + line.spare(np.concatenate(([window[0]], during))).min(axis=0), np.int64)
+
+    def room(self, window: Window) -> Ints:
+        """[N, W]: the same of all nodes."""
+        rows = free_rows(self.grid, everywhere(self.grid)) + self._freed_by(window[0])
+        for number in self._kept:
+            rows[number] = self.room_on(number, window)
+        return rows
+
+    def _freed_by(self, at: float) -> Ints:
+        """[N, W]: what has ended by then, remembered until something is started or ends."""
+        ends = self._holdings.ends_at
+        last = float(ends[np.isfinite(ends)].max(initial=BEGUN))
+        at = min(at, last)
+        if at not in self._freed:
+            if len(self._freed) >= 16:
+                self._freed.clear()
+            self._freed[at] = self._holdings.ended_by(at)
+        return self._freed[at]

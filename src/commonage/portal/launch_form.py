@@ -11,14 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from commonage.control.submission import Submission
+from commonage.control.submission import MOST_TOGETHER, Submission
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import format_cpus, format_memory, parse_cpus, parse_duration, parse_memory
-from commonage.domain.requests import parse_gpus
+from commonage.domain.requests import parse_gpus, parse_labels
 from commonage.domain.workloads import Kind, RetryPolicy, Workload
 
 T = TypeVar("T")
-FIELDS = ("kind", "name", "environment", "gpus", "cpus", "memory", "time", "command", "retries", "key")
+FIELDS = (
+    "kind", "name", "environment", "gpus", "cpus", "memory", "time", "command", "retries", "key", "tenant", "priority",
+    "preemptible", "nodes", "on",
+)  # fmt: skip
 # Which field an error of control belongs to, where it has another name there.
 _ALIASES = {"time_limit_s": "time", "array": "command"}
 _SHELL = re.compile(r"[|&;<>()$`*?\[\]{}#~!\n\\]|^\s*\w+=")
@@ -56,6 +59,11 @@ class LaunchForm:
                 "time": f"{spec.time_limit_s}s" if spec.time_limit_s else "",
                 "command": command_text(spec.command),
                 "retries": str(spec.retry.retries) if spec.retry.retries else "",
+                "tenant": spec.tenant,
+                "priority": str(spec.priority) if spec.priority else "",
+                "preemptible": "1" if spec.preemptible else "",
+                "nodes": str(spec.array_size) if spec.gang else "",
+                "on": " ".join(f"{name}={value}" for name, value in spec.request.labels),
             }
         )
 
@@ -102,6 +110,12 @@ class LaunchForm:
             time_limit_s=parsed("time", parse_duration),
             retry=RetryPolicy(retries=(parsed("retries", _retries) or 0) if is_job else 0),
             key=self.values["key"] or None,
+            tenant=self.values["tenant"] or None,
+            priority=_priority(self.values["priority"]),
+            preemptible=True if self.values["preemptible"] else None,
+            array_size=(parsed("nodes", _nodes) or 0) if is_job else 0,
+            gang=is_job and bool(self.values["nodes"]),
+            labels=parsed("on", _labels) or (),
         )
         if is_job and not command and "command" not in errors:
             errors["command"] = "a job needs a command to run, like: python train.py"
@@ -135,6 +149,27 @@ def gpus_text(text: str) -> str:
 
 def _round_memory(mib: int) -> str:
     return f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
+
+
+def _priority(text: str) -> int | str:
+    """A number, or the name of a class for control to know."""
+    try:
+        return int(text or "0")
+    except ValueError:
+        return text
+
+
+def _nodes(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MOST_TOGETHER:
+        raise InvalidInput(f"nodes must be a number from 1 to {MOST_TOGETHER}, not {text[:40]!r}", field="nodes")
+    return int(text)
+
+
+def _labels(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [part.partition("=") for part in text.replace(",", " ").split()]
+    if not all(equals for _, equals, _ in pairs):
+        raise InvalidInput("write labels like zone=basement or node=gpu-1", field="on")
+    return parse_labels([(name, value) for name, _, value in pairs])
 
 
 def _retries(text: str) -> int:

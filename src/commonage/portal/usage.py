@@ -17,6 +17,9 @@ from commonage.portal.site import Site
 _MOST_ROWS = 50
 PERIODS: Mapping[str, str] = {"day": "24 hours", "week": "7 days", "month": "30 days", "year": "12 months"}
 _LENGTHS = {"day": 1, "week": 7, "month": 30, "year": 365}
+# Of Amounts and Bounds: the field, its name, and the filter that writes it.
+RESOURCES = (("gpu_milli", "GPUs", "cpus"), ("vram_mib", "VRAM", "memory"), ("cpus_milli", "CPUs", "cpus"),
+             ("memory_mib", "Memory", "memory"))  # fmt: skip
 _BY = {"owner": "person", "environment": "environment", "workload": "workload", "tenant": "tenant"}
 
 
@@ -53,6 +56,8 @@ class _Usage:
             "since": since,
             "titles": await titles(control, who, [row.subject for row in shown] if by == "workload" else []),
             "cost_of": control.settings.prices.cost,
+            "tenants": control.tenants.all(who) if control.settings.rules.tenants else (),
+            "resources": RESOURCES,
         }
         return self._site.render(request, visitor, "usage.html", values)
 

@@ -13,7 +13,7 @@ from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage import Usage
+from commonage.domain.usage import PastHold, Usage
 from commonage.domain.workloads import Attempt, Kind, State, Workload
 
 T = TypeVar("T")
@@ -132,6 +132,10 @@ class Store(Protocol):
 
         An attempt that still runs counts up to `until`.
         """
+        ...
+
+    async def past_holds(self, *, since: float, limit: int) -> Sequence[PastHold]:
+        """What attempts held that ended at `since` or later, the last that ended first."""
         ...
 
     async def nodes(self) -> Sequence[Node]:

@@ -25,7 +25,7 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
   max-width: 60rem; padding: 0 1rem }
 table { border-collapse: collapse; margin: 1rem 0 } div { overflow-x: auto }
-th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid var(--line) }
+th, td { padding: .3rem .8rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line) }
 th:first-child, td:first-child { text-align: left }
 svg { width: 100%; height: auto } text { fill: var(--soft); font-size: 12px } .axis { stroke: var(--line) }
 i { display: inline-block; width: .8rem; height: .8rem; border-radius: 2px; margin-right: .4rem }

@@ -226,9 +226,9 @@ def health() -> Call[HealthOut]:
     return Call("GET", "/health", HealthOut)
 
 
-def launch_options(user: str | None) -> Call[LaunchOptions]:
+def launch_options(user: str | None, groups: Sequence[str]) -> Call[LaunchOptions]:
     """What one may have, and what is free now."""
-    return Call("GET", "/launch-options", LaunchOptions, given(user=user))
+    return Call("GET", "/launch-options", LaunchOptions, given(user=user, group=tuple(groups)))
 
 
 def token(ask: TokenIn) -> Call[TokenOut]:

@@ -226,9 +226,9 @@ class Client:
         """Whether the control plane does its work. Needs no token."""
         return self._call(calls.health())
 
-    def launch_options(self, user: str | None = None) -> LaunchOptions:
-        """What you (admins and the hub: what `user`) may have, and what is free now."""
-        return self._call(calls.launch_options(user))
+    def launch_options(self, user: str | None = None, groups: Sequence[str] = ()) -> LaunchOptions:
+        """What you (admins and the hub: what `user`, who is in `groups`) may have, and what is free now."""
+        return self._call(calls.launch_options(user, groups))
 
     def bundle(self, files: str | PathLike[str] | Mapping[str, str | PathLike[str]]) -> BundleOut:
         """Send a folder, a file, or files by their names in the bundle; submit with its `digest`."""

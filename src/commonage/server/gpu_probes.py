@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -102,7 +103,8 @@ def _answer(said: bytes, complained: bytes) -> Answer:
 
 
 class Burning:
-    """A probe that computes until it is told to end, as the neighbour of what is tried; `error` if it never began."""
+    """A probe that computes until it is told to end, as the neighbour of what is tried. `began` is False if it never
+    came so far; then `end` says why. To be ended once."""
 
     def __init__(self, place: Place, memory_mib: int, library: str = "") -> None:
         words = ["burn", "--most-mib", str(memory_mib), *(("--library", library) if library else ())]
@@ -113,12 +115,16 @@ class Burning:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        assert self._process.stdout is not None
-        self._first = self._process.stdout.readline()
+        said = self._process.stdout
+        assert said is not None
+        # A driver in trouble may hang in its first call.
+        self._first = said.readline() if select.select([said], [], [], _WITHIN_S)[0] else b""
         self.began = b'"ready"' in self._first
+        if not self._first:
+            self._process.kill()
 
     def end(self) -> Answer:
-        """Let it end; what it did: `launches`, `seconds`, `error`. Idempotent only by the caller's care."""
+        """Let it end; what it did: `launches`, `seconds`, `error`."""
         try:
             said, complained = self._process.communicate(timeout=_WITHIN_S)
         except subprocess.TimeoutExpired:

@@ -17,6 +17,7 @@ def rules_of(settings: Settings, environments: Collection[str], sites: Collectio
     return Rules(
         tenants=tuple(entry.tenant() for entry in settings.tenants),
         policy=settings.policy,
+        site_policy=settings.site_policy.value,
         half_life_s=float(settings.half_life),
         entry_penalty_s=float(settings.entry_penalty),
         age_credit=settings.age_credit,

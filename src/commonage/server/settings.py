@@ -20,6 +20,7 @@ from commonage.domain.workloads import Kind
 from commonage.gpus.detect import check_wanted
 from commonage.gpus.slots import parse_slots
 from commonage.placement.policies import registry
+from commonage.placement.sites import SitePolicy
 from commonage.server.settings_rules import Labels, PolicyName, PriorityClasses, Tenants
 from commonage.server.settings_types import (
     Mib,
@@ -178,7 +179,7 @@ class Settings(BaseModel):
     gpus: Annotated[str, AfterValidator(_gpus)] = _setting(
         "auto",
         "Cards on offer: `auto` takes the real ones, and simulates one where there are none.",
-        Row("auto, nvml, none, or simulated:2x24GiB", "This machine", flag="--gpus"),
+        Row("auto, nvml, amd, none, or simulated:2x24GiB", "This machine", flag="--gpus"),
     )
     gpu_isolation: Literal["auto", "driver-limit", "mig", "mps", "cooperative"] = _setting(
         "auto",
@@ -308,6 +309,11 @@ class Settings(BaseModel):
         registry.DEFAULT,
         "Where something goes that fits in several places.",
         Row("the name of a placement policy", "Whose turn it is"),
+    )
+    site_policy: SitePolicy = _setting(
+        SitePolicy.FIRST_FREE,
+        "Which of several sites that could start something does.",
+        Row("first-free, least-used or cheapest", "Whose turn it is"),
     )
     half_life: Seconds = _setting(
         7 * 86400, "After so long past usage counts half.", Row("a duration, like 7d", "Whose turn it is")

@@ -8,7 +8,8 @@ from sqlalchemy import case, func, literal, select
 from sqlalchemy.engine import Connection
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.usage import Usage
+from commonage.domain.tenants import Amounts
+from commonage.domain.usage import PastHold, Usage
 from commonage.domain.workloads import Attempt
 from commonage.store import codec
 from commonage.store.changes import Changes
@@ -44,6 +45,20 @@ class Attempts:
             .order_by(attempts.c.number)
         )
         return [codec.attempt_from_row(row) for row in rows]
+
+    async def past_holds(self, since: float, limit: int) -> list[PastHold]:
+        """What those held that ended at `since` or later, newest first."""
+        columns = attempts.c
+        rows = await self._database.read(
+            select(
+                columns.id, columns.tenant, columns.owner, columns.cpus_milli, columns.memory_mib, columns.gpu_milli,
+                columns.gpu_mib, columns.leased_at, columns.ended_at,
+            )
+            .where(columns.ended_at >= since)
+            .order_by(columns.ended_at.desc(), columns.id.desc())
+            .limit(limit)
+        )  # fmt: skip
+        return [PastHold(row[0], row[1], row[2], Amounts(*row[3:7]), row[7], row[8]) for row in rows]
 
     async def usage(
         self, since: float, until: float, by: str, *, owner: str | None, workload_id: str | None

@@ -15,7 +15,7 @@ from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage import Usage
+from commonage.domain.usage import PastHold, Usage
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.attempts import Attempts
@@ -103,6 +103,10 @@ class SqlStore:
     ) -> Sequence[Usage]:
         """What was held within [since, until)."""
         return await self._parts.attempts.usage(since, until, by, owner=owner, workload_id=workload_id)
+
+    async def past_holds(self, *, since: float, limit: int) -> Sequence[PastHold]:
+        """What ended attempts held, newest first."""
+        return await self._parts.attempts.past_holds(since, limit)
 
     async def nodes(self) -> Sequence[Node]:
         """Every machine, by site and name."""

@@ -60,6 +60,36 @@ class DevicesContract:
         assert len({card.uuid for card in cards}) == len(cards)
         assert [card.index for card in cards] == sorted({card.index for card in cards})
 
+    def test_people_can_tell_devices_apart(self, devices: Devices) -> None:
+        """So are the names that people use."""
+        labels = [card.label for card in devices.inventory()]
+        assert len(set(labels)) == len(labels)
+
+    def test_instances_stand_in_the_place_of_their_card(self, devices: Devices) -> None:
+        """A part is smaller than the whole, says its profile, and is not offered beside it."""
+        cards = devices.inventory()
+        for part in (card for card in cards if card.parent_uuid is not None):
+            assert part.parent_uuid not in {card.uuid for card in cards}
+            assert part.mig_profile
+            assert part.memory_mib <= part.parent_memory_mib
+
+    def test_peers_are_others(self, devices: Devices) -> None:
+        """A card reaches others, by one link at least."""
+        for card in devices.inventory():
+            assert all(uuid != card.uuid and links > 0 for uuid, links in card.peers)
+
+    def test_what_is_wrong_is_said_in_words(self, devices: Devices) -> None:
+        """Faults and notices are sentences, or halves of one that follow the card's name."""
+        for card in devices.inventory():
+            assert all(len(words.split()) > 2 for words in (*card.faults, *card.notices))
+
+    def test_resuming_harms_no_healthy_device(self, devices: Devices) -> None:
+        """Whatever an admin says is sound: one card, one that is none, or all."""
+        healthy = [card for card in devices.inventory() if not card.faults]
+        for uuid in (healthy[0].uuid, "GPU-elsewhere", None):
+            devices.resume(uuid)
+            assert [card for card in devices.inventory() if card in healthy] == healthy
+
     def test_a_healthy_device_can_be_shared(self, devices: Devices) -> None:
         """It has a uuid, a model, and memory."""
         healthy = [card for card in devices.inventory() if not card.faults]
@@ -88,6 +118,15 @@ class DevicesContract:
                 assert sample.utilisation is None or 0 <= sample.utilisation <= 1
                 assert sample.power_w is None or sample.power_w >= 0
                 assert all((process.memory_mib or 0) >= 0 for process in sample.processes)
+                assert all(0 <= (process.utilisation or 0) <= 1 for process in sample.processes)
+                assert sample.power_limit_w is None or sample.power_limit_w > 0
+                assert all(words and not words.isdigit() for words in sample.throttle)
+
+    def test_energy_only_rises(self, devices: Devices) -> None:
+        """From one sample of a card to the next."""
+        before = {sample.uuid: sample.energy_j for sample in devices.measure()}
+        for sample in devices.measure():
+            assert sample.energy_j is None or sample.energy_j >= (before.get(sample.uuid) or 0)
 
     def test_a_held_share_of_another_machine_is_no_error(self, devices: Devices) -> None:
         """Nor does it show up anywhere."""
@@ -97,7 +136,8 @@ class DevicesContract:
 
     def test_without_a_share_no_card_is_seen(self, devices: Devices) -> None:
         """The variables are set, not left out: what the server itself sees must not be inherited."""
-        assert dict(devices.environment([])) == {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+        hidden = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+        assert hidden.items() <= devices.environment([]).items()
 
     def test_a_share_shows_its_card_and_its_limits(self, devices: Devices) -> None:
         """Only its card, and each limit within the share."""

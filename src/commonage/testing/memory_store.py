@@ -15,8 +15,8 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotF
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.receipts import Receipt
-from commonage.domain.tenants import Reservation
-from commonage.domain.usage import Usage
+from commonage.domain.tenants import Amounts, Reservation
+from commonage.domain.usage import PastHold, Usage
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.cursors import cursor_after, read_cursor
@@ -221,6 +221,19 @@ class MemoryStore:
                 subject = _SUBJECTS[by](workload)
                 sums[subject] = _added(sums.get(subject, Usage(subject, 0, 0, 0, 0, 0)), held)
         return [sums[subject] for subject in sorted(sums)]
+
+    async def past_holds(self, *, since: float, limit: int) -> Sequence[PastHold]:
+        """What ended attempts held, newest first."""
+        await self._turn()
+        found = [
+            PastHold(
+                one.id, workload.spec.tenant, workload.spec.owner, Amounts.of(one.lease), one.lease.at, one.ended_at
+            )
+            for workload in self.shelf.workloads.values()
+            for one in self.shelf.attempts.get(workload.id, {}).values()
+            if one.ended_at is not None and one.ended_at >= since
+        ]
+        return sorted(found, key=lambda each: (each.until, each.attempt_id), reverse=True)[:limit]
 
     async def nodes(self) -> Sequence[Node]:
         """Every machine, by site and name."""

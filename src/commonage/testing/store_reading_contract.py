@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commonage.domain.errors import InvalidInput
+from commonage.domain.tenants import Amounts
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, Kind, State, Workload
 from commonage.ports.store import Batch, Filter, Store
@@ -306,6 +307,23 @@ class StoreReadingContract:
         found = await store.usage(since=make.NOW, until=make.NOW + 5, by="owner")
         assert [(each.subject, each.workloads) for each in found] == [("Ann", 2), ("ann", 1), ("zoe", 1), ("élise", 1)]
         assert found[0].cpu_h == pytest.approx(2 * 5 / 3600)
+
+    async def test_past_holds_are_those_that_ended_since_the_last_first(self, store: Store) -> None:
+        card = make.device(memory_mib=make.CARD_MIB)
+        crowd = []
+        for number, ended_at in enumerate((None, 10.0, 30.0, 20.0)):
+            one = make.workload(State.RUNNING, owner=f"user-{number}", tenant="lab")
+            lease = make.lease(f"{one.id}-1", shares=[make.share(card, memory_mib=make.CARD_MIB // 2)], at=5.0)
+            tried = make.attempt(one.id, lease=lease, ended_at=ended_at)
+            crowd.append(replace(one, attempt=tried))
+        await store.commit(Batch(crowd))
+        half = Amounts(1000, 1024, 500, make.CARD_MIB // 2)
+        found = await store.past_holds(since=20.0, limit=9)
+        assert [(one.owner, one.tenant, one.amounts, one.since, one.until) for one in found] == [
+            ("user-2", "lab", half, 5.0, 30.0),
+            ("user-3", "lab", half, 5.0, 20.0),
+        ]
+        assert await store.past_holds(since=0.0, limit=1) == found[:1]
 
 
 def _second_by_second(crowd: Iterable[Held], since: int, until: int, by: str) -> dict[str, Usage]:

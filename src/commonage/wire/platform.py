@@ -86,6 +86,13 @@ class SizeChoice(BaseModel):
     why_not: str
 
 
+class TenantChoice(BaseModel):
+    """A tenant on whose account work may be."""
+
+    name: str
+    title: str
+
+
 class LaunchOptions(BaseModel):
     """What the caller may have, and what is free now."""
 
@@ -98,6 +105,8 @@ class LaunchOptions(BaseModel):
     free_cpus_milli: int
     free_memory_mib: int
     simulated_gpus: bool
+    tenants: list[TenantChoice] = Field(default_factory=list, description="On whose account it may be.")
+    priorities: list[str] = Field(default_factory=list, description="Names of the priority classes one may ask for.")
 
 
 class InfoOut(BaseModel):

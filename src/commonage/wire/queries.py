@@ -78,3 +78,4 @@ class LaunchQuery(Strict):
     """For whom."""
 
     user: Name | None = Field(None, description="What this user may have; for admins and the hub.")
+    group: list[Name] = Field(default_factory=list, description="Groups of that user; repeat the parameter.")

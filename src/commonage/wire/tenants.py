@@ -48,6 +48,9 @@ class TenantOut(BaseModel):
     lent: AmountsOut
     running: int = Field(description="Workloads that hold something.")
     waiting: int = Field(description="Workloads in the queue.")
+    debt_s: float = Field(
+        description="What its members used lately, fading, in seconds of the whole fleet: who owes less comes first."
+    )
 
 
 class TenantList(BaseModel):
@@ -96,6 +99,7 @@ class ReservationOut(BaseModel):
     request: RequestOut
     owner: str | None
     by: str = Field(description="Who made it.")
+    lacks: str | None = Field(None, description="Why not all of it is kept as things stand; null if it is.")
 
 
 class ReservationList(BaseModel):

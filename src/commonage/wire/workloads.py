@@ -112,6 +112,7 @@ class ShareOut(BaseModel):
 
     device: str
     index: int
+    label: str = Field("", description="How people call the GPU: its index, of a MIG instance `card:place`.")
     model: str
     memory_mib: int
     compute_milli: int

@@ -29,7 +29,8 @@ SECOND = tuple(
     if not line.startswith(("process", "sampled"))
 )
 SPLIT = (
-    *(line for line in H100 if not line.startswith(("mig", "process", "sampled"))), "mig 1 1", "process 20111 3584 c 1 0",
+    *(line for line in H100 if not line.startswith(("mig", "process", "sampled"))),
+    "mig 1 1", "process 20111 3584 c 1 0",
     "instance MIG-0d3c7f52-5a2a-5b5e-a9b1-6f3c1f0d7a11 1 0 40448 3 3g.40gb",
     "instance MIG-0d3c7f52-5a2a-5b5e-a9b1-6f3c1f0d7a12 2 0 40448 3 3g.40gb",
 )  # fmt: skip
@@ -53,9 +54,11 @@ FAKES = {
     "fake-geforce": (*MACHINE, *GEFORCE),
     "fake-t4-lost": (*MACHINE, *T4, "lost 15", *GEFORCE),
 }  # fmt: skip
-_RECORD = (
-    "import sys, pathlib; from commonage.gpus.record import record; record(pathlib.Path(sys.argv[1]), source='fake')"
-)
+_RECORD = """
+import pathlib, sys
+from commonage.gpus.record import record
+record(pathlib.Path(sys.argv[1]), source="fake")
+"""
 
 
 def make(to: Path, state: tuple[str, ...], library: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from commonage.cli.follow import Teller, follow
 from commonage.sdk import Client
-from commonage.wire.workloads import LogLineOut, WorkloadOut
+from commonage.wire.workloads import AttemptOut, LogLineOut, WorkloadOut
 
 
 def seen(state: str, attempts: int) -> WorkloadOut:
@@ -24,6 +24,12 @@ class Looks:
 
     def workload(self, _id: str) -> WorkloadOut:
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    def attempts(self, _id: str) -> list[AttemptOut]:
+        made: Any = AttemptOut.model_construct
+        ends = ["its place is needed by root's job; it returns to the queue", "exit code 3"]
+        states = ["stopped", "failed"]
+        return [made(number=n, state=states[n - 1], ended_at=1.0, reason=ends[n - 1]) for n in (1, 2)]
 
     def logs(self, _id: str, *, attempt: int, **_: Any) -> Iterator[LogLineOut]:
         yield LogLineOut(text=f"attempt {attempt} speaks", offset=1)
@@ -52,6 +58,16 @@ def test_every_attempt_is_heard_once(
 ) -> None:
     follow(cast(Client, Looks(looks[1:])), looks[0])
     assert capsys.readouterr().out.splitlines() == [f"attempt {number} speaks" for number in said]
+
+
+def test_it_is_said_why_a_try_ended_that_was_not_the_last(capsys: pytest.CaptureFixture[str]) -> None:
+    """Preempted, it goes back to the queue; a moment later its reason there is why it waits."""
+    looks = [seen("running", 1), seen("queued", 1), seen("running", 2), seen("held", 2), seen("succeeded", 3)]
+    follow(cast(Client, Looks(looks[1:])), looks[0])
+    assert [line for line in capsys.readouterr().err.splitlines() if "attempt" in line] == [
+        "commonage: attempt 1 stopped: its place is needed by root's job; it returns to the queue",
+        "commonage: attempt 2 failed: exit code 3",
+    ]
 
 
 def test_nothing_moves_while_ctrl_c_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_one_workload(tmp_path: Path) -> None:
 
 def test_where_and_how_it_may_run(tmp_path: Path) -> None:
     text = "command: [torchrun]\nnodes: 2\non: {zone: basement, a b: c}\none_numa: true\npriority: low\n"
-    with pytest.raises(Failure, match="on.a b: a label's name has letters"):
+    with pytest.raises(Failure, match=r"on\.a b: a label's name has letters"):
         entries(tmp_path, text)
     assert entries(tmp_path, text.replace(", a b: c", "") + "preemptible: true\n") == [
         {

@@ -36,8 +36,11 @@ def test_processes_of_an_attempt_are_added_up_on_each_card() -> None:
 def test_a_process_of_nobody_is_shown_with_its_name() -> None:
     round_ = attribute([card(ProcessMemory(7, 300), ProcessMemory(8, 20))], [owner(7, None, name="blender")], AT)
     assert list(round_.strays["GPU-0"]) == [Stray(7, 300, "blender"), Stray(8, 20, "")]
-    assert in_words(round_.strays["GPU-0"]) == "blender (process 7), a process (process 8)"
-    assert in_words([Stray(one, 1, "x") for one in range(1, 6)]).endswith("x (process 3), 2 more")
+    assert in_words(round_.strays["GPU-0"]) == (
+        "320 MiB of VRAM are held by blender (process 7), a process (process 8), which no workload started"
+    )
+    assert "x (process 3), 2 more, which" in in_words([Stray(one, 1, "x") for one in range(1, 6)])
+    assert in_words([Stray(1, None, "x")]).startswith("VRAM is held by x (process 1)")
     assert round_.uses == {}
 
 

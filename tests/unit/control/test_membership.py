@@ -77,7 +77,8 @@ def test_environments_of_a_tenant() -> None:
 
 def test_sites_of_a_tenant() -> None:
     assert within_sites((), OPTICS) == (("site", "north"),)
-    assert within_sites((), COURSE) == ()
+    assert within_sites((), COURSE) == (("site", "|".join(COURSE.sites)),)
+    assert within_sites((("site", "north|south"),), COURSE) == (("site", "north|south"),)
     assert within_sites((("site", "south"),), COURSE) == (("site", "south"),)
     with pytest.raises(Forbidden, match="members of optics use the sites north, not 'south'"):
         within_sites((("site", "south"),), OPTICS)

@@ -11,6 +11,7 @@ from commonage.domain.events import EventKind
 from commonage.domain.principals import Principal
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Rules, Tenant
+from commonage.domain.workloads import State
 from commonage.testing.factories import NOW
 
 pytestmark = pytest.mark.anyio
@@ -28,12 +29,12 @@ def wanted(
 async def test_the_planner_hears_of_each_and_of_its_end() -> None:
     site = Site(rules=RULES)
     async with site.open() as control:
-        made = await control.reservations.add(ROOT, wanted(count=6, title="class"))
+        made = await control.reservations.add(ROOT, wanted(start=60, end=120, count=6, title="class"))
         assert (len(made.reservations), made.lacks) == (1, None)
         assert control.board.snapshot.rules.reservations == made.reservations
         assert control.board.snapshot.rules.tenants == RULES.tenants
         await control.reservations.add(ROOT, wanted(start=3 * HOUR, end=4 * HOUR))
-        await site.clock.advance(2 * HOUR + 1)
+        await site.clock.advance(121)
         assert [one.starts_at for one in control.board.snapshot.rules.reservations] == [NOW + 3 * HOUR]
         messages = [one.message for one in await control.look.events(ROOT) if one.kind is EventKind.AUDIT]
         assert messages[0].startswith(
@@ -114,3 +115,27 @@ async def test_what_runs_without_a_limit_is_said_and_no_refusal() -> None:
         assert made.lacks is not None
         assert "there is room for 4 of 6 times" in made.lacks
         assert "1 of them without a time limit" in made.lacks
+        await site.clock.advance(1)
+        assert control.reservations.lacks(made.reservations[0]) == made.lacks
+
+
+async def test_who_waits_is_told_of_the_reservation_and_short_work_starts_before_it() -> None:
+    site = Site(rules=RULES)
+    student = Principal("stu", USER, ("course",))
+    share = parse_gpus("4GiB")
+    async with site.open() as control:
+        await control.reservations.add(ROOT, wanted(start=200, end=300, count=6, title="class"))
+        endless = (await control.work.submit(ANN, job(gpu=share))).workloads[0]
+        short = (await control.work.submit(ANN, job(gpu=share, time_limit_s=100))).workloads[0]
+        await site.clock.advance(5)
+        assert (site.there(endless).state, site.there(short).state) == (State.QUEUED, State.RUNNING)
+        said = control.look.standing(site.there(endless)).reason
+        assert "are kept for course (class), whose reservation begins in 3 min 1" in said
+        await site.clock.advance(210)
+        asked = job(gpu=share, cpus_milli=500, memory_mib=512)
+        mine = (await control.work.submit(student, asked)).workloads[0]
+        await site.clock.advance(5)
+        assert (site.there(endless).state, site.there(mine).state) == (State.QUEUED, State.RUNNING)
+        assert "whose reservation ends in" in control.look.standing(site.there(endless)).reason
+        await site.clock.advance(100)
+        assert site.there(endless).state is State.RUNNING

@@ -181,7 +181,9 @@ async def test_vram_of_a_process_of_no_attempt_is_shown_and_told_once() -> None:
         assert event.owner is None
         view = next(each for each in control.fleet.nodes() if each.devices)
         assert [(one.pid, one.memory_mib, one.name) for one in view.devices[0].unattributed] == [(99, 2048, "blender")]
-        assert view.devices[0].device.notices == ("VRAM is held by blender (process 99), which no workload started",)
+        assert view.devices[0].device.notices == (
+            "2 GiB of VRAM are held by blender (process 99), which no workload started",
+        )
         measured(site, 0)
         await site.sampled(control, 60)
         view = next(each for each in control.fleet.nodes() if each.devices)

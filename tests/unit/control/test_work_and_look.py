@@ -24,7 +24,6 @@ from commonage.domain.requests import parse_gpus
 from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import Condition, Dependency, Kind, State, Workload
 from commonage.ports.store import Filter
-from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 
 pytestmark = pytest.mark.anyio

@@ -235,6 +235,12 @@ def test_a_recalled_service_goes_back_even_if_it_ends_well_and_a_job_does_not() 
         assert see(one, Seen.ENDED, code=0).state is state
 
 
+@pytest.mark.parametrize("sort", ["gang", "preemptible"])
+def test_who_is_to_go_on_later_goes_back_even_if_it_saved_its_work_and_ended_well(sort: str) -> None:
+    one = step(running(**{sort: True}), StopAsked(wish(StopCause.RECALL)), NOW).workload
+    assert see(one, Seen.ENDED, code=0).state is State.QUEUED
+
+
 def test_a_user_may_stop_what_is_being_recalled() -> None:
     one = step(running(), StopAsked(wish(StopCause.RECALL)), NOW).workload
     asked = step(one, StopAsked(wish()), NOW)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from commonage.domain.fleet import Device
+from commonage.domain.fleet import Device, Share
 from commonage.domain.parts import Part, part_of
 from commonage.domain.requests import GpuRequest, parse_gpus
 
@@ -51,3 +51,9 @@ def test_a_mig_instance_is_given_whole_to_parts_that_it_is_as_large_as() -> None
 
 def test_a_card_that_does_not_tell_its_memory_gives_nothing() -> None:
     assert taken(replace(CARD, memory_mib=0), "1") is None
+
+
+def test_a_part_of_a_card_is_called_by_card_and_place() -> None:
+    assert (CARD.label, replace(INSTANCE, index=203).label) == ("0", "1:3")
+    share = Share("MIG-1", 203, "A100", 1024, 1000, whole=True, device_memory_mib=1024)
+    assert (share.label, replace(share, device_uuid="GPU-1", device_index=203).label) == ("1:3", "203")

@@ -96,3 +96,10 @@ def test_the_form_of_a_full_machine() -> None:
 
 def test_the_apology() -> None:
     assert "cannot be told: it does not answer &lt;now&gt;" in render_apology("it does not answer <now>")
+
+
+def test_the_form_offers_tenants_where_there_are_several() -> None:
+    choices = [{"name": "commons", "title": ""}, {"name": "optics", "title": "Lab of Optics"}]
+    form = render_form(offer(tenants=choices), {"tenant": "optics"})
+    assert '<option value="optics" selected>Lab of Optics</option>' in form
+    assert 'name="tenant"' not in render_form(offer(tenants=choices[:1]), {})

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import permutations
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.placement.fragmentation import Mix
-from commonage.placement.gang import earliest, place, spread_out
-from commonage.placement.grid import Grid
-from commonage.placement.policies.registry import POLICIES
+from commonage.domain.tenants import Rules
+from commonage.placement.asks import Ask
+from commonage.placement.gang import spread_out
+from commonage.placement.plan import plan
 from commonage.placement.shapes import Floats
+from commonage.placement.snapshot import Snapshot
 from commonage.testing import factories
 
 INF = np.inf
@@ -23,65 +21,44 @@ def row(*values: float) -> Floats:
     return np.array(values, np.float64)
 
 
-def test_equal_members_get_the_cheapest_nodes() -> None:
+def nowhere(_: int) -> bool:
+    return False
+
+
+def test_members_get_the_cheapest_nodes_or_none_of_them_any() -> None:
     costs = row(5, 1, INF, 3)
-    assert spread_out([costs, costs]) == (1, 3)
-    assert spread_out([costs] * 3) == (1, 3, 0)
-    assert spread_out([costs] * 4) is None
-    assert spread_out([costs] * 5) is None
+    assert spread_out(costs, 2, nowhere) == (1, 3)
+    assert spread_out(costs, 3, nowhere) == (1, 3, 0)
+    assert spread_out(costs, 4, nowhere) is None
+    assert costs.tolist() == [5, 1, INF, 3]
 
 
-def test_an_unequal_member_moves_over_where_another_can_only_be_there() -> None:
-    assert spread_out([row(1, 2), row(1, INF)]) == (1, 0)
-    assert spread_out([row(1, 2, INF), row(1, INF, INF), row(INF, 1, INF)]) is None
+def test_of_nodes_nearly_as_cheap_those_that_hold_the_environment_come_first() -> None:
+    assert spread_out(row(1, 1.001, 9), 2, lambda number: number == 1) == (1, 0)
 
 
-def test_the_earliest_common_start_is_when_the_last_has_room() -> None:
-    arrivals = row(-INF, 50, 20, INF)
-    assert earliest([arrivals, arrivals]) == (20, (0, 2))
-    assert earliest([arrivals] * 3) == (50, (0, 1, 2))
-    assert earliest([arrivals] * 4) is None
-    assert earliest([row(-INF, -INF)] * 1) == (-INF, (0,))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_leases_of_all_members_or_of_none(size: int) -> None:
-    grid = Grid([factories.node("n1", 1), factories.node("n2", 2), factories.node("n3", 0)])
-    policy = POLICIES["best-fit"](grid, Mix(), 1)
-    shape = grid.shape(factories.request(gpus="1"))
-    allowed = np.ones(3, np.bool_)
-    members = [(f"a{number}", shape, allowed) for number in range(size)]
-    leases = place(grid, members, policy.costs, policy.cards, 7.0)
-    if size == 3:
-        assert leases is None
-    else:
-        assert leases is not None
-        assert [lease.attempt_id for lease in leases] == [attempt for attempt, _, _ in members]
-        assert len({lease.node for lease in leases}) == size
-        assert all(len(lease.shares) == 1 for lease in leases)
-    assert place(grid, [("a", shape, ~allowed)], policy.costs, policy.cards, 7.0) is None
-
-
-COSTS = st.lists(st.lists(st.sampled_from([1.0, 2.0, INF]), min_size=4, max_size=4), min_size=1, max_size=4)
-
-
-@given(COSTS)
-def test_a_place_for_all_is_found_if_there_is_one(rows: list[list[float]]) -> None:
-    costs = [row(*one) for one in rows]
-    found = spread_out(costs)
-    ways = permutations(range(4), len(costs))
-    possible = any(all(np.isfinite(one[node]) for one, node in zip(costs, way, strict=True)) for way in ways)
-    assert (found is not None) == possible
+@given(st.lists(st.sampled_from([1.0, 2.0, INF]), min_size=1, max_size=6), st.integers(1, 6))
+def test_all_of_them_or_none_and_no_two_on_one_node(costs: list[float], count: int) -> None:
+    found = spread_out(row(*costs), count, nowhere)
+    free = [cost for cost in costs if cost < INF]
+    assert (found is None) == (len(free) < count)
     if found is not None:
-        assert len(set(found)) == len(costs)
-        assert all(np.isfinite(one[node]) for one, node in zip(costs, found, strict=True))
+        assert len(set(found)) == count
+        assert sorted(costs[number] for number in found) == sorted(free)[:count]
 
 
-@given(st.lists(st.lists(st.sampled_from([-INF, 5.0, 9.0, INF]), min_size=3, max_size=3), min_size=1, max_size=3))
-def test_nothing_is_earlier_than_the_earliest(rows: list[list[float]]) -> None:
-    arrivals = [row(*one) for one in rows]
-    possible = [
-        at for at in (-INF, 5.0, 9.0) if spread_out([np.where(one <= at, 0.0, INF) for one in arrivals]) is not None
-    ]
-    found = earliest(arrivals)
-    assert (None if found is None else found[0]) == (min(possible) if possible else None)
+def gang(count: int, size: int) -> Snapshot:
+    snapshot = Snapshot([factories.node(f"n{number}", 2, site="a") for number in range(3)], Rules())
+    for number in range(count):
+        request = factories.request(gpus="1")
+        snapshot.arrive(Ask(f"w{number}", f"a{number}", request, 0, 0.0, gang="g", gang_size=size))
+    return snapshot
+
+
+def test_a_gang_starts_whole_on_as_many_nodes() -> None:
+    assert sorted(lease.node for _, lease in plan(gang(3, 3), 1.0).starts) == ["n0", "n1", "n2"]
+
+
+def test_a_gang_does_not_start_that_is_not_there_yet_or_too_large() -> None:
+    assert plan(gang(2, 3), 1.0).starts == ()
+    assert plan(gang(4, 4), 1.0).starts == ()

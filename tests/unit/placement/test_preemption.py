@@ -155,6 +155,13 @@ def test_quotas_alone_may_ask_for_a_victim_though_there_is_room() -> None:
     assert gone(full.evict("1", tenant="art", owner="bob")) == ids(mine)
 
 
+def test_where_a_quota_wants_a_victim_one_is_looked_for_that_makes_room_as_well() -> None:
+    world = World([factories.node("n1", 1), factories.node("n2", 1)], own("bio", 1), own("art", 0))
+    lent = world.hold(part("1"), 0)
+    world.hold(part("1"), 1, tenant="nobody", priority=-60, at=OLD + 1)
+    assert gone(world.evict("1")) == ids(lent)
+
+
 def test_a_gang_goes_as_a_whole_and_counts_as_many() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1), factories.node("n3", 2)])
     gang = [world.hold(part("1"), node, gang="g") for node in (0, 1)]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.fleet import Node
-from commonage.domain.tenants import Rules, Tenant
+from commonage.domain.tenants import Rules
+from commonage.placement.asks import Ask
+from commonage.placement.explain import explain
 from commonage.placement.grid import Grid
+from commonage.placement.plan import plan
 from commonage.placement.shapes import Bools
 from commonage.placement.sites import SitePolicy, Sites
+from commonage.placement.snapshot import Snapshot
 from commonage.testing import factories
 
 
@@ -22,11 +28,13 @@ def bools(*values: int) -> Bools:
     return np.array(values, np.bool_)
 
 
-def where(sites: Sites, workload: str, may: Bools, could: Bools, count: int = 1) -> tuple[str, bool]:
-    route = sites.route(workload, may, could, count)
-    assert route is not None
-    assert route.starts == bool(route.nodes.any())
-    return route.site, route.starts
+def where(sites: Sites, workload: str, may: Bools, could: Bools, count: int = 1) -> tuple[str | None, bool]:
+    """The site of a workload, and whether it starts there."""
+    nodes = sites.choose(may, count)
+    if nodes.any():
+        (site,) = {sites._grid.nodes[node].site for node in np.flatnonzero(nodes)}
+        return site, True
+    return sites.stands(workload, could, count), False
 
 
 ALL = bools(1, 1, 1)
@@ -60,30 +68,29 @@ def test_one_that_stands_at_a_site_starts_at_another_that_is_free_before() -> No
     sites = Sites(Grid(fleet("a", "b", "c")), Rules())
     assert where(sites, "w", NONE, ALL) == ("a", False)
     assert where(sites, "w", bools(0, 0, 1), ALL) == ("c", True)
-    sites.started("w", "c")
-    assert where(sites, "v", NONE, bools(1, 0, 1)) == ("a", False)
+    sites.started("c")
+    sites.forget("w")
+    assert where(sites, "v", NONE, ALL) == ("b", False)
 
 
 def test_it_stands_only_where_it_could_ever_run() -> None:
     sites = Sites(Grid(fleet("a", "b", "c")), Rules())
     assert where(sites, "w", NONE, bools(0, 1, 0)) == ("b", False)
     assert where(sites, "w", NONE, bools(1, 0, 0)) == ("a", False)
-    assert sites.route("w", NONE, NONE) is None
+    assert where(sites, "w", NONE, NONE) == (None, False)
 
 
 def test_a_gang_is_at_one_site() -> None:
     sites = Sites(Grid(fleet("a", "b", "b")), Rules())
     assert where(sites, "w", ALL, ALL, count=2) == ("b", True)
     assert where(sites, "w", bools(1, 1, 0), ALL, count=2) == ("b", False)
-    assert sites.route("w", ALL, ALL, 3) is None
+    assert where(sites, "w", ALL, ALL, count=3) == (None, False)
 
 
-def test_a_tenant_has_the_sites_it_may_use() -> None:
-    sites = Sites(Grid(fleet("a", "b", "c")), Rules())
-    allowed = sites.of(Tenant("bio", sites=("a", "c")))
-    assert allowed is not None
-    assert allowed.tolist() == [True, False, True]
-    assert sites.of(Tenant("bio")) is None
+def test_one_of_several_sites_is_enough_for_a_request() -> None:
+    grid = Grid(fleet("a", "b", "c"))
+    shape = grid.shape(replace(factories.request(), labels=(("site", "a|c"),)))
+    assert grid.fits(shape, np.arange(3)).tolist() == [True, False, True]
 
 
 def test_sites_that_come_are_known() -> None:
@@ -105,12 +112,25 @@ def test_what_could_start_somewhere_is_never_kept_waiting_elsewhere(
     could = bools(*(fits for _, _, fits in nodes))
     may = could & bools(*(free for _, free, _ in nodes))
     for _ in before:
-        sites.route("w", np.zeros(len(nodes), np.bool_), could, count)
-    route = sites.route("w", may, could, count)
+        sites.stands("w", could, count)
+    site, starts = where(sites, "w", may, could, count)
     free = {site for site in of if sum(m for m, name in zip(may, of, strict=True) if name == site) >= count}
     able = {site for site in of if sum(c for c, name in zip(could, of, strict=True) if name == site) >= count}
-    assert (route is None) == (not able)
-    if route is not None:
-        assert route.starts == bool(free)
-        assert route.site in (free or able)
-        assert all(may[node] and of[node] == route.site for node in np.flatnonzero(route.nodes))
+    assert (site is None) == (not able)
+    assert starts == bool(free)
+    assert site is None or site in (free or able)
+    assert np.count_nonzero(sites.choose(may, count)) in ({0} if not free else range(count, len(nodes) + 1))
+
+
+def test_a_plan_takes_the_site_that_is_free_and_an_explanation_names_the_one_it_waits_at() -> None:
+    snapshot = Snapshot(fleet("a", "b"), Rules(sites=(("b", 1.0), ("a", 1.0))))
+    for number in range(3):
+        snapshot.arrive(Ask(f"w{number}", f"a{number}", factories.request(gpus="1"), 0, float(number)))
+    outcome = plan(snapshot, 10.0)
+    assert [lease.node for _, lease in outcome.starts] == ["n1", "n0"]
+    for workload_id, held in outcome.started.items():
+        snapshot.leave(workload_id)
+        snapshot.hold(held)
+    ask = snapshot.queue.get("w2")
+    assert ask is not None
+    assert explain(snapshot, ask, 11.0).summary.startswith("first in the queue, at b; ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from commonage.domain.errors import InvalidInput
 from commonage.domain.workloads import Kind
 from commonage.portal.launch_form import LaunchForm, command_text, command_words, gpus_text
-from commonage.testing import factories
+from commonage.testing import factories as make
 
 
 def form(**values: str) -> LaunchForm:
@@ -106,8 +107,8 @@ def test_errors_of_control_stand_beside_their_field_or_above_all() -> None:
 
 
 def test_run_again_fills_the_form_with_what_was_asked() -> None:
-    spec = factories.spec(gpus="16GiB", name="n", command=("sh", "-c", "a | b"), time_limit_s=3600)
-    again = LaunchForm.again(factories.workload(spec_=spec))
+    spec = make.spec(gpus="16GiB", name="n", command=("sh", "-c", "a | b"), time_limit_s=3600)
+    again = LaunchForm.again(make.workload(spec_=spec))
     assert again.values["gpus"] == "16GiB"
     assert again.values["command"] == "a | b"
     submission, _ = again.submission()
@@ -121,3 +122,42 @@ def test_run_again_fills_the_form_with_what_was_asked() -> None:
 )
 def test_gpu_requests_are_shown_as_people_write_them(text: str, shown: str) -> None:
     assert gpus_text(text) == shown
+
+
+def test_whose_turn_and_where() -> None:
+    given = {
+        "kind": "job", "command": "train", "tenant": "optics", "priority": "low", "preemptible": "1", "nodes": "4",
+        "on": "zone=basement, node=gpu-1",
+    }  # fmt: skip
+    submission, form = LaunchForm.read(given).submission()
+    assert submission is not None, form.errors
+    assert (submission.tenant, submission.priority, submission.preemptible) == ("optics", "low", True)
+    assert (submission.array_size, submission.gang) == (4, True)
+    assert submission.labels == (("node", "gpu-1"), ("zone", "basement"))
+    session, _ = LaunchForm.read({**given, "kind": "session"}).submission()
+    assert session is not None
+    assert (session.array_size, session.gang) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "why"),
+    [
+        ("nodes", "many", "nodes must be a number from 1 to 1024"),
+        ("nodes", "0", "nodes must be a number"),
+        ("on", "basement", "write labels like zone=basement"),
+        ("on", "=x", "is no name of a label"),
+    ],
+)
+def test_turns_and_places_that_cannot_be(field: str, text: str, why: str) -> None:
+    submission, form = LaunchForm.read({"kind": "job", "command": "x", field: text}).submission()
+    assert submission is None
+    assert why in form.errors[field]
+
+
+def test_run_again_asks_for_the_same() -> None:
+    spec = make.spec(priority=-10, preemptible=True, gang=True, array_size=3, tenant="lab")
+    spec = replace(spec, request=replace(spec.request, labels=(("zone", "a"),)))
+    values = LaunchForm.again(make.workload(spec_=spec)).values
+    assert [values[name] for name in ("tenant", "priority", "preemptible", "nodes", "on")] == [
+        "lab", "-10", "1", "3", "zone=a",
+    ]  # fmt: skip

@@ -111,7 +111,7 @@ def test_environments_are_tables_of_the_file(tmp_path: Path) -> None:
         ({"COMMONAGE_PROT": "80"}, ["COMMONAGE_PROT", "did you mean COMMONAGE_PORT?"]),
         ({"COMMONAGE_NONSENSE_OF_MINE": "1"}, ["COMMONAGE_NONSENSE_OF_MINE", "no setting"]),
         ({"COMMONAGE_GPUS": "simulated:2xfoo"}, ["COMMONAGE_GPUS", "simulated:2x24GiB"]),
-        ({"COMMONAGE_GPUS": "rocm"}, ["COMMONAGE_GPUS", "'rocm'", "auto, nvml, none"]),
+        ({"COMMONAGE_GPUS": "rocm"}, ["COMMONAGE_GPUS", "'rocm'", "auto, nvml, amd, none"]),
         ({"COMMONAGE_BIND": "example.org"}, ["COMMONAGE_BIND", "an IP address of this machine"]),
         ({"COMMONAGE_MEMORY": "much"}, ["COMMONAGE_MEMORY", "'much'", "like 64GiB"]),
         ({"COMMONAGE_CPUS": "-1"}, ["COMMONAGE_CPUS", "'-1'"]),

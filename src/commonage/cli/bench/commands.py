@@ -11,6 +11,7 @@ from commonage.cli.bench.report import Figure, show
 
 ELSEWHERE = {
     "placement": "commonage.server.commands.bench_placement:placement",
+    "schedule": "commonage.server.commands.bench_schedule:schedule",
     "gpu-shares": "commonage.server.commands.bench_gpu_shares:gpu_shares",
 }
 """Benchmarks that see planner or cards themselves; named as text, so that the command line stays blind to them."""

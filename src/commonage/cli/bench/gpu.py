@@ -31,6 +31,8 @@ WHAT = (
 _WITHIN_S = 3600
 _TRAINING = "commonage.gpus.cuda.train"
 _TAIL = 40
+# Where CUDA's library is found by this variable only, as in some containers, workloads need it, too.
+_VARIABLES = ("-e", "LD_LIBRARY_PATH") if "LD_LIBRARY_PATH" in os.environ else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ def _train(seconds: float) -> tuple[str, ...]:
 
 def _profile(served: Served, seconds: float) -> Part:
     title = WHAT[3][0]
-    ended = _ask(served, "profile", "--no-files", *_train(max(seconds, 20.0)))
+    ended = _ask(served, "profile", "--no-files", *_VARIABLES, *_train(max(seconds, 20.0)))
     if ended.returncode:
         return _failed(title, ended)
     said = [line for line in ended.stderr.splitlines() if line.startswith("commonage: ")]
@@ -174,7 +176,7 @@ def _trainings(served: Served, seconds: float) -> Part:
 
 
 def _training(served: Served, gpus: str, seconds: float) -> dict[str, Any]:
-    ended = _ask(served, "run", "--gpus", gpus, "--mem", "4GiB", "--no-files", *_train(seconds))
+    ended = _ask(served, "run", "--gpus", gpus, "--mem", "4GiB", "--no-files", *_VARIABLES, *_train(seconds))
     for line in reversed(ended.stdout.splitlines()):
         if line.startswith("{"):
             found: dict[str, Any] = json.loads(line)

@@ -282,7 +282,8 @@ def _enable(folder: Path) -> frozenset[str]:
     """Hand the controllers that we want to the groups below; gives those that are."""
     control = folder / "cgroup.subtree_control"
     try:
-        for name in set(_WANTED) - set(control.read_text(encoding="ascii").split()):
+        there = set((folder / "cgroup.controllers").read_text(encoding="ascii").split())
+        for name in set(_WANTED) & there - set(control.read_text(encoding="ascii").split()):
             _try_write(control, f"+{name}")
         return frozenset(control.read_text(encoding="ascii").split()) & frozenset(_WANTED)
     except OSError:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from commonage.domain.fleet import Device
+from commonage.gpus.isolation.level import is_nvidia
 
 log = logging.getLogger(__name__)
 _WITHIN_S = 60.0
@@ -31,6 +32,7 @@ class Contexts:
         self._sizes = _read(file)
         self._asked: set[str] = set()
         self._lock = threading.Lock()
+        self._one_at_a_time = threading.Lock()
 
     def known(self) -> Mapping[str, int]:
         """MiB by uuid, of the cards that were looked for with their present driver."""
@@ -41,7 +43,7 @@ class Contexts:
         """Have it known soon. Gives the thread that measures it, None if nothing is to be measured (any more)."""
         key = f"{device.uuid} {device.driver}"
         with self._lock:
-            if key in self._asked or device.simulated or device.faults:
+            if key in self._asked or device.simulated or device.faults or not is_nvidia(device):
                 return None
             self._asked.add(key)
             if key in self._sizes:
@@ -51,7 +53,8 @@ class Contexts:
         return thread
 
     def _find(self, device: Device, key: str) -> None:
-        found = self._measure(device)
+        with self._one_at_a_time:
+            found = self._measure(device)
         if isinstance(found, str) or found not in _POSSIBLE_MIB:
             log.info("the size of a CUDA context on %s is not known, the default is used: %s", device.uuid, found)
             return

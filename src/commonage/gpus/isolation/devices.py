@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -65,6 +65,7 @@ class IsolatedDevices:
         self._holds = holds_in(sharing.folder)
         self._claims = claims or Claims(f"data folder {sharing.folder.parent}")
         self._contexts = contexts or Contexts(sharing.folder / "contexts.json")
+        self._held: dict[str, Hold] = {}  # what the files say, by attempt
         self._lock = threading.RLock()
 
     def _all_levels(self) -> tuple[Level, ...]:
@@ -91,11 +92,8 @@ class IsolatedDevices:
         taken = self._claims.claim(device.parent_uuid or device.uuid)
         self._contexts.look_for(device)
         why_not = {level.isolation: level.available(device) for level in self._levels}
-        level = self._choice(device, why_not)
-        faults = (*device.faults, taken) if taken else device.faults
-        if level is None:
-            level, wanted = Isolation.COOPERATIVE, Isolation(self._sharing.wanted)
-            faults += (f"is not shared: gpu_isolation is {wanted}, which does not hold here: {why_not[wanted]}",)
+        level, why = self._choice(device, why_not)
+        faults = (*device.faults, *(one for one in (taken, why) if one))
         return replace(
             device,
             slots=slots,
@@ -105,20 +103,33 @@ class IsolatedDevices:
             notices=(*device.notices, *notices),
         )
 
-    def _choice(self, device: Device, why_not: Mapping[Isolation, str]) -> Isolation | None:
-        """The strongest that holds, or the one that is wanted; None if that does not hold."""
+    def _choice(self, device: Device, why_not: Mapping[Isolation, str]) -> tuple[Isolation, str]:
+        """The strongest level that holds, or the one that is wanted; and why the card takes no work, if so.
+
+        While shares of a card are held it keeps their level: two levels side by side would hold neither.
+        """
+        held = next((one.isolation for one in self._shares_of(device.uuid)), None)
+        if held is not None:
+            why = f"takes no more work until its present shares ended: {held} does not hold any more: {why_not[held]}"
+            return held, why if why_not[held] else ""
         if device.parent_uuid is not None or self._sharing.wanted == "auto":
-            return next((level for level, why in why_not.items() if not why), None)
+            return next(level for level, why in why_not.items() if not why), ""
         wanted = Isolation(self._sharing.wanted)
-        return None if why_not[wanted] else wanted
+        if why_not[wanted]:
+            why = f"is not shared: gpu_isolation is {wanted}, which does not hold here: {why_not[wanted]}"
+            return Isolation.COOPERATIVE, why
+        return wanted, ""
+
+    def _shares_of(self, uuid: str) -> Iterator[Share]:
+        return (share for hold in self._held.values() for share in hold.shares if share.device_uuid == uuid)
 
     def measure(self) -> Sequence[DeviceSample]:
         """As the cards measure."""
         return self._inner.measure()
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
-        """The variables for these shares, with the contexts as they were measured."""
-        return share_environment(shares, self._contexts.known())
+        """The variables of `inner` for these shares, with the contexts as they were measured."""
+        return {**self._inner.environment(shares), **share_environment(shares, self._contexts.known())}
 
     def note_held(self, leases: Sequence[Lease]) -> None:
         """Passed on."""
@@ -136,8 +147,10 @@ class IsolatedDevices:
         if not parts:
             return {}
         with self._lock:
+            self._refuse_a_second_level(hold.attempt_id, parts)
             try:
-                self._holds.put(replace(hold, shares=parts))
+                self._held[hold.attempt_id] = replace(hold, shares=parts)
+                self._holds.put(self._held[hold.attempt_id])
                 # Frameworks are asked to keep to their part at every level: it spares them a failure.
                 variables = dict(self._by[Isolation.COOPERATIVE].apply(hold))
                 for isolation in dict.fromkeys(share.isolation for share in parts):
@@ -151,9 +164,20 @@ class IsolatedDevices:
                 self.release(hold.attempt_id)
                 raise
 
+    def _refuse_a_second_level(self, attempt_id: str, parts: Sequence[Share]) -> None:
+        for share in parts:
+            others = (hold for hold in self._held.values() if hold.attempt_id != attempt_id)
+            levels = {one.isolation for hold in others for one in hold.shares if one.device_uuid == share.device_uuid}
+            if levels - {share.isolation}:
+                raise NotConfined(
+                    f"its share was given as {share.isolation}, but GPU {share.device_index} is shared by "
+                    f"{', '.join(sorted(levels))} now: two levels side by side would hold neither; start it again"
+                )
+
     def release(self, attempt_id: str) -> None:
         """Undo all of it; what a card does not let us undo is logged."""
         with self._lock:
+            self._held.pop(attempt_id, None)
             hold = self._holds.get(attempt_id)
             if hold is None:
                 return
@@ -168,9 +192,9 @@ class IsolatedDevices:
             for attempt_id in set(self._holds.ids()) - set(live):
                 log.info("attempt %s does not live any more: its share is released", attempt_id)
                 self.release(attempt_id)
-            kept = list(self._holds)
+            self._held = {hold.attempt_id: hold for hold in self._holds}
             for level in self._levels:
-                mine = (_only(hold, level.isolation) for hold in kept)
+                mine = (_only(hold, level.isolation) for hold in self._held.values())
                 level.settle([hold for hold in mine if hold.shares])
 
     def confined(self) -> Collection[str]:

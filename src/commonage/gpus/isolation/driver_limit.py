@@ -20,11 +20,14 @@ import pynvml
 
 from commonage.domain.fleet import Device, Isolation
 from commonage.gpus.environment import MIB
+from commonage.gpus.isolation.level import is_nvidia
 from commonage.gpus.isolation.session import handle_of, nvml, words
 from commonage.ports.devices import Hold, NotConfined
 
 log = logging.getLogger(__name__)
 LEAST_DRIVER = 615
+# It never has limits, so a driver that has them may refuse to say any. What it can is seen when one is set.
+_OF_THE_TOPMOST_GROUP = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
 class DriverLimit:
@@ -43,8 +46,8 @@ class DriverLimit:
         """The driver is asked once for each card and driver."""
         if device.simulated:
             return "the card is simulated"
-        if sys.platform != "linux":
-            return "only Linux has it"
+        if sys.platform != "linux" or not is_nvidia(device):
+            return "only NVIDIA's driver for Linux has it"
         if device.parent_uuid is not None:
             return "the driver has no such limits for MIG instances"
         major = device.driver.partition(".")[0]
@@ -54,6 +57,8 @@ class DriverLimit:
             return f"it needs cgroups version 2 at {self._root}; boot with systemd.unified_cgroup_hierarchy=1"
         if not self._is_root():
             return "only root may set it; start the server as root"
+        if not os.access(self._root, os.W_OK):
+            return f"the control groups at {self._root} are read-only here, as in most containers"
         key = device.uuid, device.driver
         if key not in self._asked:
             self._asked[key] = self._ask(device.uuid)
@@ -66,9 +71,7 @@ class DriverLimit:
             with nvml():
                 pynvml.nvmlDeviceGetMemoryLimits_v1(handle_of(uuid), limits)
         except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # of the topmost group, which never has limits
-                return ""
-            return words(error)
+            return "" if error.value in _OF_THE_TOPMOST_GROUP else words(error)
         return ""
 
     def apply(self, hold: Hold) -> Mapping[str, str]:

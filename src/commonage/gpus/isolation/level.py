@@ -43,3 +43,8 @@ class Level(Protocol):
     def close(self) -> None:
         """The server ends. What attempts still need stays."""
         ...
+
+
+def is_nvidia(device: Device) -> bool:
+    """False for AMD's cards, whose compute capability is the name of an architecture, like gfx942."""
+    return not device.compute_capability.startswith("gfx")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from commonage.domain.fleet import Device, Isolation
+from commonage.gpus.isolation.level import is_nvidia
 from commonage.ports.devices import Hold
 
 
@@ -22,8 +23,8 @@ class Mig:
         """On instances only: a card in MIG mode is not listed itself."""
         if device.parent_uuid is not None:
             return ""
-        if device.simulated:
-            return "the card is simulated"
+        if device.simulated or not is_nvidia(device):
+            return "the card is simulated" if device.simulated else "only NVIDIA's cards have it"
         return "the card is not split into MIG instances; cards that can be are split with `commonage node mig`"
 
     def apply(self, hold: Hold) -> Mapping[str, str]:

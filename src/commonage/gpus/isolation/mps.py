@@ -12,7 +12,6 @@ started with a card's first limited share and ended with its last, so that a who
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commonage.domain.fleet import Device, Isolation
+from commonage.gpus.cuda.probe import digits
+from commonage.gpus.isolation.level import is_nvidia
 from commonage.gpus.isolation.mps_daemon import MOST_PATH, PROGRAM, MpsDaemon
 from commonage.ports.devices import Hold, NotConfined
 
@@ -68,6 +69,8 @@ class Mps:
         """By the card's generation, and whether the program is there."""
         if device.simulated:
             return "the card is simulated"
+        if not is_nvidia(device):
+            return "only NVIDIA's cards have it"
         if device.parent_uuid is not None:
             return "a MIG instance is held by the hardware already"
         if shutil.which(PROGRAM) is None:
@@ -134,7 +137,7 @@ class Mps:
         needed = {served.daemon.folder for served in self._served.values()}
         for folder in self._folder.glob("*/pipe"):
             if folder.parent not in needed:
-                MpsDaemon(_uuid_of(folder.parent), folder.parent).stop()
+                MpsDaemon.in_folder(folder.parent).stop()
 
     def watch(self) -> Mapping[str, tuple[str, ...]]:
         """Start again what died, and say what an admin should know of each card that is shared so."""
@@ -171,11 +174,8 @@ class Mps:
         """The daemons stay for their clients, and are found again."""
 
     def _daemon(self, uuid: str) -> MpsDaemon:
-        return MpsDaemon(uuid, self._folder / re.sub(r"[^A-Za-z0-9-]", "_", uuid))
-
-
-def _uuid_of(folder: Path) -> str:
-    return folder.name  # uuids have no other characters than those that a folder's name keeps
+        # A short name, for the sockets' sake; two cards of a machine with the same first digits there are not.
+        return MpsDaemon(uuid, self._folder / digits(uuid)[:8])
 
 
 def _capability(device: Device) -> float:

@@ -40,6 +40,14 @@ class MpsDaemon:
         self.pipe, self.log = folder / "pipe", folder / "log"
         self._notes = folder / "daemon.json"
 
+    @classmethod
+    def in_folder(cls, folder: Path) -> MpsDaemon:
+        """The one that has its files there, of whatever card; of none if that is not written any more."""
+        try:
+            return cls((folder / "uuid").read_text(encoding="ascii"), folder)
+        except OSError:
+            return cls("", folder)
+
     @property
     def variables(self) -> dict[str, str]:
         """Where its clients find it. A container has both folders mounted at the same place."""
@@ -64,6 +72,7 @@ class MpsDaemon:
         try:
             for place in (self.folder, self.pipe, self.log):
                 place.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.folder / "uuid").write_text(self.uuid, encoding="ascii")
             for left in self.pipe.iterdir():  # sockets of one that was killed; a new one would refuse to start
                 if not left.is_dir() or left.is_symlink():
                     left.unlink()

@@ -10,6 +10,7 @@ from commonage.placement.grid import Grid
 from commonage.placement.policies import Policy
 from commonage.placement.policies.best_fit import BestFit
 from commonage.placement.policies.dot_product import DotProduct
+from commonage.placement.policies.expected_waste import ExpectedWaste
 from commonage.placement.policies.fgd import Fgd
 from commonage.placement.policies.gpu_clustering import GpuClustering
 from commonage.placement.policies.gpu_packing import GpuPacking
@@ -26,6 +27,7 @@ POLICIES: Final[dict[str, Maker]] = {
     "best-fit": BestFit,
     "fgd": Fgd,
     "spread": Spread,
+    "expected-waste": ExpectedWaste,
 }
 
-DEFAULT: Final = "fgd"
+DEFAULT: Final = "expected-waste"

@@ -36,6 +36,12 @@
     }
   }
 
+  // Forms with times on the wall say which wall: the reader's, unless another was typed.
+  for (const field of document.querySelectorAll("input[data-zone]")) {
+    const zone = new Intl.DateTimeFormat().resolvedOptions().timeZone;
+    if (field.value === "UTC" && zone) field.value = zone;
+  }
+
   // --- theme ----------------------------------------------------------------------------------------------------
 
   const names = { "": ["Auto", "as the system"], light: ["Light", "light"], dark: ["Dark", "dark"] };

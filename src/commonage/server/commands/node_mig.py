@@ -12,7 +12,7 @@ import click
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.fleet import Node
-from commonage.engines.process.runs import Runs
+from commonage.engines.common.runs import Runs
 from commonage.gpus.detect import open_devices
 from commonage.gpus.isolation.mig_split import Card, card_of, carry_out, parse_profiles, plan
 from commonage.ports.devices import Devices

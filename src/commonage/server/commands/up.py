@@ -16,7 +16,7 @@ from commonage.server.commands.common import config_option, data_dir_option, set
 @click.option("--bind", metavar="ADDR", help="Address that people reach; 0.0.0.0 for all.  [default: 127.0.0.1]")
 @click.option("--port", metavar="N", help="Port that people reach; 0 for a free one.  [default: 8000]")
 @click.option("--engine", metavar="ENGINE", help="What runs workloads: process or docker.  [default: process]")
-@click.option("--gpus", metavar="WHICH", help="auto, nvml, none or simulated:2x24GiB.  [default: auto]")
+@click.option("--gpus", metavar="WHICH", help="auto, nvml, amd, none or simulated:2x24GiB.  [default: auto]")
 @click.option("--password-file", metavar="FILE", help="File (0600) with admin=… and users=….")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.  [default: info]")
 @click.option("--log-format", metavar="FORMAT", help="text or json.  [default: text]")

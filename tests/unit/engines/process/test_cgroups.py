@@ -119,6 +119,14 @@ def test_an_attempt_without_groups_has_nothing(unified: Path) -> None:
     assert groups.remove("b-1")
 
 
+def test_what_the_driver_counts_gpu_memory_by_is_handed_down(unified: Path) -> None:
+    folders = (unified, unified / "commonage", unified / "commonage" / "key")
+    for folder in folders:
+        files(folder, cgroup__controllers="cpu memory pids dmem", cgroup__subtree_control="..... cpu memory pids")
+    found(unified)
+    assert all((folder / "cgroup.subtree_control").read_text().startswith("+dmem") for folder in folders)
+
+
 def test_version_2_without_controllers_for_us_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "_own_path", lambda: "/")
     for folder in (tmp_path, tmp_path / "commonage", tmp_path / "commonage" / "key"):

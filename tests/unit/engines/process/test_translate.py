@@ -10,7 +10,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease
 from commonage.domain.sightings import Order
 from commonage.domain.workloads import Kind
-from commonage.engines.process.translate import Place, program_of, shared_variables, url_of
+from commonage.engines.process.translate import Place, Program, confined, program_of, shared_variables, url_of
 
 PLACE = Place(Path("/w/ada"), Path("/w/ada"), Path("/r/a-1/tmp"), Path("/e/base/bin"), Path("/e/base"), None)
 ORDER = Order(
@@ -93,3 +93,10 @@ def test_only_language_time_certificates_and_proxies_are_shared() -> None:
         "PATH": "/secret", "COMMONAGE_DATABASE_URL": "s", "AWS_SECRET_ACCESS_KEY": "s", "PYTHONPATH": "s",
     }  # fmt: skip
     assert set(shared_variables(environ)) == {"LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "https_proxy", "NO_PROXY"}
+
+
+def test_what_holds_a_share_wins_and_a_pythonpath_of_ones_own_comes_after_it() -> None:
+    program = Program(("true",), {"PYTHONPATH": "/mine", "CUDA_MPS_PIPE_DIRECTORY": "/elsewhere"})
+    held = confined(program, {"PYTHONPATH": "/ours", "CUDA_MPS_PIPE_DIRECTORY": "/mps"})
+    assert held.variables == {"PYTHONPATH": "/ours:/mine", "CUDA_MPS_PIPE_DIRECTORY": "/mps"}
+    assert confined(Program(("true",), {}), {"PYTHONPATH": "/ours"}).variables == {"PYTHONPATH": "/ours"}

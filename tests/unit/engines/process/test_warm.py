@@ -36,6 +36,12 @@ def test_a_session_is_forked() -> None:
     assert may(read=("TORNADO_EXTENSION", "HTTPS_PROXY"))
 
 
+def test_a_session_with_a_share_of_a_gpu_is_forked() -> None:
+    assert may(PYTHONPATH="/gpus/site", COMMONAGE_GPU_SITE="/gpus/site")
+    assert not may(PYTHONPATH="/gpus/site:/workspaces/ada/lib", COMMONAGE_GPU_SITE="/gpus/site")
+    assert not may(PYTHONPATH="/workspaces/ada/lib")
+
+
 def test_nothing_but_the_environments_own_session_program_is_forked() -> None:
     assert not may(command=("python", "-m", "jupyterhub.singleuser"))
     assert not may(PATH="/workspaces/ada/bin:/env/bin")

@@ -1,5 +1,6 @@
 """The cards with their levels: which one holds, what is applied and released, and what two servers may do."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -151,6 +152,35 @@ def test_a_share_is_held_at_its_level_and_frameworks_are_told(make: Make, limit:
     assert not limit.applied
 
 
+def test_a_card_keeps_the_level_of_the_shares_that_are_held(make: Make, limit: FakeLevel, mps: FakeLevel) -> None:
+    limit.why = "it needs driver 615"
+    devices = make(A100)
+    (card,) = devices.inventory()
+    devices.confine(Hold("a-1", (quarter(card),)))
+    limit.why = ""  # as after an upgrade of the driver
+    (card,) = devices.inventory()
+    assert (card.isolation, card.faults) == (Isolation.MPS, ())
+    mps.why = "its daemon does not start"
+    (card,) = devices.inventory()
+    assert card.isolation is Isolation.MPS
+    assert "until its present shares ended: mps does not hold any more: its daemon does not start" in card.faults[0]
+    later = make(A100)
+    later.settle(["a-1"])
+    assert later.inventory()[0].isolation is Isolation.MPS
+    later.release("a-1")
+    (card,) = later.inventory()
+    assert (card.isolation, card.faults) == (Isolation.DRIVER_LIMIT, ())
+
+
+def test_two_levels_are_not_held_on_one_card(make: Make) -> None:
+    devices = make(A100)
+    (card,) = devices.inventory()
+    devices.confine(Hold("a-1", (quarter(card),)))
+    with pytest.raises(NotConfined, match="GPU 0 is shared by driver-limit now"):
+        devices.confine(Hold("a-2", (replace(quarter(card), isolation=Isolation.MPS),)))
+    assert list(devices.confined()) == ["a-1"]
+
+
 def test_what_fails_to_be_applied_leaves_nothing(make: Make, limit: FakeLevel) -> None:
     limit.fails = "the driver answers no"
     devices = make(A100)
@@ -166,7 +196,8 @@ def test_a_later_process_releases_what_a_crash_left(make: Make, limit: FakeLevel
     (card,) = crashed.inventory()
     for attempt in ("a-1", "a-2"):
         crashed.confine(Hold(attempt, (quarter(card),)))
-    crashed.confine(Hold("a-3", (replace(quarter(card), isolation=Isolation.MPS),)))
+    other = replace(quarter(card), device_uuid="GPU-2", isolation=Isolation.MPS)
+    crashed.confine(Hold("a-3", (other,)))
     later = make(A100)
     later.settle(["a-2"])
     assert set(later.confined()) == set(limit.applied) == {"a-2"}
@@ -178,6 +209,24 @@ def test_a_folder_that_cannot_be_written_is_said(make: Make, tmp_path: Path) -> 
     devices = make(A100)
     with pytest.raises(NotConfined, match="cannot be written down"):
         devices.confine(Hold("a-1", (quarter(devices.inventory()[0]),)))
+
+
+def test_limits_are_by_the_measured_context_and_the_rest_is_the_cards_own(make: "Make") -> None:
+    class Others(Cards):
+        def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+            return {**super().environment(shares), "ROCR_VISIBLE_DEVICES": "GPU-1"}
+
+    contexts = Contexts(make.folder / "measured.json", lambda _: 300)
+    devices = IsolatedDevices(
+        Others(A100), Sharing(make.folder / "gpus"), levels=make.levels, claims=make.claims, contexts=contexts
+    )
+    (card,) = devices.inventory()
+    thread = next((one for one in threading.enumerate() if one.name.startswith("context of")), None)
+    if thread is not None:
+        thread.join()
+    variables = devices.environment([quarter(card)])
+    assert variables["COMMONAGE_GPU_USABLE_MIB"] == str(10240 - 300)
+    assert variables["ROCR_VISIBLE_DEVICES"] == "GPU-1"
 
 
 # --- when each level is available -----------------------------------------------------------------------------
@@ -208,6 +257,13 @@ def test_mps_needs_its_program_and_a_card_that_is_new_enough(tmp_path: Path, mon
     assert "too long" in Mps(short / ("x" * 80)).available(A100)
     assert "capability" in Mps(short).available(replace(A100, compute_capability="6.1"))
     assert "does not say" in Mps(short).available(replace(A100, compute_capability=""))
+
+
+def test_cards_of_amd_are_cooperative(tmp_path: Path) -> None:
+    card = replace(A100, model="AMD Instinct MI300X", driver="6.14.14", compute_capability="gfx942")
+    for level in (DriverLimit(), Mig(), Mps(tmp_path)):
+        assert "only NVIDIA's" in level.available(card)
+    assert Cooperative().available(card) == ""
 
 
 def test_a_container_is_told_by_variables() -> None:

@@ -14,7 +14,7 @@ import pytest
 from commonage.gpus.isolation.cooperative import SITE
 
 TORCH = """
-import sys
+__version__ = "2.10.1+cu130"
 class _Cuda:
     def __init__(self): self.queued, self.asked, self.started = [], [], False
     def _lazy_call(self, call): call() if self.started else self.queued.append(call)
@@ -76,6 +76,23 @@ def test_torch_is_limited_on_each_card_once_it_uses_them(packages: Path) -> None
 def test_a_limit_is_never_more_than_the_card(packages: Path) -> None:
     program = "import torch; torch.cuda.start(); print(torch.cuda.asked)"
     assert run(program, packages, usable="999999")[0] == "[(1.0, 0), (1.0, 1)]"
+
+
+@pytest.mark.parametrize(
+    ("version", "setting"),
+    [("2.10.1+cu130", "per_process_memory_fraction:0.5,backend:native"), ("2.9.1", "backend:native")],
+)
+def test_an_older_torch_is_spared_what_it_refuses_to_start_with(packages: Path, version: str, setting: str) -> None:
+    torch = packages / "torch" / "__init__.py"
+    torch.write_text(torch.read_text().replace("2.10.1+cu130", version))
+    program = """
+import os
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "per_process_memory_fraction:0.5,backend:native"
+import torch
+torch.cuda.start()
+print(os.environ["PYTORCH_CUDA_ALLOC_CONF"], torch.cuda.asked == [(0.5, 0), (0.125, 1)])
+"""
+    assert run(program, packages) == (f"{setting} True", "")
 
 
 def test_tensorflow_is_limited_before_it_begins_and_may_be_asked_for_growth(packages: Path) -> None:

@@ -34,6 +34,7 @@ def _usable_mib() -> int:
 def _limit_torch(torch: Any) -> None:
     """Once its CUDA part is used, and not before: asking it for a card makes a context, which takes memory."""
     usable = _usable_mib() * _MIB
+    _drop_what_it_refuses(torch)
 
     def limit() -> None:
         for index in range(torch.cuda.device_count()):
@@ -47,6 +48,18 @@ def _limit_torch(torch: Any) -> None:
         cuda._lazy_call(limit)
     elif cuda.is_initialized():
         limit()
+
+
+def _drop_what_it_refuses(torch: Any) -> None:
+    """Before 2.10 it does not start CUDA with a setting that it does not know; it is limited below all the same."""
+    major, minor = str(torch.__version__).split(".")[:2]
+    name, unknown = "PYTORCH_CUDA_ALLOC_CONF", "per_process_memory_fraction:"
+    if (int(major), int(minor)) < (2, 10) and name in os.environ:
+        kept = [part for part in os.environ[name].split(",") if not part.startswith(unknown)]
+        if kept:
+            os.environ[name] = ",".join(kept)
+        else:
+            del os.environ[name]
 
 
 def _limit_tensorflow(tensorflow: Any) -> None:

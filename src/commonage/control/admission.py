@@ -1,0 +1,45 @@
+"""What can never run here, however long it waits: said at submission, in numbers. Called by `work`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from commonage.control.board import Board
+from commonage.domain.fleet import NodeState
+from commonage.domain.tenants import Amounts
+from commonage.domain.workloads import Spec
+from commonage.placement.explain import ever_fits
+from commonage.placement.quota import amounts_of
+
+
+def never(board: Board, spec: Spec) -> str | None:
+    """Why no machine, not enough machines, or no quota would ever let it start; None if all could."""
+    return ever_fits(board.snapshot.grid, spec.request) or _too_many_nodes(board, spec) or _beyond_quota(board, spec)
+
+
+def _too_many_nodes(board: Board, spec: Spec) -> str | None:
+    """A gang needs a node for each of its members."""
+    grid = board.snapshot.grid
+    known = np.flatnonzero([node.state is not NodeState.LOST for node in grid.nodes])
+    if not spec.gang or not len(known):
+        return None
+    enough = int(np.count_nonzero(grid.could_fit(grid.shape(spec.request), known)))
+    if enough >= spec.array_size:
+        return None
+    return f"{spec.array_size} nodes were asked for at once, and {enough} could run {spec.request}; ask for fewer nodes"
+
+
+def _beyond_quota(board: Board, spec: Spec) -> str | None:
+    """What runs within a reservation is not counted, so who has one may ask for more."""
+    snapshot = board.snapshot
+    if any(one.tenant == spec.tenant for one in snapshot.rules.reservations):
+        return None
+    amounts = amounts_of(snapshot.grid.shape(spec.request))
+    together = spec.array_size if spec.gang else 1
+    all_of_it = Amounts(
+        amounts.cpus_milli * together,
+        amounts.memory_mib * together,
+        amounts.gpu_milli * together,
+        amounts.vram_mib * together,
+    )
+    return snapshot.quotas.never(spec.tenant, all_of_it)

@@ -1,0 +1,151 @@
+"""What one member's fate means for its gang: its members run together or not at all.
+
+Told of every workload that is written; tells the ledger what the others are to do (docs/states.md has the rules). That
+all start at once is the planner's business. Orders are made with the members that it knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+
+from commonage.control.board import Board
+from commonage.control.ledger import Ledger
+from commonage.control.waiting import wait_at_most
+from commonage.domain.lifecycle import StopAsked
+from commonage.domain.workloads import State, StopCause, StopWish, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.store import Filter, Store
+
+log = logging.getLogger(__name__)
+TICK_S = 2.0
+PARTIAL_S = 5.0  # leases of one pass are written together; for longer only a crash between them leaves some without
+_BAD_ENDS = frozenset({State.FAILED, State.LOST, State.STOPPED})
+_BY = "its gang"
+
+
+class Gangs:
+    """Knows all members of each gang of which somebody lives, those that have ended included."""
+
+    def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock) -> None:
+        self._store, self._board, self._ledger, self._clock = store, board, ledger, clock
+        self._members: dict[str, dict[str, Workload]] = {}
+        self._to_check: dict[str, None] = {}
+        self._woken = asyncio.Event()
+
+    async def open(self) -> None:
+        """Take up the gangs on the board; those members that ended before are read from the store."""
+        for workload in self._board:
+            self.changed(workload)
+        for gang, members in self._members.items():
+            size = next(iter(members.values())).spec.array_size
+            if len(members) < size:
+                page = await self._store.workloads(Filter(array_id=gang), limit=size)
+                self._members[gang] = {one.id: one for one in page.items} | members
+
+    def changed(self, workload: Workload) -> None:
+        """A workload was written: its gang is looked at soon."""
+        gang = workload.spec.array_id if workload.spec.gang else None
+        if gang is None:
+            return
+        members = self._members.setdefault(gang, {})
+        members[workload.id] = workload
+        if all(one.state.is_terminal for one in members.values()):
+            self._members.pop(gang)
+            self._to_check.pop(gang, None)
+            return
+        self._to_check[gang] = None
+        self._woken.set()
+
+    def members(self, workload: Workload) -> Sequence[Workload]:
+        """All of its gang, in the order of their rank; nobody for one that is in none."""
+        known = self._members.get(workload.spec.array_id or "", {}) if workload.spec.gang else {}
+        return sorted(known.values(), key=lambda one: one.array_index or 0)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.tick()
+            await wait_at_most(TICK_S, self._woken, self._clock)
+            self._woken.clear()
+
+    def tick(self) -> None:
+        """One look at the gangs in which something changed, and at those that started in part."""
+        if self._ledger.stuck:
+            return  # nothing can be written: saying the same again every tick would only pile up
+        checked = list(self._to_check)
+        self._to_check.clear()
+        now = self._clock.now()
+        for gang in checked:
+            members = list(self._members.get(gang, {}).values())
+            if members:
+                self._judge(members, now)
+                if _started_in_part(members):
+                    self._to_check[gang] = None
+
+    def _judge(self, members: Sequence[Workload], now: float) -> None:
+        ended = [one for one in members if one.state.is_terminal]
+        living = [one for one in members if not one.state.is_terminal]
+        bad = next((one for one in ended if one.state in _BAD_ENDS), None)
+        if bad is not None:
+            self._wish(living, StopCause.DEPENDENCY, f"{_name(bad)} {_end_of(bad)}", now)
+            return
+        if ended:  # they go on to their ends, but nobody can start again without those
+            waiting = [one for one in living if one.state.waits]
+            self._wish(
+                waiting, StopCause.DEPENDENCY, f"it cannot start without {_name(ended[0])}, which has ended", now
+            )
+        holding = [one for one in living if one.state.holds_lease]
+        stopped = _stopped(holding)
+        retries = members[0].spec.retry.retries
+        if stopped is not None:
+            self._wish(living, StopCause.DEPENDENCY, f"{_name(stopped)} is being stopped", now)
+        elif sum(one.retried for one in members) > retries:
+            out = max(living, key=lambda one: one.since)
+            self._wish(living, StopCause.DEPENDENCY, f"{_name(out)}: {out.reason}; no retry is left for the gang", now)
+        elif holding:
+            self._restart(living, holding, now)
+
+    def _restart(self, living: Sequence[Workload], holding: Sequence[Workload], now: float) -> None:
+        """Send back to the queue who still runs, once one of them has left or must leave."""
+        began = max(one.attempt.lease.at for one in holding if one.attempt is not None)
+        recalled = next((one for one in holding if one.stop is not None and one.stop.cause is StopCause.RECALL), None)
+        out = next((one for one in living if one.state.waits and _ran(one, began)), None)
+        if out is not None:
+            self._wish(holding, StopCause.RECALL, f"{_name(out)}: {out.reason}", now)
+        elif recalled is not None and recalled.stop is not None:
+            self._wish(holding, StopCause.RECALL, f"with {_name(recalled)}: {recalled.stop.reason}", now)
+        elif _started_in_part(living) and now - began > PARTIAL_S:
+            self._wish(holding, StopCause.RECALL, "not all of its gang could start at once", now)
+
+    def _wish(self, whom: Iterable[Workload], cause: StopCause, reason: str, now: float) -> None:
+        for one in whom:
+            has = one.stop.cause if one.stop is not None else None
+            if has is None or (has is StopCause.RECALL and cause is not StopCause.RECALL):
+                log.info("workload %s: %s", one.id, reason)
+                self._ledger.note(one.id, StopAsked(StopWish(_BY, now, cause, reason)))
+
+
+def _started_in_part(members: Sequence[Workload]) -> bool:
+    return len({one.state.waits for one in members if not one.state.is_terminal}) == 2
+
+
+def _ran(one: Workload, began: float) -> bool:
+    """True if it held a lease of the same pass as those that still do."""
+    return one.attempt is not None and one.attempt.lease.at >= began
+
+
+def _stopped(holding: Sequence[Workload]) -> Workload | None:
+    """One that is being stopped for good by somebody or something but its time limit, which strikes all alike."""
+    passing = (StopCause.RECALL, StopCause.TIME_LIMIT)
+    return next((one for one in holding if one.stop is not None and one.stop.cause not in passing), None)
+
+
+def _name(one: Workload) -> str:
+    return f"rank {one.array_index} of its gang"
+
+
+def _end_of(one: Workload) -> str:
+    state = str(one.state)
+    return one.reason if one.reason.startswith(state) else f"{state}: {one.reason}"

@@ -1,0 +1,289 @@
+"""The AMD cards of this machine, through AMD's management library (amdsmi), as far as it tells.
+
+Opened by `detect.open_devices` where it is asked for, or where there is no NVIDIA card. Shares are cooperative here:
+the library has no limits to set. Units as amdsmi 6.4 to 7 gives them: VRAM of cards in MiB and of processes in bytes,
+power in watts and its cap in microwatts, energy in steps of microjoules, clocks in MHz. Not known here: why clocks are
+low, the utilisation of single processes. Source: AMD SMI Python API reference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from commonage.domain.fleet import Device, Lease, Share
+from commonage.gpus.environment import MIB, share_environment
+from commonage.gpus.unconfined import Unconfined
+from commonage.ports.devices import DeviceSample, DevicesUnavailable, ProcessMemory
+
+_UNLISTED = "is no longer listed by the driver; look for `amdgpu` in `dmesg`; a reboot often brings it back"
+_SILENT = "does not answer ({}); look for `amdgpu` in `dmesg`, and reset it with `amd-smi reset -G` or reboot"
+_NO_MEMORY = "does not say how much memory it has, so no share of it can be given"
+_HIDDEN = "-1"  # an index that is none ends the list; an empty list would be no list at all
+
+
+@dataclass(frozen=True, slots=True)
+class _Card:
+    """A card that answers. `number` is the one HIP knows it by."""
+
+    handle: Any
+    number: int
+    uuid: str
+    by_uuid: bool
+
+
+class AmdDevices(Unconfined):
+    """Cards by amdsmi. `api` stands in for the module. Raises DevicesUnavailable where it cannot be used."""
+
+    def __init__(self, *, api: Any = None) -> None:
+        self._lock = threading.Lock()  # the library does not say that it is safe for threads
+        self._api = api if api is not None else load_library()
+        self._known: dict[str, Device] = {}
+        self._by_uuid = True
+        self._open = False
+        self._whole("amdsmi_init")
+        self._open = True
+
+    @property
+    def versions(self) -> str:
+        """For people: `amdgpu 6.12.12`, as far as the driver says."""
+        with self._lock:
+            return next((self._driver(handle) for handle in self._ask("amdsmi_get_processor_handles") or ()), "")
+
+    def inventory(self) -> Sequence[Device]:
+        """Every card seen since the start, by index; those that do not work now with their fault."""
+        with self._lock:
+            try:
+                handles = self._whole("amdsmi_get_processor_handles")
+            except DevicesUnavailable as error:
+                if not self._known:
+                    raise
+                faults = (f"cannot be used: {error.message}",)
+                return tuple(replace(device, faults=faults) for device in self._known.values())
+            cards = {number: self._card(handle, number) for number, handle in enumerate(handles)}
+            answering = [card for card in cards.values() if isinstance(card, _Card)]
+            self._by_uuid = all(card.by_uuid for card in answering)
+            seen = [
+                self._device(card, answering) if isinstance(card, _Card) else self._at_fault(number, card)
+                for number, card in cards.items()
+            ]
+            uuids = {device.uuid for device in seen}
+            taken = {device.index for device in seen}
+            for device in [old for uuid, old in self._known.items() if uuid not in uuids]:
+                index = device.index if device.index not in taken else max(taken) + 1
+                taken.add(index)
+                seen.append(replace(device, index=index, faults=(_UNLISTED,)))
+            return tuple(sorted(seen, key=lambda device: device.index))
+
+    def measure(self) -> Sequence[DeviceSample]:
+        """A sample of every card that answers; the others are left out, and `inventory` says why."""
+        with self._lock:
+            handles = self._ask("amdsmi_get_processor_handles") or ()
+            cards = (self._card(handle, number) for number, handle in enumerate(handles))
+            return tuple(self._sample(card) for card in cards if isinstance(card, _Card))
+
+    def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+        """As for other cards, and the variables that ROCm reads.
+
+        ROCR_VISIBLE_DEVICES is applied first and takes uuids; HIP_VISIBLE_DEVICES counts among what that leaves.
+        """
+        variables = share_environment(shares)
+        indices = dict.fromkeys(share.device_index for share in shares)
+        if not shares:
+            return variables | {"ROCR_VISIBLE_DEVICES": _HIDDEN, "HIP_VISIBLE_DEVICES": _HIDDEN}
+        if not self._by_uuid:
+            return variables | {"HIP_VISIBLE_DEVICES": ",".join(str(index) for index in indices)}
+        uuids = dict.fromkeys(share.device_uuid for share in shares)
+        left = ",".join(str(place) for place in range(len(uuids)))
+        return variables | {"ROCR_VISIBLE_DEVICES": ",".join(uuids), "HIP_VISIBLE_DEVICES": left}
+
+    def note_held(self, leases: Sequence[Lease]) -> None:
+        """Of no effect: real cards measure what is really used."""
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        with self._lock:
+            if self._open:
+                self._open = False
+                self._ask("amdsmi_shut_down")
+
+    # --- under the lock ---------------------------------------------------------------------------------------------
+
+    def _whole(self, name: str, *args: Any) -> Any:
+        """A call that concerns the driver as a whole. Raises DevicesUnavailable."""
+        try:
+            return getattr(self._api, name)(*args)
+        except self._api.AmdSmiException as error:
+            raise DevicesUnavailable(
+                f"AMD's management library answers {_short(error)}: load the driver with `modprobe amdgpu`, give this "
+                "user the groups `render` and `video`, and try `amd-smi list`"
+            ) from error
+
+    def _ask(self, name: str, *args: Any) -> Any:
+        """What the library answers; None where the card, the driver or this version of the library does not tell."""
+        function = getattr(self._api, name, None)
+        if function is None:
+            return None
+        try:
+            return function(*args)
+        except self._api.AmdSmiException:
+            return None
+
+    def _figure(self, name: str, handle: Any, field: str, *args: Any) -> float | None:
+        found = self._ask(name, handle, *args)
+        return _number(found.get(field)) if isinstance(found, dict) else _number(found)
+
+    def _driver(self, handle: Any) -> str:
+        found = self._ask("amdsmi_get_gpu_driver_info", handle) or {}
+        version = _text(found.get("driver_version"))
+        return f"{_text(found.get('driver_name')) or 'amdgpu'} {version}".strip()
+
+    def _card(self, handle: Any, number: int) -> _Card | str:
+        """The card, or what it answers instead. HIP knows its uuid as `GPU-` and sixteen digits, where it has one."""
+        try:
+            own = str(self._api.amdsmi_get_gpu_device_uuid(handle))
+        except self._api.AmdSmiException as error:
+            return _short(error)
+        hip = self._ask("amdsmi_get_gpu_enumeration_info", handle) or {}
+        uuid = _text(hip.get("hip_uuid"))
+        known = uuid.startswith("GPU-") and uuid != "GPU-XX"
+        place = _number(hip.get("hip_id"))
+        return _Card(handle, number if place is None else int(place), uuid if known else f"AMD-{own}", known)
+
+    def _at_fault(self, number: int, why: str) -> Device:
+        faults = (_SILENT.format(why),)
+        known = next((device for device in self._known.values() if device.index == number), None)
+        return replace(known or Device(f"AMD-UNREADABLE-{number}", number, "unreadable card", 0), faults=faults)
+
+    def _device(self, card: _Card, cards: Sequence[_Card]) -> Device:
+        asic = self._ask("amdsmi_get_gpu_asic_info", card.handle) or {}
+        memory = self._figure("amdsmi_get_gpu_vram_usage", card.handle, "vram_total")
+        device = Device(
+            uuid=card.uuid,
+            index=card.number,
+            model=_text(asic.get("market_name")) or "unnamed card",
+            memory_mib=int(memory or 0),
+            faults=() if memory else (_NO_MEMORY,),
+            driver=self._driver(card.handle),
+            compute_capability=_text(asic.get("target_graphics_version")),
+            pci=_text(self._ask("amdsmi_get_gpu_device_bdf", card.handle)).lower(),
+            numa=self._numa(card.handle),
+            peers=tuple((other.uuid, 1) for other in cards if other is not card and self._linked(card, other)),
+            notices=self._notices(card.handle),
+        )
+        self._known[device.uuid] = device
+        return device
+
+    def _numa(self, handle: Any) -> int | None:
+        node = self._figure("amdsmi_topo_get_numa_node_number", handle, "")
+        return int(node) if node is not None and node < 1 << 16 else None
+
+    def _linked(self, card: _Card, other: _Card) -> bool:
+        """By XGMI, AMD's link between cards."""
+        link = self._ask("amdsmi_topo_get_link_type", card.handle, other.handle)
+        kinds = getattr(self._api, "AmdSmiLinkType", None)
+        return bool(link) and kinds is not None and link["type"] == int(kinds.AMDSMI_LINK_TYPE_XGMI)
+
+    def _notices(self, handle: Any) -> tuple[str, ...]:
+        notices = []
+        count = self._figure("amdsmi_get_gpu_total_ecc_count", handle, "uncorrectable_count")
+        if count:
+            notices.append(f"{count:.0f} uncorrectable memory errors since the driver was loaded")
+        pages = self._ask("amdsmi_get_gpu_bad_page_info", handle)
+        if isinstance(pages, list) and pages:
+            notices.append(f"{len(pages)} bad pages of memory are retired or wait for it")
+        return tuple(notices)
+
+    def _sample(self, card: _Card) -> DeviceSample:
+        handle = card.handle
+        used = self._figure("amdsmi_get_gpu_vram_usage", handle, "vram_used")
+        busy = self._figure("amdsmi_get_gpu_activity", handle, "gfx_activity")
+        cap_uw = self._figure("amdsmi_get_power_cap_info", handle, "power_cap")
+        return DeviceSample(
+            uuid=card.uuid,
+            memory_used_mib=None if used is None else int(used),
+            utilisation=None if busy is None else min(100.0, busy) / 100,
+            power_w=self._power_w(handle),
+            temperature_c=self._temperature_c(handle),
+            processes=self._processes(handle),
+            energy_j=self._energy_j(handle),
+            power_limit_w=None if not cap_uw else cap_uw / 1e6,
+            sm_clock_mhz=self._clock_mhz(handle, "GFX"),
+            memory_clock_mhz=self._clock_mhz(handle, "MEM"),
+            ecc_corrected=_whole(self._figure("amdsmi_get_gpu_total_ecc_count", handle, "correctable_count")),
+            ecc_uncorrected=_whole(self._figure("amdsmi_get_gpu_total_ecc_count", handle, "uncorrectable_count")),
+        )
+
+    def _power_w(self, handle: Any) -> float | None:
+        """Newer cards give what they draw now, older ones an average."""
+        found = self._ask("amdsmi_get_power_info", handle) or {}
+        figures = (_number(found.get(f"{which}socket_power")) for which in ("current_", "average_", ""))
+        return next((watts for watts in figures if watts), None)
+
+    def _temperature_c(self, handle: Any) -> float | None:
+        """At the edge; newer cards measure at the hottest spot only."""
+        current = self._api.AmdSmiTemperatureMetric.CURRENT
+        for sensor in ("EDGE", "HOTSPOT"):
+            celsius = _number(
+                self._ask("amdsmi_get_temp_metric", handle, self._api.AmdSmiTemperatureType[sensor], current)
+            )
+            if celsius:
+                return celsius
+        return None
+
+    def _energy_j(self, handle: Any) -> float | None:
+        found = self._ask("amdsmi_get_energy_count", handle) or {}
+        steps, microjoules = _number(found.get("energy_accumulator")), _number(found.get("counter_resolution"))
+        return None if steps is None or not microjoules else steps * microjoules / 1e6
+
+    def _clock_mhz(self, handle: Any, domain: str) -> int | None:
+        return _whole(self._figure("amdsmi_get_clock_info", handle, "clk", self._api.AmdSmiClkType[domain]))
+
+    def _processes(self, handle: Any) -> tuple[ProcessMemory, ...]:
+        held: dict[int, int | None] = {}
+        for one in self._ask("amdsmi_get_gpu_process_list", handle) or ():
+            size = _number((one.get("memory_usage") or {}).get("vram_mem"))
+            held[int(one["pid"])] = None if size is None else int(size) // MIB
+        return tuple(ProcessMemory(pid, mib) for pid, mib in sorted(held.items()))
+
+
+def load_library() -> Any:
+    """The module amdsmi. Raises DevicesUnavailable with what to do where it is not there."""
+    try:
+        # Not at the top: it is an extra, and loads AMD's library as it is imported. What it has to say about that it
+        # prints, which must not get between what a command answers.
+        with contextlib.redirect_stdout(io.StringIO()):
+            return importlib.import_module("amdsmi")
+    except ImportError as error:
+        raise DevicesUnavailable(
+            "AMD cards need Python's amdsmi: install Commonage with its extra `amd`", retryable=False
+        ) from error
+    except (KeyError, OSError, AttributeError) as error:  # how it fails without AMD's library
+        raise DevicesUnavailable(
+            "AMD's management library (libamd_smi.so) cannot be loaded here: install ROCm's amd-smi-lib, and set "
+            "ROCM_PATH if it is not in /opt/rocm",
+            retryable=False,
+        ) from error
+
+
+def _short(error: Any) -> str:
+    told = getattr(error, "err_info", None) or str(error)
+    return repr(" ".join(str(told).split()))
+
+
+def _number(value: Any) -> float | None:
+    """A figure; amdsmi says N/A where there is none."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _text(value: Any) -> str:
+    return "" if value in (None, "N/A") else str(value).strip()

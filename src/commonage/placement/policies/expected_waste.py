@@ -1,0 +1,246 @@
+"""`expected-waste`: where placing adds least to what of the GPUs will, by all we know, be wasted in the end.
+
+Looked up in tables (placement/waste.py) for each card, by its idle share and its part of the node's free cpus, which
+are shared among its cards by what is idle of each. Memory counts as the cpus that usually come with so much. The
+tables rest on the typical workloads, learned from what arrives, and on how many cards each still fits; they are made
+anew when the fleet has filled or emptied by some part since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from commonage.placement.arrivals import Arrivals, apart
+from commonage.placement.fragmentation import Mix
+from commonage.placement.grid import Grid, Row, Rows, most_together
+from commonage.placement.policies.cards import first_fitting
+from commonage.placement.shapes import NEVER, Bools, Floats, Ints, Shape
+from commonage.placement.waste import END, FINE, PARTS, WIDTH, Demand, step_for, table
+
+PART = 1000 // PARTS
+"""Thousandths in a part of a card."""
+OPEN = 30.0
+"""What it costs to use a node on which nothing runs, or to break a whole card, in thousandths of a card: settles near
+ties for those in use."""
+REACH, NEARLY_ALL = 2.0, 0.98
+"""The tables reach up to the cpus that so many workloads need to fill a card with their like."""
+TIDY = 1e-6
+"""For workloads without a GPU, of nodes that waste alike: the price of a free thousandth of a cpu left there."""
+FILLED = 0.2
+"""The tables are made anew when what is idle of all cards has changed by this part, and by a hundredth of all,"""
+TURNED = 0.1
+"""or when this part of the workloads that are typical have become others."""
+LOOK_EVERY = 32
+"""After so many changes of nodes it is looked whether it has."""
+
+
+class ExpectedWaste:
+    """The policy over one grid. It leaves nothing to chance."""
+
+    def __init__(self, grid: Grid, mix: Mix, seed: int) -> None:
+        self._grid = grid
+        self._arrivals = Arrivals(mix)
+        self._mix = mix
+        self._epoch = self._looked = self._folds = -1
+        self._idle = 0.0
+        self._taken_by: dict[int, Ints] = {}
+
+    def arrived(self, shape: Shape) -> None:
+        """Count it among what is typical."""
+        self._arrivals.add(shape.request)
+
+    def costs(self, shape: Shape) -> Floats:
+        """[N]: thousandths of a card that are expected to be wasted more, and the price of a new node."""
+        self._look()
+        costs: Floats = self._rows.of(shape)[:, 0]
+        return costs
+
+    def cards(self, shape: Shape, node: int) -> Sequence[int]:
+        """The card that costs least, or the first whole ones."""
+        if shape.is_part:
+            self._look()
+            return [int(self._rows.of(shape)[node, 1])]
+        return first_fitting(self._grid, shape, node)
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Make the tables anew if what they rest on has moved."""
+        grid = self._grid
+        fresh = self._epoch != grid.epoch
+        if not fresh and self._folds == self._arrivals.folds and len(grid.changed) - self._looked < LOOK_EVERY:
+            return
+        everywhere = np.arange(len(grid.nodes))
+        idle = self._idle_of(everywhere)
+        total = float(idle.sum())
+        filled = abs(total - self._idle) > max(FILLED * self._idle, 10.0 * idle.size)
+        turned = self._folds != self._arrivals.folds and apart(self._mix, self._arrivals.mix()) > TURNED
+        self._looked, self._folds = len(grid.changed), self._arrivals.folds
+        if fresh or filled or turned:
+            self._epoch, self._idle, self._mix = grid.epoch, total, self._arrivals.mix()
+            self._folds = self._arrivals.folds
+            self._make_tables(everywhere, int(np.count_nonzero(idle >= PART)))
+            self._state = Row(grid)
+            self._rows = Rows(grid, self._compute)
+
+    def _make_tables(self, everywhere: Ints, idle_cards: float) -> None:
+        grid = self._grid
+        mix = self._mix
+        self._cpus_per_mib = min(self._arrivals.cpus_per_mib(), 1e9)
+        pairs = zip(mix.requests, mix.weights, strict=True)
+        asked = [(grid.shape(request), weight) for request, weight in pairs if request.gpu is not None]
+        rates = np.array([weight for _, weight in asked])
+        rates /= rates.sum() or 1.0
+        rates *= [(idle_cards + 1) / (self._cards_for(shape, everywhere) + 1) for shape, _ in asked]
+        cards = np.array([shape.cards for shape, _ in asked], np.int64)
+        cpus = np.array([shape.cpus_milli for shape, _ in asked]) / np.maximum(cards, 1)
+        most = grid.kind.shape[1]
+        taken = np.array(
+            [[_share(shape, kind, card.memory_mib) for shape, _ in asked] for kind, (card, _) in enumerate(grid.kinds)]
+        ).reshape(len(grid.kinds), len(asked))
+        parts = np.where(taken >= 1, PARTS, np.clip((taken * PARTS + 1e-6).astype(np.int64), 1, PARTS - 1))
+        fill = cpus * (PARTS // parts.min(axis=0, initial=PARTS))
+        step = step_for(REACH * _quantile(fill, rates, NEARLY_ALL))
+        made: dict[bytes, int] = {}
+        tables = [np.zeros((PARTS + 1 + most, WIDTH))]
+        self._offset = np.zeros(len(grid.kinds) + 1, np.int64)
+        for kind, usable in enumerate(taken <= 1):
+            key = np.where(usable, parts[kind], 0).tobytes()
+            if key not in made:
+                made[key] = len(tables)
+                demand = Demand(parts[kind, usable], cards[usable], cpus[usable], rates[usable])
+                tables.append(table(demand, step, END, most))
+            self._offset[kind] = made[key] * tables[0].size
+        self._table = np.concatenate(tables).ravel()
+        self._per_cpu = FINE / step
+
+    def _cards_for(self, shape: Shape, nodes: Ints) -> int:
+        """On how many cards it would fit now, each by itself, memory aside."""
+        grid = self._grid
+        fitting = np.count_nonzero(grid.cards_fit(shape, nodes), axis=1)
+        fits = (fitting >= shape.cards) & (grid.cpus[nodes] >= shape.cpus_milli)
+        return int(fitting[fits].sum())
+
+    # --- nodes ----------------------------------------------------------------------------------------------------
+
+    def _idle_of(self, nodes: Ints) -> Ints:
+        """[n, C]: thousandths of each card that are idle, of VRAM or compute whichever is less."""
+        grid = self._grid
+        vram = grid.free_mib[nodes] * 1000 // np.maximum(grid.total_mib[nodes], 1)
+        idle: Ints = np.where(grid.kind[nodes] >= 0, np.minimum(grid.free_milli[nodes], vram), 0)
+        return idle
+
+    def _cpus_for_cards(self, shape: Shape | None, nodes: Ints) -> Floats:
+        """[n]: what is left of cpus, or of those that usually come with the memory left, once the shape is there."""
+        cpus, memory = self._grid.cpus[nodes], self._grid.memory[nodes]
+        if shape is not None:
+            cpus, memory = cpus - shape.cpus_milli, memory - shape.memory_mib
+        left: Floats = np.minimum(cpus, memory * self._cpus_per_mib)
+        return left
+
+    def _waste(self, offset: Ints, row: Ints, idle: Ints, cpus: Floats) -> Floats:
+        """[n, C]: the waste of cards of these rows of tables, with so many cpus for each idle thousandth [n, 1]."""
+        column = np.minimum(cpus * idle + 0.5, WIDTH - 1).astype(np.int64)
+        return self._table.take(offset + row * WIDTH + column)
+
+    def _state_of(self, nodes: Ints) -> Floats:
+        """[n, 2 C + 3]: of each card what is idle and its row; all that is idle, the waste, the price of opening."""
+        grid = self._grid
+        idle = self._idle_of(nodes)
+        whole = idle == 1000
+        row = idle // PART
+        row += whole * np.count_nonzero(whole, axis=1)[:, None]
+        total = idle.sum(axis=1)
+        per_idle = self._cpus_for_cards(None, nodes) * self._per_cpu / np.maximum(total, 1)
+        waste = self._waste(self._offset[grid.kind[nodes]], row, idle, per_idle[:, None]).sum(axis=1)
+        unused = (grid.cpus[nodes] == grid.cpus_total[nodes]) & (grid.memory[nodes] == grid.memory_total[nodes])
+        return np.column_stack((idle, row, total, waste, unused * OPEN))
+
+    # --- costs ----------------------------------------------------------------------------------------------------
+
+    def _compute(self, shape: Shape, nodes: Ints) -> Floats:
+        """[n, 2]: the cost, and for a part of a card the best card."""
+        grid = self._grid
+        result = np.zeros((len(nodes), 2))
+        result[:, 0] = np.inf
+        fits = grid.ready[nodes] & (grid.cpus[nodes] >= shape.cpus_milli) & (grid.memory[nodes] >= shape.memory_mib)
+        if shape.request.labels:
+            fits &= grid.labelled(shape, nodes)
+        fitting = None
+        if shape.cards:
+            fitting = grid.cards_fit(shape, nodes)
+            fits &= most_together(fitting, grid.numa[nodes], shape) >= shape.cards
+            fitting = fitting[fits]
+        where = nodes[fits]
+        if not len(where):
+            return result
+        state = self._state.of(self._state_of)[where]
+        if fitting is None:
+            costs = self._after_whole(shape, where, state, np.zeros((len(where), grid.kind.shape[1]), np.bool_))
+            costs += TIDY * grid.cpus[where]
+        elif shape.is_part:
+            after = self._after_part(shape, where, state, fitting)
+            best = after.argmin(axis=1)
+            costs = after[np.arange(len(where)), best]
+            result[fits, 1] = best
+        else:
+            costs = self._after_whole(shape, where, state, fitting & (fitting.cumsum(axis=1) <= shape.cards))
+        result[fits, 0] = costs - state[:, -2] + state[:, -1]
+        return result
+
+    def _after_whole(self, shape: Shape, nodes: Ints, state: Floats, taken: Bools) -> Floats:
+        """[n]: the waste of nodes once these cards [n, C], or none, are taken altogether."""
+        most = taken.shape[1]
+        idle = np.where(taken, 0, state[:, :most]).astype(np.int64)
+        row = np.where(taken, 0, state[:, most : 2 * most]).astype(np.int64)
+        row -= (row > PARTS) * np.count_nonzero(taken, axis=1)[:, None]
+        per_idle = self._cpus_for_cards(shape, nodes) * self._per_cpu / np.maximum(idle.sum(axis=1), 1)
+        waste = self._waste(self._offset[self._grid.kind[nodes]], row, idle, per_idle[:, None])
+        total: Floats = waste.sum(axis=1)
+        return total
+
+    def _after_part(self, shape: Shape, nodes: Ints, state: Floats, fitting: Bools) -> Floats:
+        """[n, C]: the waste of nodes once a part of each card in turn is taken; inf of cards without it."""
+        most = fitting.shape[1]
+        kind = self._grid.kind[nodes]
+        offset = self._offset[kind]
+        idle, row = state[:, :most].astype(np.int64), state[:, most : 2 * most].astype(np.int64)
+        left = np.maximum(idle - self._taken(shape)[kind], 0)
+        # A node's cards are nearly always of one kind: what is idle afterwards is the same whichever card it takes.
+        idle_then = state[:, -3] - (idle - left).max(axis=1, initial=0, where=fitting)
+        per_idle = (self._cpus_for_cards(shape, nodes) * self._per_cpu / np.maximum(idle_then, 1))[:, None]
+        whole = row > PARTS
+        others = self._waste(offset, row, idle, per_idle)
+        others_then = self._waste(offset, row - whole, idle, per_idle)  # where one of the whole cards is broken
+        cards = self._waste(offset, left // PART, left, per_idle)
+        unbroken = others.sum(axis=1)[:, None] - others
+        broken = others_then.sum(axis=1)[:, None] - others_then
+        return np.where(fitting, cards + np.where(whole, broken + OPEN, unbroken), np.inf)
+
+    def _taken(self, shape: Shape) -> Ints:
+        """[kinds + 1]: thousandths of a card of each kind that a part takes, of VRAM or compute whichever is more."""
+        known = self._taken_by.get(shape.number)
+        if known is None or len(known) != len(shape.need_mib):
+            sizes = np.array([card.memory_mib for card, _ in self._grid.kinds] + [1], np.int64)
+            vram = -(-np.minimum(shape.need_mib, sizes) * 1000 // np.maximum(sizes, 1))
+            known = np.maximum(np.minimum(shape.need_milli, 1000), vram)
+            self._taken_by[shape.number] = known
+        return known
+
+
+def _share(shape: Shape, kind: int, memory_mib: int) -> float:
+    """The part of a card of this kind that a shape takes, of VRAM or compute whichever is more; above 1 if never."""
+    if shape.need_mib[kind] >= NEVER:
+        return 2.0
+    return max(float(shape.need_milli[kind]) / 1000, float(shape.need_mib[kind]) / max(memory_mib, 1))
+
+
+def _quantile(values: Floats, weights: Floats, part: float) -> float:
+    """The value below which this part of the weight lies; 0 of nothing."""
+    if not len(values):
+        return 0.0
+    order = np.argsort(values)
+    reached = weights[order].cumsum()
+    return float(values[order][np.searchsorted(reached, part * reached[-1])])

@@ -1,0 +1,210 @@
+"""Records played through the planner on a clock that jumps from one happening to the next.
+
+The same snapshot, plan and rules as in a running server; only that engines are ideal: what is given a lease runs at
+once, for as long as it did in truth, and what is preempted begins anew. Called by `commonage replay`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import count
+
+from commonage.domain.fleet import Node
+from commonage.domain.ids import attempt_id
+from commonage.domain.requests import Request
+from commonage.domain.tenants import Rules
+from commonage.placement.asks import Ask, Held
+from commonage.placement.explain import ever_fits
+from commonage.placement.grid import Grid
+from commonage.placement.plan import Plan, plan
+from commonage.placement.snapshot import Snapshot
+from commonage.replay.figures import Capacity, Figures, Moment, Ran, figures
+from commonage.replay.records import Record, Records
+
+LOOK_AGAIN_S = 300.0
+"""So often the planner looks at those that wait though nothing happened: patience, guarantees and reservations end."""
+MOST_LOOKS = 2000
+"""After so many looks in which nothing happened, those that still wait wait for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A replay that is over. `moments` are by time."""
+
+    ran: tuple[Ran, ...]
+    moments: tuple[Moment, ...]
+    capacity: Capacity
+
+    @property
+    def figures(self) -> Figures:
+        """What it comes to."""
+        return figures(self.ran, self.moments, self.capacity)
+
+
+def fitting(records: Records, nodes: Sequence[Node]) -> Records:
+    """The records that these machines could ever run, with models left out that none of their cards has."""
+    grid = Grid(nodes)
+    models = " ".join(device.model for node in nodes for device in node.report.devices).casefold()
+    kept: list[Record] = []
+    renamed = 0
+    for record in records.items:
+        asked = _with_a_known_model(record.request, models)
+        renamed += asked is not record.request
+        if ever_fits(grid, asked) is None:
+            kept.append(replace(record, request=asked))
+    notes = list(records.notes)
+    if renamed:
+        notes.append(f"{renamed} asked for a model that no card has; they take any card")
+    if len(kept) < len(records.items):
+        notes.append(f"{len(records.items) - len(kept)} are left out: no machine could ever run them")
+    return Records(tuple(kept), tuple(notes))
+
+
+def _with_a_known_model(request: Request, models: str) -> Request:
+    gpu = request.gpu
+    if gpu is None or gpu.model is None or any(name.strip().casefold() in models for name in gpu.model.split("|")):
+        return request
+    return replace(request, gpu=replace(gpu, model=None))
+
+
+def play(
+    records: Sequence[Record], nodes: Sequence[Node], rules: Rules, tell: Callable[[int], None] = lambda _ended: None
+) -> Played:
+    """All of `records`, by their time of submission and at least one, on these machines under these rules.
+
+    `tell` hears how many have ended, again and again.
+    """
+    player = _Player(nodes, rules, records)
+    for now in player.instants():
+        player.look(now)
+        tell(player.ended)
+    return player.played()
+
+
+@dataclass(slots=True)
+class _Fate:
+    """What became of a record so far."""
+
+    record: Record
+    tries: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    preempted: int = 0
+
+
+@dataclass(slots=True)
+class _Player:
+    nodes: Sequence[Node]
+    rules: Rules
+    records: Sequence[Record]
+    snapshot: Snapshot = field(init=False)
+    _fates: dict[str, _Fate] = field(init=False)
+    _coming: deque[Record] = field(init=False)
+    _ends: list[tuple[float, int, str, int]] = field(default_factory=list)
+    _number: Iterator[int] = field(default_factory=count)
+    _moments: list[Moment] = field(default_factory=list)
+    _gpu_milli: int = 0
+    _cpus_milli: int = 0
+    ended: int = 0
+
+    def __post_init__(self) -> None:
+        self.snapshot = Snapshot(self.nodes, self.rules)
+        self._fates = {record.id: _Fate(record) for record in self.records}
+        self._coming = deque(self.records)
+
+    def instants(self) -> Iterator[float]:
+        """When the planner is to look: what has happened by then is on its snapshot."""
+        looks = 0
+        now = 0.0
+        while self._coming or self._ends or (len(self.snapshot.queue) and looks < MOST_LOOKS):
+            before, now = now, self._next()
+            happened = False
+            if now == float("inf") or (len(self.snapshot.queue) and now > before + LOOK_AGAIN_S):
+                now = before + LOOK_AGAIN_S
+            while self._ends and self._ends[0][0] <= now:
+                happened |= self._end(*self._ends[0])
+                heappop(self._ends)
+            while self._coming and self._coming[0].submitted_at <= now:
+                self._arrive(self._coming.popleft())
+                happened = True
+            looks = 0 if happened or self._ends or self._coming else looks + 1
+            if happened or len(self.snapshot.queue):
+                yield now
+                self._moments.append(Moment(now, self._gpu_milli, self._cpus_milli, len(self.snapshot.queue)))
+
+    def _next(self) -> float:
+        coming = self._coming[0].submitted_at if self._coming else float("inf")
+        return min(coming, self._ends[0][0] if self._ends else float("inf"))
+
+    def look(self, now: float) -> None:
+        """Plan and carry it out, until the planner has nobody to evict."""
+        while len(self.snapshot.queue):
+            outcome = plan(self.snapshot, now)
+            self._carry_out(outcome, now)
+            if not outcome.evictions:
+                return
+
+    def _carry_out(self, outcome: Plan, now: float) -> None:
+        for workload_id, held in outcome.started.items():
+            fate = self._fates[workload_id]
+            fate.tries += 1
+            fate.started_at = now if fate.started_at is None else fate.started_at
+            self.snapshot.leave(workload_id)
+            self.snapshot.hold(held)
+            self._count(held, 1)
+            heappush(self._ends, (now + fate.record.duration_s, next(self._number), workload_id, fate.tries))
+        for eviction in outcome.evictions:
+            fate = self._fates[eviction.workload_id]
+            fate.preempted += 1
+            self._release(eviction.workload_id, now)
+            self.snapshot.arrive(_ask(fate))
+
+    def _arrive(self, record: Record) -> None:
+        self.snapshot.arrived(record.request)
+        self.snapshot.arrive(_ask(self._fates[record.id]))
+
+    def _end(self, at: float, _number: int, workload_id: str, tries: int) -> bool:
+        fate, held = self._fates[workload_id], self.snapshot.held.get(workload_id)
+        if held is None or held.lease.attempt_id != attempt_id(workload_id, tries):
+            return False  # it was preempted meanwhile
+        fate.ended_at = at
+        self.ended += 1
+        self._release(workload_id, at)
+        return True
+
+    def _release(self, workload_id: str, at: float) -> None:
+        self._count(self.snapshot.held[workload_id], -1)
+        self.snapshot.release(workload_id, at)
+
+    def _count(self, held: Held, sign: int) -> None:
+        self._gpu_milli += sign * sum(share.compute_milli for share in held.lease.shares)
+        self._cpus_milli += sign * held.lease.cpus_milli
+
+    def played(self) -> Played:
+        """What became of everything."""
+        capacity = Capacity(
+            gpu_milli=1000 * sum(len(node.report.devices) for node in self.nodes),
+            cpus_milli=sum(node.report.cpus_milli for node in self.nodes),
+        )
+        ran = (Ran(one.record, one.started_at, one.ended_at, one.preempted) for one in self._fates.values())
+        return Played(tuple(ran), tuple(self._moments), capacity)
+
+
+def _ask(fate: _Fate) -> Ask:
+    record = fate.record
+    return Ask(
+        workload_id=record.id,
+        attempt_id=attempt_id(record.id, fate.tries + 1),
+        request=record.request,
+        priority=record.priority,
+        submitted_at=record.submitted_at,
+        time_limit_s=record.time_limit_s,
+        owner=record.owner,
+        tenant=record.tenant,
+        kind=record.kind,
+        environment=record.environment,
+        preemptible=record.preemptible,
+    )

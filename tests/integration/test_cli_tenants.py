@@ -1,0 +1,128 @@
+"""Tenants, reservations, gangs and preemptible work on the command line, against the whole API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.integration.api_world import Api, served
+
+from commonage.cli import main
+from commonage.cli.reservation import time_zone
+from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
+from commonage.testing.behaviour import Behaviour
+
+RULES = Rules(
+    (
+        Tenant("optics", "Lab of Optics", 2.0, Quota(Bounds(gpu_milli=250), Bounds(gpu_milli=500))),
+        Tenant("course", quota=Quota(Bounds(gpu_milli=500))),
+    )
+)
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    def prepare(api: Api) -> None:
+        api.identity.groups["ann"] = ("optics",)
+        api.engine.behave(Behaviour(lasts_s=None), name="stays")
+
+    with served(tmp_path_factory.mktemp("api"), prepare=prepare, rules=RULES) as address:
+        yield address
+
+
+@pytest.fixture
+def commonage(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TZ", "UTC")
+
+    def run(*arguments: str, token: str = "admin:root") -> Result:
+        environment = {"XDG_CONFIG_HOME": str(tmp_path), "COMMONAGE_URL": url, "COMMONAGE_TOKEN": token}
+        return CliRunner().invoke(main, arguments, env=environment, prog_name="commonage")
+
+    return run
+
+
+def read(done: Result) -> Any:
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_tenants_with_what_they_hold(commonage: Run) -> None:
+    job = ("run", "--detach", "--json", "--no-files", "--name", "stays", "--gpus", "0.5", "--", "x")
+    made = read(commonage(*job, token="ann"))
+    assert made["tenant"] == "optics"
+    listed = commonage("tenant", "ls").stdout
+    for words in ("commons", "Lab of Optics", "of 0.25"):
+        assert words in listed
+    shown = commonage("tenant", "show", "optics", token="ann").stdout
+    for words in ("optics: Lab of Optics", "weight 2", "GPUs", "no bound"):
+        assert words in shown
+    hidden = commonage("tenant", "show", "course", token="ann")
+    assert (hidden.exit_code, "there are: commons, optics" in hidden.stderr) == (2, True)
+    assert [one["name"] for one in read(commonage("tenant", "ls", "--json", token="ann"))] == ["commons", "optics"]
+    commonage("stop", made["id"], token="ann")
+
+
+def test_a_reservation_comes_and_goes(commonage: Run) -> None:
+    day = datetime.now(UTC).date() + timedelta(days=3)
+    add = ("reservation", "add", "--tenant", "course", "--from", f"{day} 14:00", "--until", "16:00", "--count", "2")
+    done = commonage(*add, "--gpus", "4GiB", "--cpus", "1", "--mem", "512MiB", "--title", "class")
+    assert done.exit_code == 0, done.output
+    assert f"{day} 14:00 until 16:00 UTC: 2 times 1 CPU, 512 MiB of memory, 4 GiB of VRAM for course" in done.stdout
+    (one,) = read(commonage("reservation", "ls", "--json"))
+    listed = commonage("reservation", "ls").stdout
+    assert all(words in listed for words in (one["id"], "course", f"{day} 14:00", "16:00", "class", "Times are of UTC"))
+    assert "Nothing is reserved." in commonage("reservation", "ls", token="ann").stderr
+    assert "is taken away" in commonage("reservation", "rm", one["id"]).stdout
+    assert commonage("reservation", "rm", one["id"]).exit_code == 2
+
+
+def test_a_reservation_for_every_week_in_another_zone(commonage: Run) -> None:
+    day = datetime.now(UTC).date() + timedelta(days=3)
+    weekly = ("--every", "week", "--last-day", str(day + timedelta(days=7)), "--time-zone", "+05:30", "--json")
+    add = ("reservation", "add", "--tenant", "optics", "--from", f"{day} 14:00", "--until", "15:00", "--gpus", "0.25")
+    items = read(commonage(*add, *weekly))["items"]
+    assert [datetime.fromtimestamp(one["starts_at"], UTC).strftime("%H:%M") for one in items] == ["08:30", "08:30"]
+    assert commonage("reservation", "rm", *[one["id"] for one in items]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--tenant", "course", "--from", "soon", "--until", "16:00"), "'soon' is no time; write it like"),
+        (("--tenant", "physics", "--from", "now", "--until", "2099-01-01"), "there are: commons, optics, course"),
+        (("--tenant", "course", "--from", "now", "--until", "now"), "before it begins"),
+        (("--tenant", "course", "--from", "now", "--until", "23:59", "--on", "x"), "--on x: write it like"),
+        (("--tenant", "course" * 50, "--from", "now", "--until", "23:59"), "tenant: 300 characters"),
+    ],
+)
+def test_what_cannot_be_reserved(commonage: Run, arguments: tuple[str, ...], words: str) -> None:
+    done = commonage("reservation", "add", *arguments)
+    assert done.exit_code == 2
+    assert words in done.stderr
+
+
+def test_a_gang_and_preemptible_work(commonage: Run) -> None:
+    asked = ("run", "--detach", "--json", "--no-files", "--nodes", "2", "--priority", "low", "--preemptible")
+    made = read(commonage(*asked, "--on", "engine=fake", "--", "true"))
+    assert (made["gang"], made["array_size"], made["priority"], made["preemptible"]) == (True, 2, -10, True)
+    assert made["request"]["on"] == {"engine": "fake"}
+    never = commonage("run", "--no-files", "--nodes", "3", "--", "true")
+    assert (never.exit_code, "3 nodes were asked for at once, and 2 could run" in never.stderr) == (2, True)
+    nowhere = commonage("explain", "--on", "zone=moon")
+    assert nowhere.exit_code == 2
+    assert "zone=moon" in nowhere.stderr
+
+
+def test_the_time_zone_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for set_to, name in (("Europe/Berlin", "Europe/Berlin"), (":/usr/share/zoneinfo/Asia/Tokyo", "Asia/Tokyo")):
+        monkeypatch.setenv("TZ", set_to)
+        assert time_zone() == name
+    monkeypatch.delenv("TZ")
+    assert time_zone()

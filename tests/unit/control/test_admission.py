@@ -1,0 +1,55 @@
+"""What is refused at once, as it could never start."""
+
+import pytest
+from tests.unit.control.world import ANN, ROOT, Site, job
+
+from commonage.control.reservations import Wanted
+from commonage.control.submission import Submission
+from commonage.domain.errors import Unplaceable
+from commonage.domain.principals import Principal
+from commonage.domain.requests import Request, parse_gpus
+from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
+from commonage.testing import factories
+
+pytestmark = pytest.mark.anyio
+LAB = Tenant("lab", quota=Quota(Bounds(gpu_milli=1000), Bounds(gpu_milli=0), per_user=Bounds(memory_mib=3072)))
+MEMBER = Principal("ann", ANN.scopes, ("lab",))
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (job(gang=True, array_size=4), "4 nodes were asked for at once, and 3 could run 1 CPU"),
+        (job(gang=True, array_size=3, gpu=parse_gpus("1")), "3 nodes were asked for at once, and 2 could run"),
+        (job(labels=(("zone", "moon"),)), "zone"),
+        (job(gpu=parse_gpus("2")), "ask for 1 or fewer"),
+        (
+            job(gang=True, array_size=2, gpu=parse_gpus("1")),
+            "may hold 1 GPUs at once, and this asks for 2; ask for less",
+        ),
+        (job(memory_mib=4096), "one member of the tenant lab may hold 3 GiB of memory"),
+    ],
+)
+async def test_it_is_said_at_once_and_in_numbers(ask: Submission, words: str) -> None:
+    nodes = [factories.node("gpu-1", 1), factories.node("gpu-2", 1), factories.node("cpu-1")]
+    site = Site(nodes, rules=Rules((LAB,)))
+    async with site.open() as control:
+        for asking in (control.work.submit(MEMBER, ask), control.work.dry_run(MEMBER, ask)):
+            with pytest.raises(Unplaceable) as raised:
+                await asking
+            assert words in str(raised.value)
+
+
+async def test_who_has_a_reservation_may_ask_for_more_than_the_quota() -> None:
+    site = Site(rules=Rules((Tenant("course", quota=Quota(Bounds(gpu_milli=0), Bounds(gpu_milli=0))),)))
+    student = Principal("ann", ANN.scopes, ("course",))
+    async with site.open() as control:
+        with pytest.raises(Unplaceable):
+            await control.work.submit(student, job(gpu=parse_gpus("4GiB")))
+        window = (site.clock.now(), site.clock.now() + 3600)
+        asked = Request(500, 512, parse_gpus("4GiB"))
+        await control.reservations.add(ROOT, Wanted("course", [window], asked, count=2))
+        await site.clock.advance(1)
+        made = await control.work.submit(student, job(gpu=parse_gpus("4GiB"), time_limit_s=600))
+        await site.clock.advance(5)
+        assert site.there(made.workloads[0]).state == "running"
