@@ -36,7 +36,6 @@ _MOST = 300
 class DaemonUnreachable(EngineFailure):
     """The daemon does not answer: what became of what we asked for is not known."""
 
-    code = "docker-unreachable"
     retryable = True
 
 

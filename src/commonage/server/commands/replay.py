@@ -27,8 +27,9 @@ from commonage.replay.history import read_history
 from commonage.replay.lab import at_work, lab, with_more_cards, with_more_nodes
 from commonage.replay.play import fitting, play
 from commonage.replay.records import Records, read_trace
-from commonage.server.bootstrap import SITE, catalogue_of, database_of
+from commonage.server.bootstrap import catalogue_of, database_of
 from commonage.server.commands.common import Failure, as_json, reads_settings
+from commonage.server.engines import SITE
 from commonage.server.rules import rules_of
 from commonage.server.settings_rules import BoundsEntry
 from commonage.server.settings_sources import Resolved
