@@ -44,19 +44,20 @@ _UP_WITHIN_S = 60
 
 
 class Dockerd:
-    """One daemon with all its files in a folder of its own."""
+    """One daemon with all its files in a folder of its own. `before`: a command that in the end becomes the daemon."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, before: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.socket = folder / "docker.sock"
         self.url = f"unix://{self.socket}"
         self._arguments = arguments
+        self._before = before
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         (self.folder / "pid").unlink(missing_ok=True)
-        command = ["dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
+        command = [*self._before, "dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
         # No default bridge: several daemons of one machine would share it.
         command += ["--pidfile", f"{self.folder}/pid", "--host", self.url, "--bridge", "none", *self._arguments]
         with open(self.folder / "log", "ab") as log:
@@ -148,7 +149,9 @@ class _Connection(HTTPConnection):
 
 def new_folder() -> Path:
     """A folder short enough for the path of a socket in it."""
-    return Path(tempfile.mkdtemp(prefix="cmng-docker-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="cmng-docker-", dir="/tmp"))
+    folder.chmod(0o711)  # a daemon that maps users has its files belong to them
+    return folder
 
 
 def minimal_image() -> bytes:

@@ -24,9 +24,9 @@ BROKEN = Environment("broken", "Cannot be", image="Not An Image")
 
 
 @contextmanager
-def dockerd_with_image() -> Iterator[Dockerd]:
+def dockerd_with_image(*arguments: str, before: tuple[str, ...] = ()) -> Iterator[Dockerd]:
     """A daemon with the test image."""
-    daemon = Dockerd(new_folder())
+    daemon = Dockerd(new_folder(), *arguments, before=before)
     daemon.start()
     try:
         daemon.ask("POST", "/images/create?fromSrc=-&repo=commonage-test&tag=1", content=minimal_image())

@@ -182,3 +182,32 @@ def _pack(bundle: Path) -> None:
     source.write_text("print('trained')")
     with tarfile.open(bundle, "w:gz") as archive:
         archive.add(source, "train.py")
+
+
+# --- where the daemon maps users ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mapping(tmp_path: Path) -> Iterator[Dockerd]:
+    """A daemon whose containers' root is user 300000. It alone sees the files that say so."""
+    for name in ("subuid", "subgid"):
+        (tmp_path / name).write_text("nobody:300000:65536\nnogroup:300000:65536\n")
+    see = " && ".join(f"mount --bind {tmp_path}/{name} /etc/{name}" for name in ("subuid", "subgid"))
+    touch = "touch /etc/subuid /etc/subgid"
+    unshared = ("unshare", "--mount", "sh", "-c", f'{touch} && {see} && exec "$@"', "sh")
+    with dockerd_with_image("--userns-remap", "nobody:nogroup", before=unshared) as daemon:
+        yield daemon
+
+
+async def test_root_inside_is_nobody_outside_where_the_daemon_maps_users(tmp_path: Path, mapping: Dockerd) -> None:
+    async with docker_rig(tmp_path / "data", mapping) as rig:
+        assert any("nobody on this machine" in note for note in (await rig.engine()).capabilities().notes)
+        _pack(tmp_path / "bundle.tar.gz")
+        files = str(tmp_path / "bundle.tar.gz")
+        script = "id -u; cat train.py; echo; touch $HOME/new && echo $SESAME"
+        shown = await printed(rig, script, bundle_path=files, secrets=SESAME)
+        assert shown == ["0", "print('trained')", "open-up"]
+        assert (tmp_path / "data" / "workspaces" / "ada" / "new").stat().st_uid == 300000
+        order = await rig.started(rig.orders(FOREVER))
+        await (await rig.engine()).stop(order.attempt_id, 5)
+        assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 143

@@ -31,6 +31,8 @@ _WORDS: tuple[tuple[str, str, bool], ...] = (
 )  # fmt: skip
 _UNREACHABLE = 900  # the client library's own number for it
 _MOST = 300
+# The client library wraps the reason in two more sentences, with brackets.
+_INNERMOST = re.compile(r"\[([^\[\]]+)\]+$")
 
 
 class DaemonUnreachable(EngineFailure):
@@ -69,6 +71,8 @@ def failure_of(status: int, message: str, url: str = "") -> EngineFailure:
 
 
 def _unreachable(url: str, why: str) -> DaemonUnreachable:
+    if found := _INNERMOST.search(why):
+        why = found[1]
     return DaemonUnreachable(
         f"the Docker daemon does not answer at {url}: {_short(why)}. Is it running (systemctl status docker), and may "
         "this user talk to it? `commonage doctor` looks"

@@ -90,9 +90,11 @@ def test_the_daemons_errors_have_our_words(status: int, message: str, said: str,
 
 
 def test_a_daemon_that_does_not_answer_is_another_error() -> None:
-    failure = failure_of(900, "no such file", "unix:///x")
+    failure = failure_of(
+        900, "Cannot connect to Docker Engine via unix:///x [Cannot connect [No such file]]", "unix:///x"
+    )
     assert isinstance(failure, DaemonUnreachable)
-    assert "unix:///x" in failure.message
+    assert failure.message.startswith("the Docker daemon does not answer at unix:///x: No such file. Is it running")
 
 
 def test_the_progress_of_a_fetch_is_that_of_all_layers() -> None:
