@@ -1,0 +1,70 @@
+"""What the kernel says of containers, in folders that look like its control groups, of both versions."""
+
+import os
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from commonage.domain.sightings import Measurement
+from commonage.engines.containers import kernel
+from commonage.engines.containers.kernel import measure, networks_here, owners_of, process_started_at
+
+MIB = 1024 * 1024
+CONTAINER = "ab" * 32
+
+
+def groups(monkeypatch: pytest.MonkeyPatch, **of_all: str) -> None:
+    monkeypatch.setattr(kernel, "_groups_of", lambda pid: {name.strip("_"): path for name, path in of_all.items()})
+
+
+def test_version_2_is_measured_with_the_groups_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups(monkeypatch, _=f"system.slice/docker-{CONTAINER}.scope")
+    group = tmp_path / "system.slice" / f"docker-{CONTAINER}.scope"
+    (group / "inner").mkdir(parents=True)
+    (tmp_path / "cgroup.controllers").write_text("cpu memory")
+    (group / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
+    (group / "memory.current").write_text(str(100 * MIB))
+    (group / "memory.stat").write_text(f"anon 5\ninactive_file {40 * MIB}\n")
+    (group / "cgroup.procs").write_text("7\n5\n")
+    (group / "inner" / "cgroup.procs").write_text("9\n")
+    assert measure("a-1", 5, tmp_path) == Measurement("a-1", 2.5, 60, (5, 7, 9))
+
+
+def test_version_1_is_measured_by_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups(monkeypatch, memory=f"docker/{CONTAINER}", cpuacct=f"docker/{CONTAINER}")
+    for controller in ("memory", "cpuacct"):
+        (tmp_path / controller / "docker" / CONTAINER).mkdir(parents=True)
+    group = tmp_path / "memory" / "docker" / CONTAINER
+    (group / "memory.usage_in_bytes").write_text(str(10 * MIB))
+    (group / "memory.stat").write_text(f"total_inactive_file {3 * MIB}\n")
+    (group / "cgroup.procs").write_text("5\n")
+    (tmp_path / "cpuacct" / "docker" / CONTAINER / "cpuacct.usage").write_text("1500000000")
+    assert measure("a-1", 5, tmp_path) == Measurement("a-1", 1.5, 7, (5,))
+
+
+def test_what_is_gone_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups(monkeypatch, memory="gone")
+    assert measure("a-1", 5, tmp_path) is None
+    monkeypatch.setattr(kernel, "_groups_of", lambda pid: None)
+    assert measure("a-1", 5, tmp_path) is None
+
+
+def test_a_process_is_its_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    me = os.getpid()
+    groups(monkeypatch, memory=f"docker/{CONTAINER}/inner")
+    [owner] = owners_of([me, 2**31 - 1], {CONTAINER: "a-1"})
+    assert (owner.pid, owner.attempt_id) == (me, "a-1")
+    assert owner.started_at == pytest.approx(process_started_at(me), abs=0.1)
+    [stranger] = owners_of([me], {"cd" * 32: "b-1"})
+    assert stranger.attempt_id is None
+
+
+def test_routes_and_addresses_are_networks_and_the_default_route_is_none(tmp_path: Path) -> None:
+    head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT"
+    table = tmp_path / "route"
+    table.write_text(f"{head}\neth0\t00000000\t0\t3\t0\t0\t0\t00000000\ntun0\t0000D50A\t0\t1\t0\t0\t0\t0000FFFF\n")
+    found = networks_here(table)
+    assert IPv4Network("10.213.0.0/16") in found
+    assert IPv4Network("127.0.0.0/8") in found
+    assert IPv4Network("0.0.0.0/0") not in found
