@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from commonage.placement.turns import Turns
 
 MOST_TRIES = 4 * MOST_PROMISES
 """So many of the first that wait are looked at for a promise: of some no time limit tells when they can start."""
+MOST_SEARCHES = 8  # for so many kinds of asks victims are looked for in vain, in one pass
 SOON_S = 60.0  # for who can start so soon anyway nobody is evicted
 
 
@@ -93,6 +95,7 @@ class Pass:
         self._tries = 0
         self._keeps = True  # one machine may be kept for the first that waits in vain
         self._guards: list[tuple[int, int]] | None = None  # (index, sort) to come, the last first; once promises end
+        self._in_vain: set[tuple[object, ...]] = set()  # asks of these kinds have nobody to evict
         self._touched: set[int] = set()  # nodes on which something started
 
     def plan(self) -> Plan:
@@ -198,19 +201,37 @@ class Pass:
     def _evict(self, asks: Sequence[Ask], shape: Shape) -> Promise | None:
         """Have others make room, if it has a right to that; not twice, while they are on their way out."""
         snapshot, ask = self.snapshot, asks[0]
-        if not snapshot.holdings.preemptible.any():
+        like = (shape.number, ask.gang_size, ask.tenant, ask.owner, ask.priority)
+        if like in self._in_vain or len(self._in_vain) >= MOST_SEARCHES or not self._may_evict(ask):
             return None
-        ending = [one for one in snapshot.holdings if one.ending]
-        if any(one.recalled_for == ask.workload_id for one in ending):
-            return None
-        spared = {one.lease.attempt_id for one in (*ending, *self.started.values())} | snapshot.kept.counted
+        spared = self._ending | {one.lease.attempt_id for one in self.started.values()} | snapshot.kept.counted
         rules = Preemption(snapshot.grid, snapshot.holdings, snapshot.quotas, snapshot.rules.guaranteed_s, spared)
         found = rules.victims(ask, shape, self.now, self.gate.open_to(ask, shape))
         if found is None or not found.victims:
+            self._in_vain.add(like)
             return None
         for victim in found.victims:
             self.evictions.append(Eviction(victim.held.workload_id, victim.reason, ask.workload_id))
+            self._ending.add(victim.held.lease.attempt_id)
         return self.gate.make_room(asks, shape, found.nodes, [victim.held for victim in found.victims])
+
+    def _may_evict(self, ask: Ask) -> bool:
+        """True if somebody less important, or somebody that borrowed, could go; and nobody goes for it already."""
+        held = self.snapshot.holdings
+        may = held.preemptible & (held.node >= 0)
+        if not self._bounded:
+            may &= held.priority < ask.priority
+        return bool(may.any()) and ask.workload_id not in self._awaited
+
+    @cached_property
+    def _ending(self) -> set[str]:
+        """The attempts that are on their way out."""
+        return {one.lease.attempt_id for one in self.snapshot.holdings if one.ending}
+
+    @cached_property
+    def _awaited(self) -> set[str]:
+        """Those for whom somebody goes already."""
+        return {one.recalled_for for one in self.snapshot.holdings if one.ending}
 
     # --- starting -------------------------------------------------------------------------------------------------
 
