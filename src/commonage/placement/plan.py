@@ -19,12 +19,12 @@ import numpy as np
 from commonage.domain.fleet import Lease
 from commonage.domain.tenants import Quota
 from commonage.placement.asks import Ask, Held
-from commonage.placement.backfill import MOST_PROMISES, Gate, Promise
+from commonage.placement.backfill import MOST_PROMISES, ROUNDING_S, Gate, Promise
 from commonage.placement.gang import spread_out
 from commonage.placement.preemption import Preemption
 from commonage.placement.queue import Order
 from commonage.placement.quota import Standing, amounts_of
-from commonage.placement.shapes import Bools, Ints, Shape
+from commonage.placement.shapes import Bools, Floats, Ints, Shape
 from commonage.placement.snapshot import Snapshot
 from commonage.placement.turns import Turns
 
@@ -95,6 +95,7 @@ class Pass:
         self._tries = 0
         self._keeps = True  # one machine may be kept for the first that waits in vain
         self._guards: list[tuple[int, int]] | None = None  # (index, sort) to come, the last first; once promises end
+        self._longest: Floats | None = None
         self._in_vain: set[tuple[object, ...]] = set()  # asks of these kinds have nobody to evict
         self._touched: set[int] = set()  # nodes on which something started
 
@@ -108,6 +109,10 @@ class Pass:
         turns = Turns(self.order, self._alive, self._gangs(), apart=apart)
         while (turn := turns.next()) is not None:
             index, number = turn
+            most = self._longest_s(int(self.order.sorts[index]))
+            if self.order.limits[index] > most:
+                turns.refused(number, most)
+                continue
             self._pass_over(index)
             asks = self.unit(index)
             if not self.standing(asks).starts:
@@ -161,6 +166,17 @@ class Pass:
         first[order.sorts[indices]] = indices  # of several the last counts, which is the first in the order
         found: list[tuple[int, int]] = [(int(first[sort]), sort) for sort in np.flatnonzero(first >= 0).tolist()]
         return sorted(found, reverse=True)
+
+    def _longest_s(self, sort: int) -> float:
+        """For how long at most one of this sort may start, in seconds, as far as the guard tells: a quick look."""
+        if self._longest is None:
+            if self._guards is None or self.snapshot.rules.reservations or not self.gate.guarded.all():
+                return np.inf
+            ends, fits = self.snapshot.ahead.first_ends(), self.snapshot.fits.now
+            self._longest = np.full(len(fits), -np.inf)
+            for one in np.flatnonzero(self._alive).tolist():
+                self._longest[one] = ends[fits[one]].max() - self.now + ROUNDING_S
+        return float(self._longest[sort])
 
     def _wait(self, index: int) -> None:
         """It waits. Behind those that were promised a place, the nodes that it could use are guarded."""
