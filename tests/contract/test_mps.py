@@ -152,6 +152,24 @@ def test_a_daemon_that_does_not_start_is_the_reason(world: World) -> None:
     assert raised.value.is_retryable
 
 
+def test_a_daemon_that_keeps_what_it_was_started_with_open_is_not_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = world.program.read_text()
+    world.program.write_text(said.replace('>"$CUDA_MPS_LOG_DIRECTORY/control.log" 2>&1', ""))
+    monkeypatch.setattr("commonage.gpus.isolation.mps_daemon._STARTS_WITHIN_S", 5.0)
+    world.mps().apply(hold("a-1"))
+    assert world.daemon().pid() is not None
+
+
+def test_a_daemon_that_came_but_said_that_it_failed_is_not_left(world: World) -> None:
+    said = world.program.read_text()
+    world.program.write_text(said.replace("</dev/null &", '</dev/null &\n  until [ -s "$number" ]; do :; done; exit 1'))
+    with pytest.raises(NotConfined):
+        world.mps().apply(hold("a-1"))
+    assert world.daemon().pid() is None
+
+
 def test_a_later_process_takes_up_the_daemons_that_are_needed_and_ends_the_others(world: World) -> None:
     crashed = world.mps()
     crashed.apply(hold("a-1"))

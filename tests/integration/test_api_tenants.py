@@ -123,3 +123,20 @@ async def test_the_hub_says_whose_groups_count(api: Api) -> None:
         assert (await hub.post("/workloads", json=ask)).json()["workload"]["tenant"] == "course"
         other = await hub.post("/workloads", json={**ask, "name": "b", "groups": [], "tenant": "moon"})
         assert other.json()["code"] == "unknown-tenant"
+
+
+async def test_a_form_offers_ones_tenants_and_the_priorities_one_may_ask_for(api: Api, ann: httpx2.AsyncClient) -> None:
+    mine = (await ann.get("/launch-options")).json()
+    assert [one["name"] for one in mine["tenants"]] == ["commons", "optics"]
+    assert mine["priorities"] == ["scavenger", "low", "normal"]
+    async with api.client("secret-of-the-spawner") as hub:
+        his = (await hub.get("/launch-options", params={"user": "bob", "group": ["course", "staff"]})).json()
+    assert [one["name"] for one in his["tenants"]] == ["commons", "course"]
+    assert his["priorities"] == mine["priorities"]
+
+
+async def test_a_quota_that_could_never_do_is_said_at_once(ann: httpx2.AsyncClient) -> None:
+    for path in ("/workloads", "/workloads/dry-run"):
+        refused = await ann.post(path, json={"command": ["x"], "gpus": 1})
+        assert refused.json()["code"] == "unplaceable"
+        assert "the tenant optics may hold" in refused.json()["detail"]

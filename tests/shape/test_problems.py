@@ -11,7 +11,13 @@ TABLE = SOURCE / "api" / "problems.py"
 # Rooms whose errors never reach the API: they show them themselves.
 APART = {"cli", "hub", "portal", "sdk", "testing"}
 # Met when the server starts or by its own commands; `error` is the root of the tree, raised by nobody.
-BEFORE_THERE_IS_AN_API = {"database-newer", "database-outdated", "error", "invalid-database-url"}
+BEFORE_THERE_IS_AN_API = {
+    "database-newer",
+    "database-outdated",
+    "error",
+    "invalid-database-url",
+    "invalid-gpu-slots",
+}
 
 
 @cache

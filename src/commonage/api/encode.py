@@ -241,6 +241,7 @@ def node(view: NodeView) -> NodeOut:
         free_memory_mib=view.free_memory_mib,
         devices=[encode_cards.device(one) for one in view.devices],
         workloads=view.workloads,
+        labels=dict(report.labels),
         notes=list(view.notes),
     )
 

@@ -147,6 +147,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
     },
     502: {
         "engine-failure": ("The machine would not", "An engine refused or failed; the sentence is its own."),
+        "not-confined": (
+            "The share would not hold",
+            "A share of a GPU cannot be held at its level of isolation; the sentence has the driver's answer.",
+        ),
     },
     503: {
         "unavailable": ("A part does not answer", "The hub, the database or a site does not answer now; try again."),

@@ -25,6 +25,8 @@ def print_node(node: NodeOut) -> None:
         f"  {show.cpus(node.free_cpus_milli)} of {show.cpus(node.cpus_milli)} cores and "
         f"{show.memory(node.free_memory_mib)} of {show.memory(node.memory_mib)} of memory free"
     )
+    if node.labels:
+        screen.print(f"  {show.text(', '.join(f'{name}={value}' for name, value in node.labels.items()))}")
     names = {card.uuid: card.label for card in node.devices}
     for card in node.devices:
         simulated = " (simulated)" if card.simulated else ""

@@ -155,7 +155,9 @@ def _distance() -> str:
 
 def _zone_in_words() -> str:
     zone, distance = time_zone(), _distance()
-    return zone if zone in ("UTC", distance) else f"{zone} ({distance})"
+    if zone.endswith("UTC"):
+        return "UTC"
+    return zone if zone == distance else f"{zone} ({distance})"
 
 
 def _moment(at: float, after: float | None = None) -> str:

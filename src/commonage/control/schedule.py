@@ -10,7 +10,7 @@ from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
 from commonage.domain.lifecycle import Leased, StopAsked
 from commonage.domain.workloads import StopCause, StopWish
-from commonage.placement.plan import plan
+from commonage.placement.plan import Eviction, plan
 from commonage.ports.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,14 @@ class Schedule:
         outcome = plan(self._board.snapshot, now)
         self._board.outcome = outcome
         self._plan_s = max(0.0, self._clock.now() - now)
-        for eviction in outcome.evictions:
-            self._board.recalled_for[eviction.workload_id] = eviction.for_id
-            wish = StopWish("the planner", now, StopCause.RECALL, eviction.reason)
-            self._ledger.note(eviction.workload_id, StopAsked(wish))
-        if outcome.starts:
-            await asyncio.gather(
-                *(self._ledger.happen(workload_id, Leased(lease)) for workload_id, lease in outcome.starts)
-            )
+        # The next pass must see all of it, or it would give the same again, and evict others for the same.
+        writing = [self._ledger.happen(workload_id, Leased(lease)) for workload_id, lease in outcome.starts]
+        writing += [self._evicted(eviction, now) for eviction in outcome.evictions]
+        if writing:
+            await asyncio.gather(*writing)
         return len(outcome.starts)
+
+    async def _evicted(self, eviction: Eviction, now: float) -> None:
+        self._board.recalled_for[eviction.workload_id] = eviction.for_id
+        wish = StopWish("the planner", now, StopCause.RECALL, eviction.reason)
+        await self._ledger.happen(eviction.workload_id, StopAsked(wish))

@@ -87,10 +87,10 @@ class Usage:
         """A lease is held from `at` on. Telling it again changes nothing."""
         if attempt_id in self._open:
             return
-        number = self.account(tenant, owner)
+        number, weight = self.account(tenant, owner), self._weight(at)
         self._open[attempt_id] = (number, share)
         self._rate[number] += share
-        self._past[number] += share * (self.entry_penalty_s - self._k) * self._weight(at)
+        self._past[number] += share * (self.entry_penalty_s - self._k) * weight
         self.version += 1
 
     def end(self, attempt_id: str, at: float) -> None:
@@ -98,9 +98,9 @@ class Usage:
         opened = self._open.pop(attempt_id, None)
         if opened is None:
             return
-        number, share = opened
+        (number, share), weight = opened, self._weight(at)
         self._rate[number] -= share
-        self._past[number] += share * self._k * self._weight(at)
+        self._past[number] += share * self._k * weight
         self.version += 1
 
     def charge(self, attempt_id: str, tenant: str, owner: str, share: float, held: tuple[float, float]) -> None:
@@ -110,8 +110,8 @@ class Usage:
 
     def debts(self, now: float) -> tuple[Floats, Floats]:
         """([accounts], [tenants]): what each owes at `now`, in fleet-seconds."""
-        count = len(self.names)
-        own = self._k * self._rate[:count] + self._past[:count] / self._weight(now)
+        count, weight = len(self.names), self._weight(now)
+        own = self._k * self._rate[:count] + self._past[:count] / weight
         own = np.maximum(0.0, own)
         of_tenants = np.bincount(self.tenant_of[:count], weights=own, minlength=len(self.tenants))
         return own, of_tenants.astype(np.float64)

@@ -12,23 +12,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from commonage.domain.fleet import Lease
 from commonage.domain.tenants import Quota
 from commonage.placement.asks import Ask, Held
-from commonage.placement.backfill import MOST_PROMISES, Gate, Promise
+from commonage.placement.backfill import MOST_PROMISES, ROUNDING_S, Gate, Promise
 from commonage.placement.gang import spread_out
 from commonage.placement.preemption import Preemption
 from commonage.placement.queue import Order
 from commonage.placement.quota import Standing, amounts_of
-from commonage.placement.shapes import Bools, Ints, Shape
+from commonage.placement.shapes import Bools, Floats, Ints, Shape
 from commonage.placement.snapshot import Snapshot
 from commonage.placement.turns import Turns
 
 MOST_TRIES = 4 * MOST_PROMISES
 """So many of the first that wait are looked at for a promise: of some no time limit tells when they can start."""
+MOST_SEARCHES = 8  # for so many kinds of asks victims are looked for in vain, in one pass
 SOON_S = 60.0  # for who can start so soon anyway nobody is evicted
 
 
@@ -93,6 +95,8 @@ class Pass:
         self._tries = 0
         self._keeps = True  # one machine may be kept for the first that waits in vain
         self._guards: list[tuple[int, int]] | None = None  # (index, sort) to come, the last first; once promises end
+        self._longest: Floats | None = None
+        self._in_vain: set[tuple[object, ...]] = set()  # asks of these kinds have nobody to evict
         self._touched: set[int] = set()  # nodes on which something started
 
     def plan(self) -> Plan:
@@ -105,6 +109,10 @@ class Pass:
         turns = Turns(self.order, self._alive, self._gangs(), apart=apart)
         while (turn := turns.next()) is not None:
             index, number = turn
+            most = self._longest_s(int(self.order.sorts[index]))
+            if self.order.limits[index] > most:
+                turns.refused(number, most)
+                continue
             self._pass_over(index)
             asks = self.unit(index)
             if not self.standing(asks).starts:
@@ -159,6 +167,17 @@ class Pass:
         found: list[tuple[int, int]] = [(int(first[sort]), sort) for sort in np.flatnonzero(first >= 0).tolist()]
         return sorted(found, reverse=True)
 
+    def _longest_s(self, sort: int) -> float:
+        """For how long at most one of this sort may start, in seconds, as far as the guard tells: a quick look."""
+        if self._longest is None:
+            if self._guards is None or self.snapshot.rules.reservations or not self.gate.guarded.all():
+                return np.inf
+            ends, fits = self.snapshot.ahead.first_ends(), self.snapshot.fits.now
+            self._longest = np.full(len(fits), -np.inf)
+            for one in np.flatnonzero(self._alive).tolist():
+                self._longest[one] = ends[fits[one]].max() - self.now + ROUNDING_S
+        return float(self._longest[sort])
+
     def _wait(self, index: int) -> None:
         """It waits. Behind those that were promised a place, the nodes that it could use are guarded."""
         if self._guards is not None:
@@ -198,19 +217,37 @@ class Pass:
     def _evict(self, asks: Sequence[Ask], shape: Shape) -> Promise | None:
         """Have others make room, if it has a right to that; not twice, while they are on their way out."""
         snapshot, ask = self.snapshot, asks[0]
-        if not snapshot.holdings.preemptible.any():
+        like = (shape.number, ask.gang_size, ask.tenant, ask.owner, ask.priority)
+        if like in self._in_vain or len(self._in_vain) >= MOST_SEARCHES or not self._may_evict(ask):
             return None
-        ending = [one for one in snapshot.holdings if one.ending]
-        if any(one.recalled_for == ask.workload_id for one in ending):
-            return None
-        spared = {one.lease.attempt_id for one in (*ending, *self.started.values())} | snapshot.kept.counted
+        spared = self._ending | {one.lease.attempt_id for one in self.started.values()} | snapshot.kept.counted
         rules = Preemption(snapshot.grid, snapshot.holdings, snapshot.quotas, snapshot.rules.guaranteed_s, spared)
         found = rules.victims(ask, shape, self.now, self.gate.open_to(ask, shape))
         if found is None or not found.victims:
+            self._in_vain.add(like)
             return None
         for victim in found.victims:
             self.evictions.append(Eviction(victim.held.workload_id, victim.reason, ask.workload_id))
+            self._ending.add(victim.held.lease.attempt_id)
         return self.gate.make_room(asks, shape, found.nodes, [victim.held for victim in found.victims])
+
+    def _may_evict(self, ask: Ask) -> bool:
+        """True if somebody less important, or somebody that borrowed, could go; and nobody goes for it already."""
+        held = self.snapshot.holdings
+        may = held.preemptible & (held.node >= 0)
+        if not self._bounded:
+            may &= held.priority < ask.priority
+        return bool(may.any()) and ask.workload_id not in self._awaited
+
+    @cached_property
+    def _ending(self) -> set[str]:
+        """The attempts that are on their way out."""
+        return {one.lease.attempt_id for one in self.snapshot.holdings if one.ending}
+
+    @cached_property
+    def _awaited(self) -> set[str]:
+        """Those for whom somebody goes already."""
+        return {one.recalled_for for one in self.snapshot.holdings if one.ending}
 
     # --- starting -------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ class NodeOut(BaseModel):
     free_memory_mib: int
     devices: list[DeviceOut]
     workloads: int = Field(description="Attempts that hold a lease here.")
+    labels: dict[str, str] = Field(default_factory=dict, description="What `on` of a workload may ask for.")
     notes: list[str]
 
 

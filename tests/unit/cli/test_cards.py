@@ -24,6 +24,7 @@ def a_node(*devices: dict[str, Any]) -> NodeOut:
     return NodeOut(
         name="gpu-1", site="here", engine="process", state="ready", reason="", seen_at=0, cpus_milli=8000,
         free_cpus_milli=8000, memory_mib=1024, free_memory_mib=1024, workloads=0, notes=["mind the gap"],
+        labels={"zone": "basement"},
         devices=[DeviceOut(**PLAIN | fields) for fields in devices],
     )  # fmt: skip
 
@@ -82,3 +83,7 @@ def test_an_instance_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_faults_that_stay_are_said_after_a_resume() -> None:
     assert cards.faults(a_node({"faults": ["is lost"]}, {})) == ["GPU 0 takes no new work: it is lost"]
+
+
+def test_labels_are_those_that_work_may_ask_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "zone=basement" in shown(capsys)

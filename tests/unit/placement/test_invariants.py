@@ -115,8 +115,11 @@ def honoured(seed: int) -> None:
 
 
 def earliest(snapshot: Snapshot, request: Request) -> float:
-    """When a request would fit if time limits end what runs, and nobody else came."""
-    return float(np.maximum(snapshot.ahead.earliest(snapshot.grid.shape(request)), NOW).min(initial=np.inf))
+    """When a request fits if time limits end what runs, and nobody else comes. Where it fits now and waits all the
+    same, that is the next time that something ends there."""
+    by_node = snapshot.ahead.earliest(snapshot.grid.shape(request))
+    by_node = np.where(by_node < NOW, snapshot.ahead.first_ends(), by_node)
+    return float(np.maximum(by_node, NOW).min(initial=np.inf))
 
 
 @SLOWLY

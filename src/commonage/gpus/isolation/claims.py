@@ -10,44 +10,64 @@ import contextlib
 import fcntl
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 _PLACES = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  # locks of a machine, not files of ours with content to guard
 
 
 class Claims:
-    """The locks of this process, on files in `folder`. `says` is what others are told, like its data folder."""
+    """The locks of this process, on a file in each of `folders`. `says` is what others are told, like its data folder.
 
-    def __init__(self, says: str, folder: Path | None = None) -> None:
+    In all of them that this user may use: root and others do not have the same, but have one in common.
+    """
+
+    def __init__(self, says: str, *folders: Path) -> None:
         self._says = says
-        self._folder = folder or _place()
-        self._held: dict[str, int] = {}
+        self._folders = folders or _PLACES
+        self._held: dict[str, list[int]] = {}
 
     def claim(self, uuid: str) -> str:
         """Empty if the card is ours now; else who has it, in half a sentence. Idempotent."""
         if uuid in self._held:
             return ""
-        path = self._folder / f"commonage-gpu-{re.sub(r'[^A-Za-z0-9-]', '_', uuid)[:100]}.lock"
-        try:
-            descriptor = _open(path)
-        except OSError as error:
-            return f"cannot be claimed for this server: {path} cannot be opened ({error.strerror})"
+        name = f"commonage-gpu-{re.sub(r'[^A-Za-z0-9-]', '_', uuid)[:100]}.lock"
+        taken: list[int] = []
+        why = ""
+        for path in (folder / name for folder in self._folders):
+            try:
+                descriptor = _open(path)
+            except OSError as error:
+                why = f"cannot be claimed for this server: {path} cannot be opened ({error.strerror})"
+                continue
+            taken.append(descriptor)
+            if not self._lock(descriptor):
+                other = os.read(descriptor, 1000).decode("utf-8", "replace").strip()
+                _close(taken)
+                return f"is given out by another Commonage on this machine ({other or 'which does not say who it is'})"
+        if taken:
+            self._held[uuid] = taken
+        return "" if taken else why
+
+    def _lock(self, descriptor: int) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            other = os.read(descriptor, 1000).decode("utf-8", "replace").strip()
-            os.close(descriptor)
-            return f"is given out by another Commonage on this machine ({other or 'which does not say who it is'})"
+            return False
         with contextlib.suppress(OSError):  # another user's file: the lock holds, only nobody is told whose it is
-            os.truncate(path, 0)
+            os.truncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()}, {self._says}\n".encode(), 0)
-        self._held[uuid] = descriptor
-        return ""
+        return True
 
     def close(self) -> None:
         """Let go of all. Idempotent."""
         while self._held:
-            os.close(self._held.popitem()[1])
+            _close(self._held.popitem()[1])
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _open(path: Path) -> int:
@@ -56,7 +76,3 @@ def _open(path: Path) -> int:
     except PermissionError:  # made by another user: a lock can be had by reading, too
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     return descriptor
-
-
-def _place() -> Path:
-    return next((place for place in _PLACES if place.is_dir() and os.access(place, os.W_OK)), _PLACES[-1])

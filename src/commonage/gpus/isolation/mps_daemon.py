@@ -78,21 +78,29 @@ class MpsDaemon:
                     left.unlink()
                 else:
                     shutil.rmtree(left, ignore_errors=True)
+            ended, said = self._run(program)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            self._quit()
+            raise NotConfined(f"MPS does not start for {self.uuid}: {error}", retryable=True) from error
+        if ended != 0 or not self._comes():
+            self._quit()  # the card's mode stays: where this was a second start, it has shares
+            raise NotConfined(f"MPS does not start for {self.uuid}: {said or f'see {self.log}'}", retryable=True)
+
+    def _run(self, program: str) -> tuple[int, str]:
+        """Its exit code, and what it said. Into a file: a daemon that keeps a pipe open would have us wait for it."""
+        with (self.log / "start.txt").open("w+b") as said:
             ended = subprocess.run(
                 [program, "-d"],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=said,
                 stderr=subprocess.STDOUT,
                 timeout=_STARTS_WITHIN_S,
                 start_new_session=True,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise NotConfined(f"MPS does not start for {self.uuid}: {error}", retryable=True) from error
-        if ended.returncode != 0 or not self._comes():
-            said = ended.stdout.decode("utf-8", "replace").strip()[-300:] or f"see {self.log}"
-            raise NotConfined(f"MPS does not start for {self.uuid}: {said}", retryable=True)
+            said.seek(0)
+            return ended.returncode, said.read().decode("utf-8", "replace").strip()[-300:]
 
     def _comes(self) -> bool:
         deadline = time.monotonic() + _STARTS_WITHIN_S / 4
@@ -104,6 +112,11 @@ class MpsDaemon:
 
     def stop(self) -> None:
         """End it, by force if it does not by itself; the card's compute mode is what it was before. Idempotent."""
+        self._quit()
+        self.share_mode()
+        self._notes.unlink(missing_ok=True)
+
+    def _quit(self) -> None:
         pid = self.pid()
         if pid is not None:
             program = shutil.which(PROGRAM)
@@ -114,8 +127,6 @@ class MpsDaemon:
                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
                     )  # fmt: skip
             self._end(pid)
-        self.share_mode()
-        self._notes.unlink(missing_ok=True)
 
     def _end(self, pid: int) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):

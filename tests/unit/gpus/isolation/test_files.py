@@ -52,6 +52,19 @@ def test_a_card_is_given_out_by_one_server_only(tmp_path: Path) -> None:
     second.close()
 
 
+def test_servers_that_may_use_different_places_meet_in_the_one_they_share(tmp_path: Path) -> None:
+    of_root, of_all = tmp_path / "run", tmp_path / "tmp"
+    of_all.mkdir()
+    of_user = Claims("data folder /user", of_root, of_all)
+    assert of_user.claim("GPU-1") == ""
+    of_root.mkdir()
+    root = Claims("data folder /root", of_root, of_all)
+    assert "data folder /user" in root.claim("GPU-1")
+    of_user.close()
+    assert root.claim("GPU-1") == ""
+    root.close()
+
+
 def test_a_place_without_room_for_locks_is_said(tmp_path: Path) -> None:
     assert "cannot be opened" in Claims("here", tmp_path / "none").claim("GPU-1")
 

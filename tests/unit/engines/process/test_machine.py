@@ -1,0 +1,15 @@
+"""What a machine reports of itself."""
+
+from pathlib import Path
+
+from commonage.engines.process.machine import report_node
+from commonage.engines.process.settings import ProcessSettings
+
+
+def test_labels_of_the_admin_join_those_of_the_machine(tmp_path: Path) -> None:
+    own = dict(report_node(ProcessSettings(), tmp_path, None).labels)
+    assert own.keys() == {"arch", "os"}
+    labels = (("zone", "basement"), ("arch", "odd"))
+    report = report_node(ProcessSettings(node_name="n", cpus_milli=500, labels=labels), tmp_path, None)
+    assert report.labels == (("arch", "odd"), ("os", "linux"), ("zone", "basement"))
+    assert (report.name, report.cpus_milli, report.faults) == ("n", 500, ())
