@@ -1,7 +1,6 @@
 """The engine contract on the Docker engine, over a real daemon that this file starts for itself."""
 
 import asyncio
-import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -32,8 +31,7 @@ def dockerd_with_image(*arguments: str, before: tuple[str, ...] = ()) -> Iterato
         daemon.ask("POST", "/images/create?fromSrc=-&repo=commonage-test&tag=1", content=minimal_image())
         yield daemon
     finally:
-        daemon.stop()
-        shutil.rmtree(daemon.folder, ignore_errors=True)
+        daemon.remove()
 
 
 @pytest.fixture(scope="module")
