@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
 
-from commonage.domain.fleet import Device
+from commonage.domain.fleet import Device, Lease, Share
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract
 
@@ -133,6 +133,24 @@ def test_a_card_is_partitioned_anew_without_a_restart(nvml: NvmlProcess, driver:
     assert [device.uuid for device in nvml.inventory()] == ["MIG-7"]
     driver.says(*MACHINE, *H100)
     assert [device.uuid for device in nvml.inventory()] == ["GPU-aaaa"]
+
+
+def test_a_card_that_is_partitioned_anew_under_work_gives_out_nothing_new(
+    nvml: NvmlProcess, driver: FakeDriver
+) -> None:
+    driver.says(*MACHINE, *H100, *HALVES)
+    one, _ = nvml.inventory()
+    share = Share(one.uuid, one.index, one.model, one.memory_mib, 1000, True, one.memory_mib)
+    nvml.note_held([Lease("a-1", "here", 1000, 1024, (share,), 0.0)])
+    driver.says(*MACHINE, *H100, "mig 1", "instance MIG-7 9 0 81000 7 7g.80gb")
+    for _ in range(2):
+        faults = {device.label: (device.uuid, device.faults) for device in nvml.inventory()}
+        assert faults["0:0"][0] == "MIG-7"
+        assert "takes none until that has ended" in faults["0:0"][1][0]
+        assert faults["0:1"][0] == "MIG-1"
+        assert "split anew while it was held" in faults["0:1"][1][0]
+    nvml.note_held([])
+    assert [(device.uuid, device.faults) for device in nvml.inventory()] == [("MIG-7", ())]
 
 
 def test_instances_of_a_card_that_is_lost_are_at_fault_and_come_back(nvml: NvmlProcess, driver: FakeDriver) -> None:

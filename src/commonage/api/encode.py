@@ -9,7 +9,7 @@ from commonage.api import encode_cards
 from commonage.control.fleet import EnvironmentView, LaunchView, NodeView
 from commonage.control.look import Standing
 from commonage.domain.events import Event
-from commonage.domain.explanations import Explanation, Holder
+from commonage.domain.explanations import Explanation, Holder, InFront
 from commonage.domain.fleet import Share
 from commonage.domain.principals import Principal
 from commonage.domain.requests import Request
@@ -31,6 +31,7 @@ from commonage.wire.workloads import (
     EventOut,
     ExplanationOut,
     HolderOut,
+    InFrontOut,
     LogEndOut,
     LogLineOut,
     PointOut,
@@ -159,13 +160,24 @@ def explanation(found: Explanation, state: State | None, who: Principal) -> Expl
         startable_now=found.startable_now,
         position=found.position,
         queue_length=found.queue_length,
+        in_front=[in_front(one) for one in found.in_front],
         lacks=list(found.lacks),
         holders=[holder(one, who) for one in found.holders],
         fits_now=found.fits_now,
         fits_now_gpus=found.fits_now_gpus,
+        fits_now_request=None if found.fits_now_request is None else request(found.fits_now_request),
         expected_start_at=found.expected_start_at,
+        earliest_start_at=found.earliest_start_at,
+        latest_start_at=found.latest_start_at,
+        sureness=found.sureness.value,
         basis=found.basis,
     )
+
+
+def in_front(found: InFront) -> InFrontOut:
+    """Who stands ahead for one reason."""
+    nearest = [f"{kind} of {owner}" for kind, owner in found.nearest]
+    return InFrontOut(precedence=found.precedence.value, count=found.count, nearest=nearest, text=str(found))
 
 
 def holder(found: Holder, who: Principal) -> HolderOut:

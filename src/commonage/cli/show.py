@@ -130,6 +130,8 @@ def explanation(said: ExplanationOut) -> list[str]:
     lines = [said.summary]
     if said.position is not None and not said.startable_now:
         lines.append(f"Position {said.position} of {said.queue_length} in the queue.")
+    if said.in_front:
+        lines.append(f"Ahead of it: {'; '.join(one.text for one in said.in_front)}.")
     lines += [f"- {lack}" for lack in said.lacks if lack not in said.summary]
     for holder in said.holders:
         ends = f", until {clock(holder.ends_at)} at the latest" if holder.ends_at else ""
@@ -138,7 +140,19 @@ def explanation(said: ExplanationOut) -> list[str]:
     if said.fits_now and not said.startable_now:
         lines.append(f"This would start now: {said.fits_now}.")
     if said.expected_start_at is not None and not said.startable_now:
-        lines.append(f"Expected start: {clock(said.expected_start_at)}{f' ({said.basis})' if said.basis else ''}.")
-    elif said.basis and said.position is not None:
+        lines.append(_expected(said, said.expected_start_at))
+    elif said.basis and said.position is not None and not said.startable_now:
         lines.append(f"{said.basis[:1].upper()}{said.basis[1:]}.")
     return lines
+
+
+def _expected(said: ExplanationOut, at: float) -> str:
+    """When it starts, how sure that is, and why."""
+    by = f", by {said.basis}" if said.basis else ""
+    if said.sureness == "limits":
+        sooner = f"; likely {clock(said.earliest_start_at)}" if said.earliest_start_at else ""
+        return f"Expected start: {clock(at)} at the latest{sooner}{by}, unless somebody comes ahead."
+    between = ""
+    if said.earliest_start_at and said.latest_start_at and said.latest_start_at > said.earliest_start_at:
+        between = f" (between {clock(said.earliest_start_at)} and {clock(said.latest_start_at)})"
+    return f"Expected start: {'a guess, ' if said.sureness == 'guess' else 'likely '}about {clock(at)}{between}{by}."

@@ -8,6 +8,7 @@ done here. Nothing is ever changed on a card: several servers may look at one.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ from commonage.gpus.nvml_sample import Measuring
 from commonage.gpus.unconfined import Unconfined
 from commonage.ports.devices import DeviceSample, DevicesUnavailable
 
+_REMADE = "is not there any more: its card was split anew while it was held"
+_BESIDE = "is a part of a card that was split anew under running work, and takes none until that has ended"
 _UNLISTED = "is no longer listed by the driver; look for `Xid` in `dmesg`; a reboot often brings it back"
 
 
@@ -55,6 +58,7 @@ class NvmlDevices(Unconfined):
         self._boot = boot_id()
         self._known: dict[str, tuple[Device, ...]] = {}  # by the uuid of the card
         self._trouble = False
+        self._held: frozenset[str] = frozenset()
         self._library.open()
 
     @property
@@ -109,7 +113,8 @@ class NvmlDevices(Unconfined):
         return share_environment(shares, self._context_mib)
 
     def note_held(self, leases: Sequence[Lease]) -> None:
-        """Of no effect: real cards measure what is really used."""
+        """Real cards measure what is really used; only what is held and not there any more must be told by this."""
+        self._held = frozenset(share.device_uuid for lease in leases for share in lease.shares)
 
     def resume(self, uuid: str | None = None) -> None:
         """Forget the fatal errors of this card (or that of this MIG instance), or of all."""
@@ -146,13 +151,28 @@ class NvmlDevices(Unconfined):
             try:
                 if isinstance(card, pynvml.NVMLError):
                     raise card
-                seen[card.uuid] = devices_of(card, machine, self._faults)
+                seen[card.uuid] = self._with_those_held(card.uuid, devices_of(card, machine, self._faults))
             except pynvml.NVMLError as error:
                 lost += self._at_fault(index, error, machine)
         self._known |= seen
         here = [device for devices in seen.values() for device in devices] + lost
         here += self._unlisted({*seen, *(device.parent_uuid or device.uuid for device in lost)}, here)
         return tuple(sorted(here, key=lambda device: (device.index, device.uuid)))
+
+    def _with_those_held(self, card: str, here: tuple[Device, ...]) -> tuple[Device, ...]:
+        """With what was this card and is held, but is no longer there, for MIG was changed by hand. The new parts are
+        made of the same memory, and who holds the old ones may open any of them: until then they are not given out.
+        """
+        listed = {device.uuid for device in here}
+        gone = [one for one in self._known.get(card, ()) if one.uuid in self._held and one.uuid not in listed]
+        if not gone:
+            return here
+        parts = [one if one.uuid in self._held else replace(one, faults=(*one.faults, _BESIDE)) for one in here]
+        for one in gone:
+            taken = {device.index for device in parts}
+            index = next(place for place in itertools.count(one.index) if place not in taken)
+            parts.append(replace(one, index=index, faults=(_REMADE,)))
+        return tuple(parts)
 
     def _at_fault(self, index: int, error: Any, machine: Machine) -> list[Device]:
         """What was at `index` when it last answered, with its fault."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from commonage.sdk.asynchronous import AsyncClient
 from commonage.sdk.errors import ApiError
-from commonage.wire.workloads import TERMINAL_STATES, WorkloadOut
+from commonage.wire.workloads import TERMINAL_STATES, ExplanationOut, WorkloadOut
 
 _LOOK_AGAIN_S = 5.0  # without an event: the queue moves although nothing happens to us
 _ASK_PORT_S = 0.05
@@ -112,7 +112,7 @@ class Follower:
 
     async def _in_words(self, workload: WorkloadOut) -> str:
         if workload.state in {"held", "queued"}:
-            return (await self._client.explain(self._id)).summary or workload.reason or "Waiting in the queue"
+            return _waiting(await self._client.explain(self._id)) or workload.reason or "Waiting in the queue"
         if workload.state == "starting":
             return workload.reason or f"Starting on {workload.node}"
         if workload.state == "running":
@@ -150,3 +150,9 @@ class Follower:
             async for line in self._client.logs(self._id, tail=_LAST_LINES):
                 lines.append(line.text)
         return "\n".join([reason, *lines]) if lines and workload.state != "stopped" else reason
+
+
+def _waiting(said: ExplanationOut) -> str:
+    """Why it waits, in one line; whom it waits behind, where somebody is ahead."""
+    ahead = "; ".join(one.text for one in said.in_front)
+    return f"{said.summary}; ahead of it: {ahead}" if ahead else said.summary

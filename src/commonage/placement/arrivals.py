@@ -19,6 +19,8 @@ GUESS_COUNTS = 50
 POPULARITY = 0.99
 """The most popular requests up to this part of all are kept. Rare small ones matter: they fill the last gaps."""
 
+ENOUGH = 1000
+"""Where nothing was known of memory, so many must come before it is judged: the first few say little of the others."""
 FOLD = 0.1
 """New ones are counted together, once they are this part of all that counts."""
 
@@ -50,7 +52,12 @@ class Arrivals:
         self.folds = 0
         self._all = float(counts)
         self._waiting: list[Request] = []
+        # Cpus and memory of what asked for a GPU, both in the amounts that so many workloads have.
         self._cpus = self._memory = 0.0
+        self._judged = 0
+        if given.cpus_per_mib < float("inf"):
+            taken = [one.cpus_milli * count for one, count in self._counts.items() if one.gpu is not None]
+            self._cpus, self._memory, self._judged = sum(taken), sum(taken) / given.cpus_per_mib, ENOUGH
 
     def add(self, request: Request) -> None:
         """One came."""
@@ -64,9 +71,9 @@ class Arrivals:
         return Mix.of(self._counts, POPULARITY)
 
     def cpus_per_mib(self) -> float:
-        """Thousandths of cpus for each MiB of memory, over what came and asked for a GPU; inf before anything did."""
+        """Thousandths of cpus for each MiB of memory, over what came and asked for a GPU; inf before enough did."""
         self._fold()
-        return self._cpus / self._memory if self._memory else float("inf")
+        return self._cpus / self._memory if self._judged >= ENOUGH and self._memory else float("inf")
 
     def _fold(self) -> None:
         """Count those that wait to be counted, at once, and let all others fade as much as so many make them."""
@@ -79,6 +86,7 @@ class Arrivals:
             one = typical(request)
             self._counts[one] = self._counts.get(one, 0.0) + times
             if request.gpu is not None:
+                self._judged += times
                 self._cpus += times * request.cpus_milli
                 self._memory += times * request.memory_mib
         self._all = sum(self._counts.values())

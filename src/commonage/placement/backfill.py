@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from commonage.domain.fleet import Lease
-from commonage.domain.quantities import format_duration
 from commonage.domain.tenants import Reservation
 from commonage.placement.ahead import Ahead
 from commonage.placement.asks import Ask, Held
@@ -114,23 +113,6 @@ class Gate:
     def until(self, ask: Ask) -> float:
         """When it ends if it starts now; inf where it has no time limit."""
         return np.inf if ask.time_limit_s is None else self.now + ask.time_limit_s
-
-    def kept_for(self, number: int, now: float) -> str:
-        """For whom what is free on a node is kept, in words: `one that waits longer, which starts within 5 min`."""
-        if self.claims.kept(number):
-            return "one that waits longer, until enough has ended there"
-        claim = self.claims.first(number)
-        reserved = next((one for one in self._reservations if claim and one.id == claim.reservation), None)
-        if reserved is not None:
-            whom = f"{reserved.owner or reserved.tenant}{f' ({reserved.title})' if reserved.title else ''}"
-            if reserved.starts_at > now:
-                return f"{whom}, whose reservation begins in {format_duration(reserved.starts_at - now)}"
-            return f"{whom}, whose reservation ends in {format_duration(reserved.ends_at - now)}"
-        if claim is not None:
-            return f"one that waits longer, which starts within {format_duration(claim.from_at - now)}"
-        first = self._ahead.first_ends()[number]
-        within = f" within {format_duration(first - now)}" if np.isfinite(first) else ""
-        return f"those that wait longer, but for what ends{within}"
 
     def _fits_beside(self, ask: Ask, shape: Shape, nodes: Ints) -> Bools:
         """[n]: on which of these nodes it fits beside what is claimed of them."""

@@ -63,10 +63,6 @@ class Claims:
         """True if a node is kept for one of which nobody knows when it starts."""
         return number in self._spare
 
-    def first(self, number: int) -> Claim | None:
-        """The claim on something of a node that begins first; None: there is none."""
-        return min((claim for claim, _ in self._of.get(number, ())), key=lambda claim: claim.from_at, default=None)
-
     def taken(self, lease: Lease) -> None:
         """Something was started."""
         number = self._grid.number[lease.node]

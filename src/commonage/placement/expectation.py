@@ -1,49 +1,180 @@
-"""When a workload that waits will start, as far as time limits tell: the plans to come, played through.
+"""When a workload that waits will start: the plans to come, played through on the snapshot, with what will end when.
 
-Called by explain.py. The answer is a promise of nothing: what ends early moves it and who comes first.
+Called by explain.py. Time limits tell best: then it comes no later, unless somebody comes ahead. Where they do not,
+what such workloads took before (durations.py) stands in for the limits that are missing. Far back in a long queue all
+work ahead is added up instead, which is a guess. The answer is a promise of nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from commonage.placement.asks import Ask
+from commonage.domain.explanations import Sureness
+from commonage.domain.tenants import Amounts
+from commonage.placement.asks import Ask, Held
 from commonage.placement.plan import Pass
+from commonage.placement.queue import Order
+from commonage.placement.quota import amounts_of
+from commonage.placement.shapes import Floats
 from commonage.placement.snapshot import Snapshot
 
 MOST_AHEAD = 500  # asks, and
-MOST_ENDS = 200  # ends that are played through: enough for a day's work, quick enough to answer while one types
+MOST_PASSES = 24  # passes that are played through: quick enough to answer while one types
+FEW_PASSES = 8  # after no more than these there is time to play it through again, for the range
+USUAL, SOON, LATE = 0.5, 0.25, 0.9  # parts of such workloads that had ended by then
+
+BY_LIMITS = "the time limits of what runs and of what waits ahead of it"
+BY_HISTORY = "how long such workloads usually take"
+BY_FEW = "the few such workloads that ended before"
+BY_WORK = "all the work ahead of it, shared out over the whole fleet"
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """`at` is unix seconds, None where nothing tells; `basis` says what it rests on, or why nothing does."""
+    """`at`, `earliest` and `latest` are unix seconds, None where nothing tells; `basis` says what it rests on, or why
+    nothing does."""
 
     at: float | None
     basis: str
+    sureness: Sureness = Sureness.UNKNOWN
+    earliest: float | None = None
+    latest: float | None = None
 
 
 def expect(snapshot: Snapshot, target: Ask, now: float) -> Expectation:
-    """When `target`, which stands in the queue, starts if all use up their time limits and nobody new comes."""
-    order = snapshot.order(now)
+    """When `target`, which stands in the queue, starts if nobody new comes."""
     slot = snapshot.queue.slot(target.workload_id)
-    if slot < 0 or order.place(slot) >= MOST_AHEAD:
-        return Expectation(None, f"nobody can say when: more than {MOST_AHEAD} stand ahead of it")
-    order = order.only(np.arange(order.place(slot) + 1))  # nobody behind it delays it
-    with snapshot.trial():
-        for _ in range(MOST_ENDS):
-            snapshot.ready(now)
-            one = Pass(snapshot, now, order)
-            one.run()
-            if target.workload_id in one.started:
-                return Expectation(now, "the time limits of what runs and of what waits ahead of it")
-            order = order.only(~np.isin(order.slots, [snapshot.queue.slot(started) for started in one.started]))
-            ends = snapshot.next_ends(now)
-            if ends is None:
-                return Expectation(None, "nobody can say when: what it waits for has no time limit")
-            now, ended = ends
-            for held in ended:
-                snapshot.end(held)
-    return Expectation(None, f"nobody can say when: the next {MOST_ENDS} ends make no room for it")
+    place = snapshot.order(now).place(slot) if slot >= 0 else MOST_AHEAD
+    if place >= MOST_AHEAD:
+        return _by_work(snapshot, target, now, f"more than {MOST_AHEAD} stand ahead of it")
+    by_limits = _Play(snapshot, target, now, None)
+    at = by_limits.run()
+    if at is not None:
+        quick = bool(snapshot.durations) and by_limits.passes <= FEW_PASSES
+        soon = _Play(snapshot, target, now, USUAL).run(FEW_PASSES) if quick else None
+        earliest = soon if soon is not None and soon < at else None
+        return Expectation(at, BY_LIMITS, Sureness.LIMITS, earliest, at)
+    usual = _Play(snapshot, target, now, USUAL)
+    at = usual.run() if snapshot.durations and by_limits.passes < MOST_PASSES else None
+    if at is None and max(by_limits.passes, usual.passes) >= MOST_PASSES:
+        return _by_work(snapshot, target, now, f"the first {MOST_PASSES} that come to an end make no room for it")
+    if at is None:
+        return Expectation(None, "nobody can say when: what it waits for has no time limit")
+    parts = (SOON, LATE) if usual.passes <= FEW_PASSES else ()
+    plays = (_Play(snapshot, target, now, part).run(FEW_PASSES) for part in parts)
+    others = [one for one in plays if one is not None]
+    sureness, basis = (Sureness.LIKELY, BY_HISTORY) if usual.sure else (Sureness.GUESS, BY_FEW)
+    return Expectation(at, basis, sureness, min([at, *others]), max([at, *others]))
+
+
+class _Play:
+    """The plans to come, until `target` starts. `part` None: only time limits end anything; else what has run as long
+    as that part of its like took ends, too. `sure`: of all of these enough is known. `passes`: so many were played."""
+
+    def __init__(self, snapshot: Snapshot, target: Ask, now: float, part: float | None) -> None:
+        self._snapshot, self._target, self._now, self._part = snapshot, target, now, part
+        self.sure, self.passes = True, 0
+        self._promised: float | None = None
+
+    def run(self, most: int = MOST_PASSES) -> float | None:
+        """When it starts; after the most passes, when it is promised to start; None if nothing tells."""
+        snapshot, now = self._snapshot, self._now
+        order = snapshot.order(now)
+        order = order.only(np.arange(min(MOST_AHEAD, len(order))))  # who stands behind it, too: it may start first
+        with snapshot.trial():
+            if self._part is not None:
+                for held in list(snapshot.holdings):
+                    self._assume(held, now)
+            while True:
+                started = self._pass(order, now)
+                if self._target.workload_id in started:
+                    return now
+                if started:
+                    order = order.only(~np.isin(order.slots, [snapshot.queue.slot(name) for name in started]))
+                ends = snapshot.next_ends(now)
+                if ends is None:
+                    return None
+                if self.passes >= most:
+                    return self._promised
+                now, ended = ends
+                for held in ended:
+                    snapshot.end(held)
+
+    def _pass(self, order: Order, now: float) -> Collection[str]:
+        """Who of the order starts now."""
+        snapshot = self._snapshot
+        snapshot.ready(now)
+        if not snapshot.fits.count[order.sorts].any():
+            return ()  # nobody fits anywhere
+        self.passes += 1
+        one = Pass(snapshot, now, order)
+        one.run()
+        if self._part is not None:
+            for held in one.started.values():
+                self._assume(held, now)
+        first = snapshot.queue.gang(self._target.gang)[0] if self._target.gang else self._target
+        promise = one.promises.get(first.workload_id)
+        self._promised = None if promise is None else promise.at
+        return one.started
+
+    def _assume(self, held: Held, now: float) -> None:
+        """Let it end when its like do, if its time limit does not end it before."""
+        if held.ending or self._part is None:
+            return
+        sort = (held.kind, held.environment, held.owner)
+        remaining = self._snapshot.durations.remaining(sort, now - held.lease.at, self._part)
+        if remaining is None:
+            self.sure = self.sure and held.ends_at is not None
+            return
+        self.sure = self.sure and remaining.sure
+        at = now + remaining.seconds
+        if held.ends_at is None or at < held.ends_at:
+            self._snapshot.end(held)
+            self._snapshot.start(replace(held, ends_at=at))
+
+
+def _by_work(snapshot: Snapshot, target: Ask, now: float, why: str) -> Expectation:
+    """A guess: when the fleet would be through with all that is held and stands ahead, were none of it ever idle."""
+    capacity = snapshot.capacity()
+    work = _work_held(snapshot, now) + _work_ahead(snapshot, target, now)
+    took = float((work / np.array([capacity.cpus_milli, capacity.memory_mib, capacity.gpu_milli])).max())
+    if not np.isfinite(took):
+        return Expectation(None, f"nobody can say when: {why}")
+    return Expectation(now + took, BY_WORK, Sureness.GUESS)
+
+
+def _work_held(snapshot: Snapshot, now: float) -> Floats:
+    """[cpus, memory, GPUs]: what is held, each times the seconds that it still goes on."""
+    work = np.zeros(3)
+    for held in snapshot.holdings:
+        limit = np.inf if held.ends_at is None else held.ends_at - now
+        usual = snapshot.durations.remaining((held.kind, held.environment, held.owner), now - held.lease.at, USUAL)
+        work += _times(Amounts.of(held.lease), min(limit, np.inf if usual is None else usual.seconds))
+    return work
+
+
+def _work_ahead(snapshot: Snapshot, target: Ask, now: float) -> Floats:
+    """[cpus, memory, GPUs]: what those ahead will hold, each times the seconds that it will go on."""
+    order = snapshot.order(now)
+    work = np.zeros(3)
+    lengths: dict[tuple[str, str, str], float] = {}
+    amounts: dict[int, Amounts] = {}
+    for slot, sort, limit in zip(order.slots.tolist(), order.sorts.tolist(), order.limits.tolist(), strict=True):
+        ask = snapshot.queue.asks[slot]
+        if ask is None or ask.workload_id == target.workload_id:
+            break
+        kind = (ask.kind, ask.environment, ask.owner)
+        if kind not in lengths:
+            usual = snapshot.durations.remaining(kind, 0.0, USUAL)
+            lengths[kind] = np.inf if usual is None else usual.seconds
+        if sort not in amounts:
+            amounts[sort] = amounts_of(snapshot.fits.shape(sort))
+        work += _times(amounts[sort], min(limit, lengths[kind]))
+    return work
+
+
+def _times(amounts: Amounts, seconds: float) -> Floats:
+    return np.array([amounts.cpus_milli, amounts.memory_mib, max(amounts.gpu_milli, 1)]) * seconds

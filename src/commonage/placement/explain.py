@@ -9,33 +9,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
-from commonage.domain.explanations import Explanation, Holder
+from commonage.domain.explanations import Explanation, Holder, Sureness
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.quantities import format_duration, format_memory
 from commonage.domain.requests import Request
 from commonage.placement.asks import Ask, Held
-from commonage.placement.backfill import Gate
-from commonage.placement.expectation import expect
-from commonage.placement.filters import matching, refusal
+from commonage.placement.expectation import Expectation, expect
+from commonage.placement.filters import matching, refusal, usable
 from commonage.placement.grid import Grid
-from commonage.placement.plan import Pass, Plan, passed
-from commonage.placement.quota import amounts_of
-from commonage.placement.shapes import Bools, Ints, Shape, model_matches
+from commonage.placement.in_front import in_front
+from commonage.placement.lacks import lacks, might
+from commonage.placement.plan import Plan, passed
 from commonage.placement.smaller import smaller_requests
 from commonage.placement.snapshot import Snapshot
 
 MOST_HOLDERS = 5
-MOST_LACKS = 3
 MOST_TRIES = 5
 
 
 def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
-    """The whole explanation for `ask`, whether it stands in the queue already or is only being considered."""
+    """The whole explanation for `ask`, whether it stands in the queue already or is only being considered. Of a gang
+    that is only being considered the other members are thought beside it."""
     stands = ask.workload_id in snapshot.queue
-    with standing(snapshot, ask):
+    with standing(snapshot, _together(snapshot, ask)):
         with passed(snapshot, now) as done:
             position, length = done.order.place(snapshot.queue.slot(ask.workload_id)) + 1, len(done.order)
             held = done.started.get(ask.workload_id)
@@ -47,52 +47,77 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
                     position=position,
                     queue_length=length,
                     expected_start_at=now,
+                    sureness=Sureness.LIMITS,
                     basis="it fits",
                 )
-            lacks = _lacks(snapshot, done.gate, ask, now)
+            missing = lacks(snapshot, done, ask)
             holders = _holders(snapshot, ask)
+            ahead = in_front(snapshot, done.order, ask)
         expected = expect(snapshot, ask, now)
-        fits_now, fits_gpus = _smaller(snapshot, ask, now)
+        instead = _smaller(snapshot, ask, now)
+    request = ask.request
+    same_else = instead is not None and replace(instead, gpu=request.gpu) == request
     return Explanation(
         workload_id=ask.workload_id,
-        summary=_summary(_place_of(snapshot, ask, position, stands), lacks, holders, expected.at, now),
+        summary=_summary(_place_of(snapshot, ask, position, stands), missing, holders, expected, now),
         position=position,
         queue_length=length,
-        lacks=lacks,
+        in_front=ahead,
+        lacks=missing,
         holders=holders,
-        fits_now=fits_now,
-        fits_now_gpus=fits_gpus,
+        fits_now=None if instead is None else str(instead.gpu if same_else else instead),
+        fits_now_gpus=instead.gpu.text if instead is not None and instead.gpu and same_else else None,
+        fits_now_request=instead,
         expected_start_at=expected.at,
+        earliest_start_at=expected.earliest,
+        latest_start_at=expected.latest,
+        sureness=expected.sureness,
         basis=expected.basis if expected.at is not None else _no_basis(holders, expected.basis),
     )
 
 
+def _together(snapshot: Snapshot, ask: Ask) -> list[Ask]:
+    """The ask, or its gang: those that wait, or that would be submitted with it."""
+    if ask.gang is None:
+        return [ask]
+    waiting = snapshot.queue.gang(ask.gang)
+    if waiting or ask.gang_size < 2:
+        return [ask, *(one for one in waiting if one.workload_id != ask.workload_id)]
+    others = (f"{ask.workload_id}+{number}" for number in range(1, ask.gang_size))
+    return [ask, *(replace(ask, workload_id=other, attempt_id=f"{other}-1") for other in others)]
+
+
 @contextmanager
-def standing(snapshot: Snapshot, ask: Ask) -> Iterator[None]:
-    """Inside, the ask stands in the queue, instead of what stood there under its id."""
-    before = snapshot.queue.get(ask.workload_id)
-    if before != ask:
-        snapshot.arrive(ask)
+def standing(snapshot: Snapshot, asks: Sequence[Ask]) -> Iterator[None]:
+    """Inside, these asks stand in the queue, instead of what stood there under their ids."""
+    before = [(ask.workload_id, snapshot.queue.get(ask.workload_id)) for ask in asks]
+    for ask, (_, old) in zip(asks, before, strict=True):
+        if old != ask:
+            snapshot.arrive(ask)
     try:
         yield
     finally:
-        if before is None:
-            snapshot.leave(ask.workload_id)
-        elif before != ask:
-            snapshot.arrive(before)
+        for ask, (workload_id, old) in zip(asks, before, strict=True):
+            if old is None:
+                snapshot.leave(workload_id)
+            elif old != ask:
+                snapshot.arrive(old)
 
 
 def why_waiting(snapshot: Snapshot, outcome: Plan, ask: Ask, position: int) -> str:
     """One sentence for a list: place in the queue and what is missing. Cheap: no look ahead, and remembered."""
+    last = next(reversed(outcome.promises), None)
+    beyond = last is None or position > outcome.order.place(snapshot.queue.slot(last))
     sort = (ask.request, ask.time_limit_s, ask.tenant, ask.owner if snapshot.rules.tenants else "", ask.gang)
-    lacks = outcome.words.get(sort)
-    if lacks is None:
+    key = (*sort, None if beyond else position)  # among those that are promised something, words depend on the place
+    words = outcome.words.get(key)
+    if words is None:
         with snapshot.trial():
             for workload_id, held in outcome.started.items():
                 if workload_id in snapshot.queue:
                     snapshot.start(held)
-            lacks = outcome.words[sort] = _lacks(snapshot, outcome.gate, ask, outcome.now)
-    return f"{ordinal(position)} in the queue; {lacks[0]}" if lacks else f"{ordinal(position)} in the queue"
+            words = outcome.words[key] = lacks(snapshot, outcome, ask)
+    return f"{ordinal(position)} in the queue; {words[0]}" if words else f"{ordinal(position)} in the queue"
 
 
 def ever_fits(grid: Grid, request: Request) -> str | None:
@@ -140,68 +165,6 @@ def _place_in_words(node: str, request: Request) -> str:
     return f"on {node}" if request.gpu is None else f"on {node} with {request.gpu}"
 
 
-def allowed(snapshot: Snapshot, gate: Gate, ask: Ask) -> Bools:
-    """[N]: where the ask might start now, quotas aside."""
-    shape = snapshot.grid.shape(ask.request)
-    return gate.mask(ask, shape, snapshot.grid.fits(shape, np.arange(len(snapshot.grid.nodes))))
-
-
-def _lacks(snapshot: Snapshot, gate: Gate, ask: Ask, now: float) -> tuple[str, ...]:
-    """What is missing, the machine that comes nearest first; nothing for one that came after the plan and fits."""
-    grid = snapshot.grid
-    if not grid.nodes:
-        return ("no machine has reported yet",)
-    shape = grid.shape(ask.request)
-    over = snapshot.quotas.refusal(ask.tenant, ask.owner, amounts_of(shape))
-    if over is not None:
-        return (over,)
-    members = 1 if ask.gang is None else len(snapshot.queue.gang(ask.gang))
-    if members < ask.gang_size:
-        return (f"it starts together with {ask.gang_size - 1} others, of which {members - 1} wait here",)
-    rooms = int(np.count_nonzero(allowed(snapshot, gate, ask)))
-    if rooms >= ask.gang_size:
-        return ()
-    if rooms:
-        return (f"it starts together with {ask.gang_size - 1} others, and {rooms} machines have room for one",)
-    nearest = _by_distance(grid, shape)[:MOST_LACKS].tolist()
-    found = ((refusal(grid, shape, number) or _kept(grid, gate, shape, number, now), number) for number in nearest)
-    return tuple(f"it asks for {_asked(grid, shape, number)}, and {why}" for why, number in found)
-
-
-def _asked(grid: Grid, shape: Shape, number: int) -> str:
-    """What was asked for; a part of a card also as what that is in GiB there, to compare it with what is free."""
-    gpu = shape.request.gpu
-    if gpu is None:
-        return str(shape.request)
-    sizes = {device.memory_mib for _, device in matching(grid, shape, number)} if gpu.fraction_milli else set()
-    return f"{gpu} ({format_memory(gpu.memory_on(sizes.pop()))})" if len(sizes) == 1 else str(gpu)
-
-
-def _by_distance(grid: Grid, shape: Shape) -> Ints:
-    """Nodes: those with such a card first, then those that take work, of them those with the most to give."""
-    free = grid.memory if shape.request.gpu is None else np.where(_usable(grid, shape), grid.free_mib, -1)
-    most = free if free.ndim == 1 else free.max(axis=1, initial=-1)
-    return np.lexsort((-most, ~grid.ready, most < 0))
-
-
-def _usable(grid: Grid, shape: Shape) -> Bools:
-    """[N, C]: the cards that are of the model asked for and take work."""
-    gpu = shape.request.gpu
-    of_model = [gpu is not None and model_matches(gpu, device.model) for _, device in grid.kinds]
-    usable: Bools = np.array([*of_model, False])[grid.kind]
-    return usable
-
-
-def _kept(grid: Grid, gate: Gate, shape: Shape, number: int, now: float) -> str:
-    """What to say where it would fit but for those that wait longer."""
-    if shape.request.gpu is None:
-        free = str(Request(int(grid.cpus[number]), int(grid.memory[number])))
-    else:
-        cards = [card for card, _ in matching(grid, shape, number)]
-        free = f"{format_memory(int(grid.free_mib[number, cards].max()))} of a card"
-    return f"{free} free on {grid.nodes[number].name} are kept for {gate.kept_for(number, now)}"
-
-
 def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
     """Who holds the cards (or the machine) that it could use, the largest hold first."""
     grid, holdings = snapshot.grid, snapshot.holdings
@@ -209,8 +172,8 @@ def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
     if ask.request.gpu is None:
         amounts = holdings.rows[slots, 1]
     else:
-        usable = _usable(grid, grid.shape(ask.request))[holdings.node[slots]]
-        amounts = np.where(usable, holdings.rows[slots, 2 : 2 + usable.shape[1]], 0).sum(axis=1)
+        cards = usable(grid, grid.shape(ask.request), holdings.node[slots])
+        amounts = np.where(cards, holdings.rows[slots, 2 : 2 + cards.shape[1]], 0).sum(axis=1)
     found: list[tuple[int, Held]] = []
     for index in np.argsort(-amounts, kind="stable").tolist():
         one, amount = holdings.held[slots[index]], int(amounts[index])
@@ -227,29 +190,30 @@ def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
     return tuple(holders)
 
 
-def _smaller(snapshot: Snapshot, ask: Ask, now: float) -> tuple[str | None, str | None]:
-    """A smaller request that would start now: (in words, as `--gpus` text). It is tried, not guessed."""
-    for request in _candidates(snapshot, ask, now):
-        instead = replace(ask, request=request, submitted_at=max(now, ask.submitted_at), gang=None, gang_size=1)
+def _smaller(snapshot: Snapshot, ask: Ask, now: float) -> Request | None:
+    """A smaller request that would start now, for each of a gang. It is tried, not guessed."""
+    asks = _together(snapshot, ask)
+    for request in _candidates(snapshot, asks, now):
+        since = [max(now, one.submitted_at) for one in asks]
+        instead = [replace(one, request=request, submitted_at=at) for one, at in zip(asks, since, strict=True)]
         with standing(snapshot, instead), passed(snapshot, now) as done:
             if ask.workload_id in done.started:
-                same = replace(request, gpu=ask.request.gpu) == ask.request
-                return str(request.gpu if same else request), request.gpu.text if same and request.gpu else None
-    return None, None
+                return request
+    return None
 
 
-def _candidates(snapshot: Snapshot, ask: Ask, now: float) -> list[Request]:
-    """What might start if the ask were not there; the largest first."""
-    snapshot.leave(ask.workload_id)
+def _candidates(snapshot: Snapshot, asks: Sequence[Ask], now: float) -> list[Request]:
+    """What might start if the asks were not there; the largest first."""
+    for one in asks:
+        snapshot.leave(one.workload_id)
     try:
         with passed(snapshot, now) as done:
-            return [one for one in smaller_requests(snapshot.grid, ask.request) if _might(done, ask, one)][:MOST_TRIES]
+            found = smaller_requests(snapshot.grid, asks[0].request)
+            good = (one for one in found if might(done, replace(asks[0], request=one), len(asks)))
+            return list(islice(good, MOST_TRIES))
     finally:
-        snapshot.arrive(ask)
-
-
-def _might(done: Pass, ask: Ask, request: Request) -> bool:
-    return bool(allowed(done.snapshot, done.gate, replace(ask, request=request)).any())
+        for one in asks:
+            snapshot.arrive(one)
 
 
 def _no_basis(holders: Sequence[Holder], basis: str) -> str:
@@ -268,13 +232,20 @@ def _place_of(snapshot: Snapshot, ask: Ask, position: int, stands: bool) -> str:
     return place if site is None else f"{place}, at {site}"
 
 
-def _summary(place_: str, lacks: Sequence[str], holders: Sequence[Holder], start_at: float | None, now: float) -> str:
+def _summary(place_: str, missing: Sequence[str], holders: Sequence[Holder], expected: Expectation, now: float) -> str:
     parts = [place_]
-    if lacks:
-        parts.append(lacks[0])
+    if missing:
+        parts.append(missing[0])
     if holders:
         one = holders[0]
         parts.append(f"a {one.kind} of {one.owner} holds {one.holds}")
-    if start_at is not None:
-        parts.append(f"expected to start in {format_duration(start_at - now)}")
+    if expected.at is not None:
+        parts.append(_WHEN[expected.sureness].format(format_duration(expected.at - now)))
     return "; ".join(parts)
+
+
+_WHEN = {
+    Sureness.LIMITS: "expected to start within {}",
+    Sureness.LIKELY: "likely to start in about {}",
+    Sureness.GUESS: "may start in about {}, which is a guess",
+}

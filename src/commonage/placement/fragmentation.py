@@ -25,17 +25,23 @@ class Mix:
     """Typical workloads, the most popular first, with weights that sum to 1. Empty where nothing was seen yet.
 
     Each stands for all requests of the same cpus and GPU request: memory, labels and NUMA wishes are left out.
+    `cpus_per_mib` is how many thousandths of cpus came with each MiB of memory where a GPU was asked for; inf where
+    nothing is known of memory.
     """
 
     requests: tuple[Request, ...] = ()
     weights: tuple[float, ...] = ()
+    cpus_per_mib: float = float("inf")
 
     @classmethod
     def of(cls, history: Iterable[Request] | Mapping[Request, float], popularity: float = POPULARITY) -> Mix:
         """Learn from what was asked: each request once for each time, or with how often (or how much) it counts."""
         counts: dict[Request, float] = defaultdict(float)
+        cpus = memory = 0.0
         for request, count in (history if isinstance(history, Mapping) else Counter(history)).items():
             counts[typical(request)] += count
+            if request.gpu is not None:
+                cpus, memory = cpus + count * request.cpus_milli, memory + count * request.memory_mib
         enough = popularity * sum(counts.values())
         seen, kept = 0.0, []
         for request in sorted(counts, key=lambda request: (counts[request], *_order(request)), reverse=True):
@@ -43,7 +49,8 @@ class Mix:
                 break
             seen += counts[request]
             kept.append(request)
-        return cls(tuple(kept), tuple(counts[request] / seen for request in kept))
+        weights = tuple(counts[request] / seen for request in kept)
+        return cls(tuple(kept), weights, cpus / memory if memory else float("inf"))
 
 
 def typical(request: Request) -> Request:

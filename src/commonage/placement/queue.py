@@ -266,6 +266,14 @@ class Queue:
             behind[members[1:]] = True
         return behind
 
+    def ranks(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> tuple[Ints, Floats, Floats]:
+        """[slots]: the priority of all that are here, when they were submitted, and their key. For the words."""
+        self._settle()
+        keys = self._keys(now, usage, rules, costs)
+        if self._gangs:
+            self._join_gangs(keys)
+        return self._priority, self._submitted, keys
+
     def gangs(self) -> list[str]:
         """The gangs of which somebody waits."""
         return list(self._gangs)

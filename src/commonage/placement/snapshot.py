@@ -18,6 +18,7 @@ from commonage.domain.tenants import Amounts, Rules
 from commonage.domain.usage import PastHold
 from commonage.placement.ahead import Ahead
 from commonage.placement.asks import Ask, Held
+from commonage.placement.durations import Durations
 from commonage.placement.fairness import Capacity, Usage
 from commonage.placement.fits import Fits
 from commonage.placement.fragmentation import Mix
@@ -28,11 +29,14 @@ from commonage.placement.policies.registry import DEFAULT, POLICIES
 from commonage.placement.queue import Order, Queue
 from commonage.placement.quota import Quotas
 from commonage.placement.reservations import Kept
+from commonage.placement.shapes import Floats, Ints
 from commonage.placement.sites import Sites
 
 
 class Snapshot:
-    """Fleet, leases, queue, usage and rules. `held` is by workload id; the policy learns from `arrived`."""
+    """Fleet, leases, queue, usage and rules. `held` is by workload id; the policy learns from `arrived`, `durations`
+    from what ends.
+    """
 
     def __init__(self, nodes: Sequence[Node] = (), rules: Rules | None = None, mix: Mix | None = None) -> None:
         self.rules = rules or Rules()
@@ -43,6 +47,7 @@ class Snapshot:
         self.holdings = Holdings(self.grid)
         self.ahead = Ahead(self.grid, self.holdings)
         self.fits = Fits(self.grid)
+        self.durations = Durations()
         self._mix = mix or Mix()
         self._tried: list[tuple[Held, int]] | None = None
         self._environments: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -116,6 +121,8 @@ class Snapshot:
         if held is not None:
             self._forget(held)
             self.usage.end(held.lease.attempt_id, at)
+            if not held.recalled_for:  # what was evicted would have gone on
+                self.durations.ended(held.kind, held.environment, held.owner, at - held.lease.at)
 
     def _charge(self, held: Held) -> None:
         share = self.capacity().share(Amounts.of(held.lease))
@@ -189,6 +196,11 @@ class Snapshot:
         """The queue in order, as of `now`."""
         self.fits.refresh()
         return self.queue.order(now, self.usage, self.rules, self.fits.shares(self.capacity()))
+
+    def ranks(self, now: float) -> tuple[Ints, Floats, Floats]:
+        """[slots of the queue]: priorities, when submitted, and keys: what the order was made of."""
+        self.fits.refresh()
+        return self.queue.ranks(now, self.usage, self.rules, self.fits.shares(self.capacity()))
 
     def position(self, workload_id: str, now: float) -> int | None:
         """Its place in the queue, from 1; None if it does not wait."""

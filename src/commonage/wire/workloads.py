@@ -226,6 +226,15 @@ class HolderOut(BaseModel):
     ends_at: float | None
 
 
+class InFrontOut(BaseModel):
+    """So many stand ahead for one reason; other people's work is named by kind and owner only."""
+
+    precedence: str = Field(description="`priority`, `fair-share`, `older`, or `own`: earlier ones of the same owner.")
+    count: int
+    nearest: list[str] = Field(description="The nearest few, each as `job of ann`.")
+    text: str
+
+
 class ExplanationOut(BaseModel):
     """Why it waits and until when."""
 
@@ -235,12 +244,21 @@ class ExplanationOut(BaseModel):
     startable_now: bool
     position: int | None
     queue_length: int
-    lacks: list[str]
+    in_front: list[InFrontOut] = Field([], description="Who stands ahead, by reason.")
+    lacks: list[str] = Field(description="What is missing, in numbers, one sentence for each kind; nearest first.")
     holders: list[HolderOut]
-    fits_now: str | None
-    fits_now_gpus: str | None
-    expected_start_at: float | None
-    basis: str
+    fits_now: str | None = Field(description="What smaller request would start now, in words. It was tried.")
+    fits_now_gpus: str | None = Field(description="The same as text for `gpus`, where nothing else differs.")
+    fits_now_request: RequestOut | None = Field(None, description="The same, to submit instead.")
+    expected_start_at: float | None = Field(description="Unix seconds; null where nothing tells.")
+    earliest_start_at: float | None = Field(None, description="Where the past gives a range: its beginning.")
+    latest_start_at: float | None = Field(None, description="Where the past or time limits give a range: its end.")
+    sureness: str = Field(
+        "unknown",
+        description="`limits`: by time limits, no later unless somebody comes ahead; `likely`: by what such workloads "
+        "usually take; `guess`; `unknown`.",
+    )
+    basis: str = Field(description="What the expected start rests on, or why nobody can say.")
     suggestion: SuggestionOut | None = Field(None, description="Of a dry run: what earlier runs of it needed.")
 
 

@@ -47,7 +47,7 @@ class FakeClient:
         return SimpleNamespace(**{"reason": "", "node": "gpu-1", "internal_url": None} | state)
 
     async def explain(self, _: str) -> SimpleNamespace:
-        return SimpleNamespace(summary="third in the queue")
+        return SimpleNamespace(summary="third in the queue", in_front=[SimpleNamespace(text="2 that wait longer")])
 
     async def events(self, _: str, after: int) -> AsyncIterator[None]:
         while True:
@@ -79,7 +79,7 @@ async def test_from_the_queue_until_it_answers() -> None:
         )
     assert found == url
     assert shown == [
-        "third in the queue",
+        "third in the queue; ahead of it: 2 that wait longer",
         "12 of 40 packages",
         "The control plane does not answer; waiting for it",
         "Starting on gpu-1",

@@ -8,12 +8,12 @@ from pytest import approx
 from tests.unit.placement.fleets import GIB, REQUESTS
 
 from commonage.domain.requests import Request, parse_gpus
-from commonage.placement.arrivals import GUESS, GUESS_COUNTS, HALF_LIFE, START_COUNTS, Arrivals, apart
-from commonage.placement.fragmentation import Mix
+from commonage.placement.arrivals import ENOUGH, GUESS, GUESS_COUNTS, HALF_LIFE, START_COUNTS, Arrivals, apart
+from commonage.placement.fragmentation import Mix, typical
 
 HALF = Request(1000, 2 * GIB, parse_gpus("0.5"))
 WHOLE = Request(4000, 8 * GIB, parse_gpus("1"))
-ALL_HALVES, ALL_WHOLE = Mix.of([HALF]), Mix.of([WHOLE])
+ALL_HALVES, ALL_WHOLE = (Mix.of([typical(one)]) for one in (HALF, WHOLE))
 
 
 def after(start: Mix, *came: tuple[Request, int]) -> Arrivals:
@@ -44,8 +44,11 @@ def test_an_arrival_counts_half_after_its_half_life() -> None:
 
 def test_cpus_that_come_with_memory_are_those_of_what_takes_a_gpu() -> None:
     assert after(ALL_HALVES).cpus_per_mib() == float("inf")
-    assert after(ALL_HALVES, (Request(64_000, GIB), 9)).cpus_per_mib() == float("inf")
-    assert after(ALL_HALVES, (HALF, 3), (Request(64_000, GIB), 9)).cpus_per_mib() == approx(1000 / (2 * GIB))
+    assert after(ALL_HALVES, (Request(64_000, GIB), 2 * ENOUGH)).cpus_per_mib() == float("inf")
+    assert after(ALL_HALVES, (HALF, ENOUGH - 1)).cpus_per_mib() == float("inf")
+    assert after(ALL_HALVES, (HALF, ENOUGH), (Request(64_000, GIB), 9)).cpus_per_mib() == approx(1000 / (2 * GIB))
+    assert after(Mix.of([HALF])).cpus_per_mib() == approx(1000 / (2 * GIB))
+    assert after(Mix.of([HALF]), (Request(1000, 4 * GIB, HALF.gpu), 9)).cpus_per_mib() < 1000 / (2 * GIB)
 
 
 def test_how_far_mixes_are_apart() -> None:

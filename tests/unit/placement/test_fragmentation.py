@@ -30,7 +30,8 @@ def test_memory_and_labels_make_no_other_kind() -> None:
     asked = [Request(1000, 64, HALF.gpu, (("zone", "a"),)), Request(1000, 1024, HALF.gpu), NO_GPU]
     mix = Mix.of(asked)
     assert mix.requests == (HALF, NO_GPU)
-    assert mix == Mix.of({HALF: 2.0, NO_GPU: 1.0})
+    assert mix.weights == Mix.of({HALF: 2.0, NO_GPU: 1.0}).weights
+    assert mix.cpus_per_mib == 2000 / 1088
 
 
 def test_nothing_seen_is_an_empty_mix_and_nothing_is_fragmented() -> None:

@@ -39,7 +39,7 @@ async def test_one_that_waits_says_why_and_what_would_start(ann: Person, submit:
     assert "1 in the queue" in page
     assert f'workloads/{holder.id}">holder</a>' in page
     assert "What would start now" in page
-    assert "Expected to start" in page
+    assert "at the latest" in page
     assert ">theirs<" not in page
 
 

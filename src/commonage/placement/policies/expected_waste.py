@@ -32,6 +32,8 @@ FILLED = 0.2
 """The tables are made anew when what is idle of all cards has changed by this part, and by a hundredth of all,"""
 TURNED = 0.1
 """or when this part of the workloads that are typical have become others."""
+UNJUDGED = 1e9
+"""Thousandths of cpus for each MiB where nothing is known of the memory that workloads take: it never matters then."""
 LOOK_EVERY = 32
 """After so many changes of nodes it is looked whether it has."""
 
@@ -44,7 +46,7 @@ class ExpectedWaste:
         self._arrivals = Arrivals(mix)
         self._mix = mix
         self._epoch = self._looked = self._folds = -1
-        self._idle = 0.0
+        self._idle, self._cpus_per_mib = 0.0, UNJUDGED
         self._taken_by: dict[int, Ints] = {}
 
     def arrived(self, shape: Shape) -> None:
@@ -76,24 +78,29 @@ class ExpectedWaste:
         idle = self._idle_of(everywhere)
         total = float(idle.sum())
         filled = abs(total - self._idle) > max(FILLED * self._idle, 10.0 * idle.size)
-        turned = self._folds != self._arrivals.folds and apart(self._mix, self._arrivals.mix()) > TURNED
+        turned = self._folds != self._arrivals.folds and self._turned()
         self._looked, self._folds = len(grid.changed), self._arrivals.folds
         if fresh or filled or turned:
             self._epoch, self._idle, self._mix = grid.epoch, total, self._arrivals.mix()
             self._folds = self._arrivals.folds
-            self._make_tables(everywhere, int(np.count_nonzero(idle >= PART)))
+            self._make_tables(everywhere)
             self._state = Row(grid)
             self._rows = Rows(grid, self._compute)
 
-    def _make_tables(self, everywhere: Ints, idle_cards: float) -> None:
+    def _turned(self) -> bool:
+        """True if the typical workloads have become others, or take other amounts of memory."""
+        judged = min(self._arrivals.cpus_per_mib(), UNJUDGED)
+        return abs(judged - self._cpus_per_mib) > TURNED * judged or apart(self._mix, self._arrivals.mix()) > TURNED
+
+    def _make_tables(self, everywhere: Ints) -> None:
         grid = self._grid
         mix = self._mix
-        self._cpus_per_mib = min(self._arrivals.cpus_per_mib(), 1e9)
+        self._cpus_per_mib = min(self._arrivals.cpus_per_mib(), UNJUDGED)
         pairs = zip(mix.requests, mix.weights, strict=True)
         asked = [(grid.shape(request), weight) for request, weight in pairs if request.gpu is not None]
         rates = np.array([weight for _, weight in asked])
-        rates /= rates.sum() or 1.0
-        rates *= [(idle_cards + 1) / (self._cards_for(shape, everywhere) + 1) for shape, _ in asked]
+        fits = np.array([self._cards_for(shape, everywhere) + 1.0 for shape, _ in asked])
+        rates = rates / (rates.sum() or 1.0) * fits.max(initial=1.0) / fits
         cards = np.array([shape.cards for shape, _ in asked], np.int64)
         cpus = np.array([shape.cpus_milli for shape, _ in asked]) / np.maximum(cards, 1)
         most = grid.kind.shape[1]

@@ -74,13 +74,11 @@ def test_a_fleet_without_gpus_is_filled_node_by_node() -> None:
 
 
 def test_memory_too_can_strand_a_card() -> None:
-    typical = mix("1", cpus=4000)
-    grid, policy = make(POLICY, *(factories.node(name, 2, cpus_milli=64_000, memory_mib=64 * GIB) for name in "ab"))
-    _, policy = make(POLICY, *grid.nodes, mix=typical)
-    for _ in range(50):
-        policy.arrived(grid.shape(Request(4000, 32 * GIB, parse_gpus("1"))))
-    costs = policy.costs(grid.shape(Request(1000, 40 * GIB)))
-    assert costs.min() > 100
+    nodes = [factories.node(name, 2, cpus_milli=64_000, memory_mib=64 * GIB) for name in "ab"]
+    much, little = (Mix.of([Request(4000, memory * GIB, parse_gpus("1"))]) for memory in (32, 1))
+    for typical, lost in ((much, True), (little, False)):
+        grid, policy = make(POLICY, *nodes, mix=typical)
+        assert (policy.costs(grid.shape(Request(1000, 40 * GIB))).min() > 100) == lost
 
 
 def test_vram_goes_to_the_card_on_which_least_of_it_is_lost() -> None:

@@ -1,0 +1,36 @@
+"""Who stands ahead of one that waits, and why: read off the order and what it was made of. Called by explain.py."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from commonage.domain.explanations import InFront, Precedence
+from commonage.placement.asks import Ask
+from commonage.placement.queue import Order
+from commonage.placement.snapshot import Snapshot
+
+MOST_NAMED = 3
+_REASONS = (Precedence.PRIORITY, Precedence.FAIR_SHARE, Precedence.OLDER, Precedence.OWN)
+
+
+def in_front(snapshot: Snapshot, order: Order, ask: Ask) -> tuple[InFront, ...]:
+    """Those ahead, by reason; of each reason how many, and the nearest."""
+    place = order.place(snapshot.queue.slot(ask.workload_id))
+    slots = order.slots[:place]
+    if not len(slots):
+        return ()
+    priority, submitted, keys = snapshot.ranks(order.now)
+    mine = order.slots[place]
+    by_age = snapshot.rules.age_credit * (submitted[mine] - submitted[slots])
+    by_share = keys[mine] - keys[slots] - by_age
+    reasons = np.where(by_share > by_age, 1, 2)
+    reasons[priority[slots] > priority[mine]] = 0
+    reasons[order.accounts[:place] == order.accounts[place]] = 3
+    found = []
+    for number, precedence in enumerate(_REASONS):
+        some = slots[reasons == number]
+        if len(some):
+            nearest = [snapshot.queue.asks[slot] for slot in some[: -MOST_NAMED - 1 : -1].tolist()]
+            named = tuple((one.kind, one.owner) for one in nearest if one is not None)
+            found.append(InFront(precedence, len(some), named))
+    return tuple(found)
