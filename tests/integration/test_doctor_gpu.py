@@ -172,6 +172,7 @@ def test_an_instance_is_tried_as_it_is(machine: FakeMachine) -> None:
     machine.driver.says(*MACHINE, *SPLIT)
     result = tried(machine, "mig")
     instance = result.trials[0]["index"]
+    assert result.trials[0]["label"] == "0:0"
     assert [result.held(check, instance) for check in (BEYOND, HIDDEN, NEIGHBOUR)] == [True, True, None]
     assert result.code == 0
 
