@@ -6,8 +6,10 @@ Everything but driver and MPS daemon is real: the probe's processes, their contr
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,16 +98,22 @@ def machine(tmp_path: Path, nvml: Path) -> Iterator[FakeMachine]:
     assert [line.split()[-1] for line in machine.modes()][-1:] in ([], ["0"]), "the compute mode is as before"
 
 
+FOLDER = Path("/tmp") / f"dg-{os.getpid()}"  # short, as the sockets of MPS need it
+
+
+def command(machine: FakeMachine, level: str) -> list[str]:
+    return [sys.executable, "-c", PROGRAM_OF_TEST, str(machine.libraries / LIBRARY), str(FOLDER), level]
+
+
 def tried(machine: FakeMachine, level: str) -> Result:
-    folder = Path("/tmp") / f"dg-{os.getpid()}"  # short, as the sockets of MPS need it
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM_OF_TEST, str(machine.libraries / LIBRARY), str(folder), level],
+        command(machine, level),
         env=machine.variables(machine.folder.parent / "bin"),
         capture_output=True,
         text=True,
         check=False,
     )
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(FOLDER, ignore_errors=True)
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)
     assert not said["left"], "no control group is left"
@@ -172,6 +180,7 @@ def test_an_instance_is_tried_as_it_is(machine: FakeMachine) -> None:
     machine.driver.says(*MACHINE, *SPLIT)
     result = tried(machine, "mig")
     instance = result.trials[0]["index"]
+    assert result.trials[0]["label"] == "0:0"
     assert [result.held(check, instance) for check in (BEYOND, HIDDEN, NEIGHBOUR)] == [True, True, None]
     assert result.code == 0
 
@@ -222,3 +231,14 @@ def test_without_a_card_the_command_says_so(tmp_path: Path, commonage_command: s
     )
     assert ended.returncode == 2
     assert "nothing can be tried" in ended.stderr
+
+
+def test_one_that_is_ended_in_the_middle_leaves_no_daemon_and_no_mode(machine: FakeMachine) -> None:
+    variables = machine.variables(machine.folder.parent / "bin")
+    with subprocess.Popen(command(machine, "mps"), env=variables, stdout=subprocess.DEVNULL) as process:
+        while not machine.modes() and process.poll() is None:
+            time.sleep(0.02)
+        process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not list(FOLDER.glob("*/pipe/*.pid"))
+    shutil.rmtree(FOLDER, ignore_errors=True)

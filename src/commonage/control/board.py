@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from commonage.domain.fleet import Node
 from commonage.domain.ids import attempt_id
-from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastHold
 from commonage.domain.workloads import Spec, State, Workload
@@ -159,12 +158,16 @@ class Board:
         for workload in workloads:
             self._put(workload)
 
-    def remember(self, past: Iterable[PastHold], requests: Iterable[Request]) -> None:
-        """Take in what was held and asked before, the oldest first: for whose turn it is, and what is typical."""
+    def remember(self, past: Iterable[PastHold], lately: Iterable[Workload]) -> None:
+        """Take in what was held before and which workloads came, the oldest first: for whose turn it is, what is
+        typical, and how long such workloads take."""
         for hold in past:
             self.snapshot.remember(hold)
-        for request in requests:
-            self.snapshot.arrived(request)
+        for one in lately:
+            self.snapshot.arrived(one.spec.request)
+            if one.state.is_terminal and one.attempt is not None and one.attempt.ended_at is not None:
+                took = one.attempt.ended_at - one.attempt.lease.at
+                self.snapshot.durations.ended(one.spec.kind, one.spec.environment, one.spec.owner, took)
 
 
 def ask_of(workload: Workload) -> Ask:

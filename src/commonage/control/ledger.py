@@ -61,7 +61,7 @@ class Ledger:
         since = self._clock.now() - HALF_LIVES * self._board.snapshot.rules.half_life_s
         past = await self._store.past_holds(since=since, limit=MOST_PAST)
         lately = await self._store.workloads(Filter(), limit=MOST_LATELY)
-        self._board.remember(reversed(past), [one.spec.request for one in reversed(lately.items)])
+        self._board.remember(reversed(past), reversed(lately.items))
 
     @property
     def waiting(self) -> int:

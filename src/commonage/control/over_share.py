@@ -52,7 +52,8 @@ class Excess:
 
 
 class Excesses:
-    """Follows attempts over their share. `tolerance_mib`: a context; `gap_s`: what was not seen for longer is over."""
+    """Follows attempts over their share. `tolerance_mib`: for a context, unless that was measured and
+    is larger; `gap_s`: what was not seen for longer is over."""
 
     def __init__(self, tolerance_mib: int, gap_s: float) -> None:
         self._tolerance_mib, self._gap_s = tolerance_mib, gap_s
@@ -87,7 +88,7 @@ class Excesses:
 
     def _judged(self, attempt_id: str, card: Device, used_mib: int, shares: dict[str, int]) -> Excess | None:
         share_mib = shares.get(card.uuid, 0)
-        allowed = share_mib + self._tolerance_mib if share_mib else 0
+        allowed = share_mib + max(self._tolerance_mib, card.context_mib) if share_mib else 0
         if used_mib <= allowed or share_mib >= card.memory_mib or used_mib > card.memory_mib * IMPOSSIBLE_PART:
             return None
         return Excess(attempt_id, card.uuid, card, used_mib, share_mib, 0.0, 0)

@@ -78,11 +78,11 @@ class Watchdog:
     def _why_to_end(self, excess: Excess, round_: Round, now: float) -> str | None:
         lasts_s = now - excess.since
         if self._policy is OverSharePolicy.STOP and lasts_s >= self._after_s:
-            return f"for {format_duration(lasts_s)}, longer than the {format_duration(self._after_s)} allowed here"
+            return f" for {format_duration(lasts_s)}, longer than the {format_duration(self._after_s)} allowed here"
         if self._policy is OverSharePolicy.CONTENDED:
             held = [one.lease for one in self._board.held()]
             needs = who_needs_it(excess, round_, held, self._queue())
-            return f"and {needs}" if needs else None
+            return f", and {needs}" if needs else None
         return None
 
     def _queue(self) -> list[GpuRequest]:
@@ -91,7 +91,7 @@ class Watchdog:
 
     def _end(self, workload: Workload, excess: Excess, why: str, now: float) -> None:
         enough = format_memory(enough_for(excess.used_mib, excess.card.memory_mib))
-        words = f"{_in_numbers(excess)} {why}; ask for {enough} of VRAM"
+        words = f"{_in_numbers(excess)}{why}; ask for {enough} of VRAM"
         log.warning("attempt %s is ended: it %s", excess.attempt_id, words)
         wish = StopWish("the VRAM watchdog", now, StopCause.OVER_SHARE, words)
         self._ledger.note(workload.id, StopAsked(wish))

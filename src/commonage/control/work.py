@@ -190,7 +190,10 @@ class Work:
         if state is State.HELD:
             return Explanation(None, f"held: {reason}", queue_length=self.board.queue_length())
         now = self.clock.now()
-        return replace(explain(self.board.snapshot, ask_for(spec, "", now), now), workload_id=None)
+        considered = ask_for(spec, "", now)
+        if spec.gang:
+            considered = replace(considered, gang="considered", gang_size=max(1, spec.array_size))
+        return replace(explain(self.board.snapshot, considered, now), workload_id=None)
 
     async def stop(self, who: Principal, workload_id: str, reason: str = "") -> Workload:
         """Wish its end. Raises NotFound, Conflict(code="already-ended"). Wishing twice is wishing once."""

@@ -37,7 +37,7 @@ class Precedence(StrEnum):
 _PRECEDENCE = {
     Precedence.PRIORITY: "with a higher priority",
     Precedence.FAIR_SHARE: "of others who used or asked for less lately",
-    Precedence.OLDER: "that wait longer",
+    Precedence.OLDER: "waiting longer",
     Precedence.OWN: "of the same owner",
 }
 

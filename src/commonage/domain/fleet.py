@@ -25,7 +25,8 @@ class Device:
     `isolation` is the strongest level that holds on it, `unavailable` says of each other level why it does not.
     `slots`: it is shared in so many equal parts only (0: in any). Of a MIG instance `mig_profile` is the profile
     (`1g.10gb`), `parent_*` the card that it is a part of; the card itself is then not listed. `peers` are the uuids of
-    the cards that it reaches by NVLink, each with the number of links. `numa` is None where nobody tells.
+    the cards that it reaches by NVLink, each with the number of links. `numa` is None where nobody tells. `context_mib`
+    is what a process's CUDA context takes of it, as it was measured; 0 where it was not.
     """
 
     uuid: str
@@ -47,6 +48,7 @@ class Device:
     peers: tuple[tuple[str, int], ...] = ()
     notices: tuple[str, ...] = ()  # worth knowing, no reason to take no work: throttled, an application's Xid, ECC
     unavailable: tuple[tuple[Isolation, str], ...] = ()
+    context_mib: int = 0
 
     @property
     def label(self) -> str:

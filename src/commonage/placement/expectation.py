@@ -8,7 +8,7 @@ work ahead is added up instead, which is a guess. The answer is a promise of not
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from commonage.placement.shapes import Floats
 from commonage.placement.snapshot import Snapshot
 
 MOST_AHEAD = 500  # asks, and
-MOST_PASSES = 24  # passes that are played through: quick enough to answer while one types
-FEW_PASSES = 8  # after no more than these there is time to play it through again, for the range
+MOST_PASSES = 12  # passes that are played through: quick enough to answer while one types
+FEW_PASSES = 4  # after no more than these there is time to play it through again, for the range
 USUAL, SOON, LATE = 0.5, 0.25, 0.9  # parts of such workloads that had ended by then
 
 BY_LIMITS = "the time limits of what runs and of what waits ahead of it"
@@ -78,41 +78,50 @@ class _Play:
         self._snapshot, self._target, self._now, self._part = snapshot, target, now, part
         self.sure, self.passes = True, 0
         self._promised: float | None = None
+        self._assumed: list[Held] = []
 
     def run(self, most: int = MOST_PASSES) -> float | None:
         """When it starts; after the most passes, when it is promised to start; None if nothing tells."""
         snapshot, now = self._snapshot, self._now
         order = snapshot.order(now)
         order = order.only(np.arange(min(MOST_AHEAD, len(order))))  # who stands behind it, too: it may start first
-        with snapshot.trial():
-            if self._part is not None:
-                for held in list(snapshot.holdings):
-                    self._assume(held, now)
-            while True:
-                started = self._pass(order, now)
-                if self._target.workload_id in started:
-                    return now
-                if started:
-                    order = order.only(~np.isin(order.slots, [snapshot.queue.slot(name) for name in started]))
-                ends = snapshot.next_ends(now)
-                if ends is None:
-                    return None
-                if self.passes >= most:
-                    return self._promised
-                now, ended = ends
-                for held in ended:
-                    snapshot.end(held)
+        most = 1 if snapshot.rules.reservations else most  # a pass of a later time would begin them for good
+        try:
+            with snapshot.trial():
+                return self._until(order, most)
+        finally:
+            for held in self._assumed:
+                self._end_at(held, np.inf if held.ends_at is None else held.ends_at)
+
+    def _until(self, order: Order, most: int) -> float | None:
+        snapshot, now = self._snapshot, self._now
+        for held in list(snapshot.holdings):
+            self._assume(held, now)
+        while True:
+            started = self._pass(order, now)
+            if self._target.workload_id in started:
+                return now
+            if self.passes >= most:
+                return self._promised
+            if started:
+                order = order.only(~np.isin(order.slots, [snapshot.queue.slot(name) for name in started]))
+            ends = snapshot.next_ends(now)
+            if ends is None:
+                return None
+            now, ended = ends
+            for held in ended:
+                snapshot.end(held)
 
     def _pass(self, order: Order, now: float) -> Collection[str]:
         """Who of the order starts now."""
         snapshot = self._snapshot
         snapshot.ready(now)
-        if not snapshot.fits.count[order.sorts].any():
+        if not snapshot.rules.reservations and not snapshot.fits.count[order.sorts].any():
             return ()  # nobody fits anywhere
         self.passes += 1
         one = Pass(snapshot, now, order)
         one.run()
-        if self._part is not None:
+        if self._target.workload_id not in one.started:
             for held in one.started.values():
                 self._assume(held, now)
         first = snapshot.queue.gang(self._target.gang)[0] if self._target.gang else self._target
@@ -132,8 +141,18 @@ class _Play:
         self.sure = self.sure and remaining.sure
         at = now + remaining.seconds
         if held.ends_at is None or at < held.ends_at:
-            self._snapshot.end(held)
-            self._snapshot.start(replace(held, ends_at=at))
+            self._assumed.append(held)
+            self._end_at(held, at)
+
+    def _end_at(self, held: Held, at: float) -> None:
+        """Reckon with that end, without a word to anybody but those who look ahead."""
+        slot, number = (
+            self._snapshot.holdings.slot.get(held.lease.attempt_id),
+            self._snapshot.grid.number.get(held.lease.node),
+        )
+        if slot is not None and number is not None:
+            self._snapshot.holdings.ends_at[slot] = at
+            self._snapshot.grid.touch(number)
 
 
 def _by_work(snapshot: Snapshot, target: Ask, now: float, why: str) -> Expectation:

@@ -113,6 +113,8 @@ class WholeCards:
         fit = grid.cards_fit(shape, np.array([number]))[0]
         free = [card for card in cards if fit[card]]
         name, what = grid.nodes[number].name, gpu.model or "card"
+        if cards and all(device.parent_uuid is not None for _, device in matching(grid, shape, number)):
+            return f"the {what}s on {name} are split into MIG instances, which are given as parts of a GPU"
         if len(free) < gpu.whole:
             return f"{len(free)} of {len(cards)} {what}s on {name} are wholly free"
         return None

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from commonage.domain.parts import part_of
 from commonage.domain.quantities import format_duration, format_memory
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts
@@ -44,7 +45,10 @@ def lacks(snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> tuple[str, ...]
     rooms = int(np.count_nonzero(may))
     if rooms >= ask.gang_size:
         if snapshot.sites.choose(may, ask.gang_size).any():
-            return ()
+            came_later = _place(snapshot, outcome, ask.workload_id) == len(outcome.order)
+            return (
+                () if came_later else ("a reservation leaves room since a moment ago; it is looked at again at once",)
+            )
         return (f"it starts together with {others} others at one site, and no site has {ask.gang_size} machines free",)
     nodes = _by_distance(grid, shape, fit)
     found, left = _refused(grid, shape, nodes[~may[nodes]])
@@ -205,9 +209,14 @@ def _free(grid: Grid, ask: Ask, number: int) -> str:
 
 
 def _asked(grid: Grid, shape: Shape, number: int) -> str:
-    """What was asked for; a part of a card also as what that is in GiB there, to compare it with what is free."""
+    """What was asked for; a part of a card also as what that is in GiB there (in slots and MIG instances it is
+    more), to compare it with what is free."""
     gpu = shape.request.gpu
     if gpu is None:
         return str(shape.request)
-    sizes = {device.memory_mib for _, device in matching(grid, shape, number)} if gpu.fraction_milli else set()
-    return f"{gpu} ({format_memory(gpu.memory_on(sizes.pop()))})" if len(sizes) == 1 else str(gpu)
+    parts = (part_of(device, gpu) for _, device in matching(grid, shape, number) if not gpu.whole)
+    sizes = {part.memory_mib for part in parts if part is not None}
+    if len(sizes) != 1 or sizes == {gpu.vram_mib}:
+        return str(gpu)
+    size = format_memory(sizes.pop())
+    return f"{gpu} ({size})" if gpu.fraction_milli else f"{gpu} (a share of {size})"

@@ -7,7 +7,7 @@ limits free enough by then, and stay as long as that holds. Where some are missi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -81,6 +81,13 @@ class Places:
         for old in before.values():
             self._clear(old)
         self._lacked = 0
+
+    def put_back(self, places: Mapping[str, Sequence[Lease]]) -> None:
+        """Let the places of these reservations be where they were."""
+        for stand in self.stands.values():
+            self._clear(stand)
+        for name, stand in self.stands.items():
+            self._keep(stand, places.get(name, ()))
 
     def begin(self, now: float) -> bool:
         """Begin the windows whose time has come; whether there were any."""

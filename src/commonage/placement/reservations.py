@@ -84,6 +84,23 @@ class Kept:
         self._seen = (self._grid.epoch, len(self._grid.changed))
         self._missing = {name: -stand.excess for name, stand in self._places.stands.items() if stand.excess < 0}
 
+    @contextmanager
+    def as_it_was(self) -> Iterator[None]:
+        """What is tried inside is undone at the end: places may have been used, and time may have gone on."""
+        now, declared = self.now, list(self._declared)
+        before = {name: list(stand.places) for name, stand in self._places.stands.items()}
+        try:
+            yield
+        finally:
+            after = {name: list(stand.places) for name, stand in self._places.stands.items()}
+            if (before, declared) == (after, self._declared) and (not declared or self.now == now):
+                self.now = now
+            else:
+                self._places = Places(self._holdings, self._reckon)
+                self._declared, self._seen = [], (-1, -1)
+                self.update(declared, now)
+                self._places.put_back(before)
+
     def _begin_anew(self) -> None:
         """Whom reservations are for, and when the next begin, may have changed."""
         stands = self._places.stands.values()

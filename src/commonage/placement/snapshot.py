@@ -174,13 +174,14 @@ class Snapshot:
     def trial(self) -> Iterator[None]:
         """What is started and ended inside is undone at the end. Trials may nest."""
         outer, self._tried = self._tried, []
-        try:
-            yield
-        finally:
-            tried, self._tried = self._tried, None
-            for held, sign in reversed(tried):
-                self._reckon(held, -sign)
-            self._tried = outer
+        with self.kept.as_it_was():
+            try:
+                yield
+            finally:
+                tried, self._tried = self._tried, None
+                for held, sign in reversed(tried):
+                    self._reckon(held, -sign)
+                self._tried = outer
 
     def start(self, held: Held) -> None:
         """Within a trial: it runs from now on."""

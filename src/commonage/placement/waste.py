@@ -63,19 +63,21 @@ def table(demand: Demand, step: float, end: float, most: int) -> Floats:
     grid: Floats = np.arange(STEPS + 1, dtype=np.float64) * step
     needs, need_of = np.unique(np.minimum(demand.cpus, grid[-1]), return_inverse=True)
     shift = _Shift(grid, needs)
-    shares = np.flatnonzero(demand.cards == 1)
-    shares = shares[np.argsort(demand.parts[shares], kind="stable")]
-    parts, rate, need = demand.parts[shares], demand.rate[shares], need_of[shares]
-    upto = np.searchsorted(parts, np.arange(PARTS + 1), "right")
+    alone = demand.cards == 1
+    sizes, size_of = np.unique(demand.parts[alone], return_inverse=True)
+    rate = np.zeros((len(sizes), len(needs)))
+    np.add.at(rate, (size_of, need_of[alone]), demand.rate[alone])
     waste = np.zeros((PARTS + 1 + most, STEPS + 1))
-    after = np.zeros((PARTS, len(needs), 2, STEPS + 1))
-    for idle in range(PARTS + 1):
-        k = upto[idle]
-        comes, left = np.einsum("k,kxc->xc", rate[:k], after[idle - parts[:k], need[:k]])
-        if idle == PARTS:
-            break
+    sums = np.zeros(
+        (PARTS + 1, 2, STEPS + 1)
+    )  # of each idle share: how often something comes, and times what it wastes
+    for idle in range(PARTS):
+        comes, left = sums[idle]
         waste[idle] = (end * idle * 1000 / PARTS + left) / (end + comes)
-        after[idle] = shift.of(waste[idle])
+        fitting = sizes <= PARTS - idle
+        then = rate[fitting] @ shift.of(waste[idle]).reshape(len(needs), 2 * (STEPS + 1))
+        sums[idle + sizes[fitting]] += then.reshape(len(then), 2, STEPS + 1)
+    comes, left = sums[PARTS]
     for whole in range(1, most + 1):
         several = (demand.cards > 1) & (demand.cards <= whole)
         taken = demand.rate[several] @ shift.fits[need_of[several]]

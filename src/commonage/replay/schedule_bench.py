@@ -5,6 +5,7 @@ Called by `commonage bench schedule`. Each size is measured in a process of its 
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 import time
@@ -35,7 +36,7 @@ class Took:
         """From (seconds on the clock, seconds of CPU) of each."""
         clock = sorted(one * 1000 for one, _ in samples)
         cpu = [one * 1000 for _, one in samples]
-        return cls(statistics.median(clock), clock[int(0.95 * (len(clock) - 1))], statistics.median(cpu))
+        return cls(statistics.median(clock), clock[math.ceil(0.95 * (len(clock) - 1))], statistics.median(cpu))
 
 
 @dataclass(frozen=True, slots=True)

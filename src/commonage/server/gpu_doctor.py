@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 from commonage.domain.fleet import Device, Isolation
 from commonage.gpus.detect import open_devices
@@ -66,6 +68,7 @@ def claimed(cards: Sequence[Device]) -> Iterator[list[Device]]:
     """The cards, ours for the time of the block; with a fault where another server gives one out, whose work must not
     be disturbed."""
     claims = Claims("commonage doctor gpu")
+    before = signal.signal(signal.SIGTERM, _ended)
     try:
         found = []
         for card in cards:
@@ -74,7 +77,13 @@ def claimed(cards: Sequence[Device]) -> Iterator[list[Device]]:
             found.append(replace(card, faults=(*card.faults, *faults)))
         yield found
     finally:
+        signal.signal(signal.SIGTERM, before)
         claims.close()
+
+
+def _ended(number: int, _frame: object) -> NoReturn:
+    """As an interrupt from the keyboard: what was applied is released on the way out."""
+    raise SystemExit(128 + number)
 
 
 @contextmanager

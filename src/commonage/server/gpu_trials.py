@@ -47,10 +47,13 @@ PROMISES: dict[Isolation, frozenset[Check]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One check on one card at one level. `held` None: it could not be tried, `found` says why."""
+    """One check on one card at one level. `label`: how people call the card. `held` None: it could not be tried,
+    `found` says why.
+    """
 
     device: str
     index: int
+    label: str
     model: str
     level: Isolation
     check: str
@@ -82,7 +85,8 @@ class _Set:
 
     def trial(self, check: Check, held: bool | None, found: str) -> Trial:
         device = self.device
-        return Trial(device.uuid, device.index, device.model, self.level, check, check in self.promises, held, found)
+        promised = check in self.promises
+        return Trial(device.uuid, device.index, device.label, device.model, self.level, check, promised, held, found)
 
 
 class GpuTrials:
@@ -191,7 +195,8 @@ def _share_of(device: Device, level: Isolation) -> Share:
 
 
 def _not_tried(device: Device, level: Isolation, why: str, held: bool | None = None) -> Trial:
-    return Trial(device.uuid, device.index, device.model, level, "hold a share", held is False, held, why)
+    promised = held is False
+    return Trial(device.uuid, device.index, device.label, device.model, level, "hold a share", promised, held, why)
 
 
 def _beyond(there: _Set, check: Check, answer: Answer, must_work: bool = False) -> Trial:

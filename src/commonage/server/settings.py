@@ -280,7 +280,8 @@ class Settings(BaseModel):
     )
     gpu_over_share_tolerance: Mib = _setting(
         512,
-        "So much more than its share is no fault: a CUDA context, which each further process needs for itself.",
+        "So much more than its share is no fault: a CUDA context, which each further process needs for itself. Where "
+        "contexts were measured and are larger, so much.",
         Row("an amount of memory, like 512MiB", "Work"),
     )
     max_array: Annotated[int, Field(ge=1, le=10_000)] = _setting(

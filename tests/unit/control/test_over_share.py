@@ -1,5 +1,7 @@
 """When an attempt is over its share, and whether somebody else needs what it took."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +34,13 @@ def test_a_context_above_its_share_is_no_fault() -> None:
     assert (found.used_mib, found.share_mib, found.since, found.sure) == (SHARE + 513, SHARE, 5, False)
     (found,) = excesses.take(seen(10, SHARE + 2000), [lease()], CARDS)
     assert (found.since, found.rounds, found.sure) == (5, 2, True)
+
+
+def test_a_context_that_was_measured_counts_where_it_is_larger() -> None:
+    card = replace(CARD, context_mib=700)
+    excesses = Excesses(512, 20)
+    assert excesses.take(seen(0, SHARE + 700), [lease()], {"GPU-0": card}) == []
+    assert len(excesses.take(seen(5, SHARE + 701), [lease()], {"GPU-0": card})) == 1
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,10 @@ async def test_while_nobody_needs_the_memory_it_goes_on() -> None:
         await site.sampled(control, 10)
         assert site.there(mine).state is State.STOPPED
         assert site.there(theirs).state is State.RUNNING
-    assert "still owed 12 GiB of the card, and 10 GiB are free; ask for 16 GiB" in site.there(mine).reason
+    assert (
+        "GiB, and workloads beside it are still owed 12 GiB of the card, and 10 GiB are free; ask for 16 GiB"
+        in site.there(mine).reason
+    )
 
 
 async def test_one_in_the_queue_needs_it() -> None:

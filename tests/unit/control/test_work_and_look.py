@@ -19,11 +19,13 @@ from commonage.domain.errors import (
     Unplaceable,
 )
 from commonage.domain.events import EventKind
+from commonage.domain.explanations import Sureness
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.requests import parse_gpus
 from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import Condition, Dependency, Kind, State, Workload
 from commonage.ports.store import Filter
+from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 
 pytestmark = pytest.mark.anyio
@@ -431,3 +433,34 @@ async def test_reads_of_what_has_ended_come_from_the_store() -> None:
         assert control.look.standing(await control.look.workload(ANN, one.id)).position is None
         kinds = [event.kind for event in await control.look.events(ANN, workload_id=one.id)]
         assert kinds[-1] is EventKind.ENDED
+
+
+async def test_a_gang_that_is_only_considered_is_considered_whole() -> None:
+    site = Site([factories.node("gpu-1", 1), factories.node("gpu-2", 1)])
+    async with site.open() as control:
+        both = job(gpu=parse_gpus("1"), gang=True, array_size=2)
+        assert (await control.work.dry_run(ANN, both)).startable_now
+        await submit(control, job(gpu=parse_gpus("1")))
+        await site.clock.advance(1)
+        told = await control.work.dry_run(ANN, both)
+        assert not told.startable_now
+        assert told.lacks[0].endswith("it starts together with 1 others, and one machine has room for one")
+
+
+async def test_how_long_such_work_took_tells_when_it_starts_also_after_a_restart() -> None:
+    site = Site([factories.node("gpu-1", 1)])
+    whole = job(gpu=parse_gpus("1"))
+    async with site.open() as control:
+        for _ in range(10):
+            one = await submit(control, whole)
+            await site.clock.advance(600)
+            await control.work.stop(ANN, one.id)
+            await site.clock.advance(60)
+        await submit(control, whole)
+        await site.clock.advance(100)
+        waits = await submit(control, whole, BOB)
+    async with site.open() as control:
+        told = await control.look.explain(BOB, waits.id)
+        assert told.sureness is Sureness.LIKELY
+        assert told.expected_start_at is not None
+        assert 400 < told.expected_start_at - site.clock.now() < 600

@@ -101,6 +101,7 @@ class IsolatedDevices:
             unavailable=tuple((one, why) for one, why in why_not.items() if why and one is not level),
             faults=faults,
             notices=(*device.notices, *notices),
+            context_mib=self._contexts.known().get(device.uuid, 0),
         )
 
     def _choice(self, device: Device, why_not: Mapping[Isolation, str]) -> tuple[Isolation, str]:

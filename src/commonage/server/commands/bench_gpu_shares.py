@@ -41,7 +41,7 @@ def gpu_shares(resolved: Resolved, seconds: float, as_json: bool) -> None:
         measured = [_measure(card, seconds) for card in cards if not card.faults]
     for card in cards:
         for fault in card.faults:
-            click.echo(f"card {card.index} is not measured: it {fault}", err=True)
+            click.echo(f"card {card.label} is not measured: it {fault}", err=True)
     if not measured:
         click.echo(f"There is no real card here that can be shared, so nothing is measured. {found.said}", err=True)
         sys.exit(NO_CARD)
@@ -53,7 +53,7 @@ def _measure(card: Device, seconds: float) -> dict[str, Any]:
     sharing = Sharing(card, places, seconds)
     alone = sharing.alone()
     result: dict[str, Any] = {
-        "card": f"{card.index}: {card.model}", "driver": card.driver, "alone": rate_of(alone), "error": alone["error"],
+        "card": f"{card.label}: {card.model}", "driver": card.driver, "alone": rate_of(alone), "error": alone["error"],
         "together": [], "beside": [], "left_out": [],
     }  # fmt: skip
     try:
@@ -63,7 +63,7 @@ def _measure(card: Device, seconds: float) -> dict[str, Any]:
                 if why:
                     result["left_out"].append({"level": level.isolation.value, "why": why})
                     continue
-                click.echo(f"  card {card.index}, {level.isolation} …", err=True)
+                click.echo(f"  card {card.label}, {level.isolation} …", err=True)
                 result["together"] += [asdict(one) for one in sharing.together(level, result["alone"])]
                 result["beside"].append(asdict(sharing.beside(level)))
     finally:

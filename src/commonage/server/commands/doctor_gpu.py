@@ -74,7 +74,7 @@ def exit_code(trials: Sequence[Trial]) -> int:
 
 def _print(trial: Trial, before: Trial | None) -> None:
     if before is None or (before.device, before.level) != (trial.device, trial.level):
-        click.echo(f"\nGPU {trial.index}: {trial.model}, {trial.level}")
+        click.echo(f"\nGPU {trial.label}: {trial.model}, {trial.level}")
     click.echo(f"  {_mark(trial)}  {trial.check}: {trial.found}")
 
 

@@ -227,6 +227,7 @@ def test_limits_are_by_the_measured_context_and_the_rest_is_the_cards_own(make: 
     variables = devices.environment([quarter(card)])
     assert variables["COMMONAGE_GPU_USABLE_MIB"] == str(10240 - 300)
     assert variables["ROCR_VISIBLE_DEVICES"] == "GPU-1"
+    assert devices.inventory()[0].context_mib == 300
 
 
 # --- when each level is available -----------------------------------------------------------------------------

@@ -1,0 +1,145 @@
+"""What explanations say, in numbers that a student can check, on small fleets whose answer is plain."""
+
+from dataclasses import replace
+
+from tests.unit.placement.fleets import GIB, NOW, PATIENT, Scene
+from tests.unit.placement.test_plan import ask, held
+
+from commonage.domain.explanations import Explanation, InFront, Precedence, Sureness
+from commonage.domain.fleet import NodeState
+from commonage.domain.requests import Request, parse_gpus
+from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
+from commonage.placement.asks import Held
+from commonage.placement.durations import ENOUGH, Durations
+from commonage.placement.expectation import BY_FEW, BY_HISTORY, BY_WORK, MOST_AHEAD
+from commonage.placement.explain import explain
+from commonage.testing import factories
+
+
+def busy(number: int, gib: int) -> Held:
+    return held(number, f"n{number}", {f"GPU-n{number}-0": gib * GIB})
+
+
+def test_machines_that_lack_the_same_are_told_of_together() -> None:
+    nodes = [factories.node(f"n{number}", 1) for number in range(5)]
+    nodes += [factories.node(f"d{number}", 1, state=NodeState.DRAINING) for number in range(2)]
+    nodes += [factories.node("cpu")]
+    one = ask(1, "12GiB")
+    told = Scene(NOW, nodes, [busy(number, 14 + number) for number in range(5)], [one]).explain(one)
+    assert told.lacks == (
+        "it asks for 12 GiB of VRAM, and on 5 of 8 machines no card has 12 GiB free; "
+        "the nearest: 10 GiB of 24 GiB are free on card 0 of n0",
+        "on 2 of 8 machines nothing starts: 2 are draining; the nearest: d0 is draining",
+        "cpu has no GPU that takes work",
+    )
+
+
+def test_cards_that_are_free_on_different_numa_nodes() -> None:
+    one = ask(1, "2")
+    one = replace(one, request=replace(one.request, one_numa=True))
+    cards = [factories.device(index, uuid=f"c{index}", numa=index) for index in range(2)]
+    told = Scene(NOW, [factories.node("n", cards)], [], [one]).explain(one)
+    assert told.lacks == ("it asks for 2 whole GPUs, and 2 cards on n are wholly free, but at most 1 on one NUMA node",)
+
+
+def test_who_is_ahead_and_why() -> None:
+    mine = replace(ask(5, "1"), owner="eve", tenant="lab", kind="job")
+    urgent = replace(ask(6, "1", priority=10), owner="root", tenant="lab", kind="service")
+    older = [replace(ask(number, "1"), owner="ann", tenant="lab", kind="session") for number in range(1, 3)]
+    own = replace(ask(0, "1"), owner="eve", tenant="lab", kind="job")
+    scene = Scene(NOW, [factories.node("n", 1)], [held(9, "n", {"GPU-n-0": 24 * GIB})], [mine, urgent, *older, own])
+    fair = replace(scene, rules=replace(PATIENT, entry_penalty_s=0.0))
+    assert fair.explain(mine).in_front == (
+        InFront(Precedence.PRIORITY, 1, (("service", "root"),)),
+        InFront(Precedence.OLDER, 2, (("session", "ann"), ("session", "ann"))),
+        InFront(Precedence.OWN, 1, (("job", "eve"),)),
+    )
+    assert [str(one) for one in scene.explain(mine).in_front] == [
+        "1 with a higher priority (a service of root)",
+        "1 of others who used or asked for less lately (a session of ann)",
+        "1 waiting longer (a session of ann)",
+        "1 of the same owner",
+    ], "each second place is another's; those with as much ahead of them stand by age"
+
+
+def test_a_quota_speaks_for_itself_and_less_would_start() -> None:
+    one = replace(ask(1, "12GiB"), owner="eve", tenant="course")
+    rules = replace(PATIENT, tenants=(Tenant("course", quota=Quota(per_user=Bounds(vram_mib=8 * GIB))),))
+    told = Scene(NOW, [factories.node("n", 1)], [], [one], rules).explain(one)
+    assert told.lacks[0].startswith(
+        "eve holds 0 MiB of the 8 GiB of VRAM that one member of the tenant course may hold"
+    )
+
+
+def test_a_reservation_is_named_with_whose_it_is() -> None:
+    one = ask(1, "12GiB")
+    kept = Reservation("r", "course", NOW - 60, NOW + 1800, Request(1000, GIB, parse_gpus("20GiB")), title="lab class")
+    told = Scene(NOW, [factories.node("n", 1)], [], [one], Rules(reservations=(kept,))).explain(one)
+    assert told.lacks[0].endswith("kept for course (lab class), whose reservation ends in 30 min")
+    assert told.fits_now_gpus is None or parse_gpus(told.fits_now_gpus) != one.request.gpu
+
+
+def test_a_gang_is_told_what_it_lacks_and_what_all_of_it_could_have() -> None:
+    nodes = [factories.node("n0", 1), factories.node("n1", 1)]
+    gang = [replace(ask(number, "16GiB"), gang="g", gang_size=2) for number in (1, 2)]
+    told = Scene(NOW, nodes, [busy(1, 12)], gang).explain(gang[0])
+    assert told.lacks[0].endswith("it starts together with 1 others, and one machine has room for one")
+    assert told.lacks[1] == "12 GiB of 24 GiB are free on card 0 of n1"
+    assert told.fits_now_gpus == "12288MiB"
+    alone = Scene(NOW, nodes, [], gang[:1]).explain(gang[0])
+    assert alone.lacks == ("it starts together with 1 others, of which 0 wait here",)
+
+
+def waiting(durations: list[float], ran_s: float = 0.0) -> Explanation:
+    """One that waits for a session without a time limit, of which such are known to have taken so long."""
+    session = replace(held(0, "n", {"GPU-n-0": 24 * GIB}), kind="session", owner="ann")
+    session = replace(session, lease=replace(session.lease, at=NOW - ran_s))
+    one = ask(1, "1")
+    snapshot = Scene(NOW, [factories.node("n", 1)], [session], [one]).snapshot()
+    for seconds in durations:
+        snapshot.durations.ended("session", "", "carol", seconds)
+    return explain(snapshot, one, NOW)
+
+
+def test_how_long_such_sessions_took_tells_when_one_ends() -> None:
+    told = waiting([600.0 * number for number in range(1, 21)], ran_s=6000.0)
+    assert (told.sureness, told.basis) == (Sureness.LIKELY, BY_HISTORY)
+    assert told.expected_start_at == NOW + 3600  # half of those that took longer yet
+    assert told.earliest_start_at == NOW + 1800
+    assert told.latest_start_at == NOW + 6000
+    assert "likely to start in about 1 h" in told.summary
+
+
+def test_of_few_it_is_a_guess_and_of_none_nobody_says() -> None:
+    told = waiting([600.0, 1200.0, 1800.0])
+    assert (told.sureness, told.basis) == (Sureness.GUESS, BY_FEW)
+    told = waiting([])
+    assert (told.sureness, told.expected_start_at) == (Sureness.UNKNOWN, None)
+
+
+def test_durations_of_the_narrowest_sort_of_which_enough_is_known() -> None:
+    known = Durations()
+    for _ in range(ENOUGH):
+        known.ended("job", "torch", "ann", 100.0)
+        known.ended("job", "torch", "bob", 900.0)
+
+    def half(owner: str, ran_s: float) -> tuple[float, bool] | None:
+        found = known.remaining(("job", "torch", owner), ran_s, 0.5)
+        return None if found is None else (found.seconds, found.sure)
+
+    assert half("ann", 0.0) == (100.0, True)
+    assert half("ann", 200.0) == (700.0, True), "it outlived its own kind, and goes on like the rest"
+    assert half("carol", 0.0) == (900.0, True)
+    assert half("carol", 5000.0) == (5000.0, False), "longer than all: halfway through, as a guess"
+    assert known.remaining(("session", "torch", "ann"), 0.0, 0.5) is None
+
+
+def test_far_back_all_work_ahead_is_shared_out() -> None:
+    before = held(0, "n", {"GPU-n-0": 24 * GIB}, ends_at=NOW + 600)
+    queue = [ask(number, "1", limit=60) for number in range(MOST_AHEAD + 2)]
+    told = Scene(NOW, [factories.node("n", 1)], [before], queue).explain(queue[-1])
+    assert (told.sureness, told.basis) == (Sureness.GUESS, BY_WORK)
+    assert told.expected_start_at == NOW + 600 + (MOST_AHEAD + 1) * 60
+    endless = [ask(number, "1") for number in range(MOST_AHEAD + 2)]
+    told = Scene(NOW, [factories.node("n", 1)], [before], endless).explain(endless[-1])
+    assert (told.sureness, told.expected_start_at) == (Sureness.UNKNOWN, None)
