@@ -36,7 +36,7 @@ class Precedence(StrEnum):
 
 _PRECEDENCE = {
     Precedence.PRIORITY: "with a higher priority",
-    Precedence.FAIR_SHARE: "of others who used or asked for less lately",
+    Precedence.FAIR_SHARE: "by people who used or asked for less lately",
     Precedence.OLDER: "waiting longer",
     Precedence.OWN: "of the same owner",
 }

@@ -23,6 +23,7 @@ from commonage.placement.snapshot import Snapshot
 
 MOST_AHEAD = 500  # asks, and
 MOST_PASSES = 12  # passes that are played through: quick enough to answer while one types
+FEW_HELD = 100  # where more is held, passes in which all of it is thought to end take longer: fewer are played
 FEW_PASSES = 4  # after no more than these there is time to play it through again, for the range
 USUAL, SOON, LATE = 0.5, 0.25, 0.9  # parts of such workloads that had ended by then
 
@@ -57,13 +58,14 @@ def expect(snapshot: Snapshot, target: Ask, now: float) -> Expectation:
         soon = _Play(snapshot, target, now, USUAL).run(FEW_PASSES) if quick else None
         earliest = soon if soon is not None and soon < at else None
         return Expectation(at, BY_LIMITS, Sureness.LIMITS, earliest, at)
-    usual = _Play(snapshot, target, now, USUAL)
-    at = usual.run() if snapshot.durations and by_limits.passes < MOST_PASSES else None
-    if at is None and max(by_limits.passes, usual.passes) >= MOST_PASSES:
-        return _by_work(snapshot, target, now, f"the first {MOST_PASSES} that come to an end make no room for it")
+    few = len(snapshot.holdings) <= FEW_HELD
+    usual, most = _Play(snapshot, target, now, USUAL), MOST_PASSES if few else FEW_PASSES
+    at = usual.run(most) if snapshot.durations and by_limits.passes < MOST_PASSES else None
+    if at is None and (by_limits.passes >= MOST_PASSES or usual.passes >= most):
+        return _by_work(snapshot, target, now, "what ends next makes no room for it")
     if at is None:
         return Expectation(None, "nobody can say when: what it waits for has no time limit")
-    parts = (SOON, LATE) if usual.passes <= FEW_PASSES else ()
+    parts = (SOON, LATE) if few and usual.passes <= FEW_PASSES else ()
     plays = (_Play(snapshot, target, now, part).run(FEW_PASSES) for part in parts)
     others = [one for one in plays if one is not None]
     sureness, basis = (Sureness.LIKELY, BY_HISTORY) if usual.sure else (Sureness.GUESS, BY_FEW)

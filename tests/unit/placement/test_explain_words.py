@@ -56,7 +56,7 @@ def test_who_is_ahead_and_why() -> None:
     )
     assert [str(one) for one in scene.explain(mine).in_front] == [
         "1 with a higher priority (a service of root)",
-        "1 of others who used or asked for less lately (a session of ann)",
+        "1 by people who used or asked for less lately (a session of ann)",
         "1 waiting longer (a session of ann)",
         "1 of the same owner",
     ], "each second place is another's; those with as much ahead of them stand by age"
