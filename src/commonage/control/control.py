@@ -27,6 +27,7 @@ from commonage.control.timers import Timers
 from commonage.control.watchdog import Watchdog
 from commonage.control.work import Work
 from commonage.domain.environments import Environment
+from commonage.domain.errors import CommonageError
 from commonage.domain.ids import IdSequence
 from commonage.domain.workloads import Workload
 from commonage.ports.bundles import Bundles
@@ -103,12 +104,16 @@ class Control:
         self.receipts.changed(workload)
 
     async def _measured(self, round_: Round) -> None:
+        lost: CommonageError | None = None
         try:
             await self.watchdog.look(round_)
             self.fleet.strays = self.watchdog.strays
             await self.device_warnings.look()
-        finally:
-            await self.receipts.look(round_, frozenset(one.attempt_id for one in self.watchdog.over))
+        except CommonageError as error:
+            lost = error
+        await self.receipts.look(round_, frozenset(one.attempt_id for one in self.watchdog.over))
+        if lost is not None:
+            raise lost
 
     async def open(self) -> None:
         """Take up the work that the store remembers and the engines still run. Once, before run()."""

@@ -71,10 +71,14 @@ class Sampling:
         samples += self._of_devices(round_, now)
         samples += self._of_attempts_on_devices(round_, now)
         samples += self._of_nodes(measurements, now)
+        lost: CommonageError | None = None
         try:
             await self._metrics.write(samples)
-        finally:
-            await self.on_round(round_)
+        except CommonageError as error:
+            lost = error
+        await self.on_round(round_)  # the watchdog must know, whether or not it is written down
+        if lost is not None:
+            raise lost
         if now - self._tidied_at >= TIDY_EVERY_S:
             await self._metrics.tidy(now)
             self._tidied_at = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.control.world import ANN, BOB, ROOT, Site, job
 
 from commonage.control.control import Control
+from commonage.domain.errors import Unavailable
 from commonage.domain.events import Event, EventKind
 from commonage.domain.requests import parse_gpus
 from commonage.domain.sightings import ProcessOwner
@@ -234,3 +236,25 @@ async def test_an_attempt_within_its_share_is_never_ended(
             await site.sampled(control, seconds)
         assert site.there(mine).state is State.RUNNING
         assert warnings(site, mine) == []
+
+
+async def test_a_loop_that_is_ended_while_it_writes_ends() -> None:
+    """An error on the way out may not take the place of the wish that it ends: the server would never stop."""
+    site = a_site()
+    writes = asyncio.Event()
+
+    async def never(samples: object) -> None:
+        writes.set()
+        await asyncio.Event().wait()
+
+    async def refuse(round_: object) -> None:
+        raise Unavailable("the server is stopping")
+
+    async with site.open() as control:
+        control.sampling.on_round = refuse
+        site.metrics.write = never  # type: ignore[method-assign]  # it hangs until it is cancelled
+        loop = asyncio.create_task(control.sampling.run())
+        await writes.wait()
+        loop.cancel()
+        ended, _ = await asyncio.wait([loop], timeout=5)
+        assert ended
