@@ -69,7 +69,10 @@ def test_run_ends_with_the_receipt_and_hints_the_next_time(commonage: Run) -> No
     assert first.stdout == "hello\n"
     assert "asked 12 GiB of VRAM, peak 3000 MiB, 3.5 GiB would have done; " in first.stderr
     assert "will do" not in first.stderr
-    again = commonage(*ask)
+    for _ in range(10):  # the receipt is written a moment after the end
+        again = commonage(*ask)
+        if "will do" in again.stderr:
+            break
     assert "last time it used at most 3000 MiB of VRAM: 3.5 GiB will do (--gpus 3.5GiB)" in again.stderr
     modest = commonage("run", "--no-files", "--gpus", "4GiB", "--", "train")
     assert "will do" not in modest.stderr, "that is not much more"

@@ -41,6 +41,8 @@ class Web:
             proxy_headers=True,
             forwarded_allow_ips="127.0.0.1",
             timeout_graceful_shutdown=_LAST_ANSWERS_S,
+            # Longer than the proxy keeps an idle connection (90 s): else it may ask on one that we are just closing.
+            timeout_keep_alive=120,
         )
         self._server = _Quiet(config)
         self._socket = listening
