@@ -69,7 +69,7 @@ class DockerRig(EngineRig):
 
     @classmethod
     def at(cls, data: Path, url: str, **settings: object) -> "DockerRig":
-        return cls(data, DockerSettings(url=url, node_name="here", **settings))  # type: ignore[arg-type]
+        return cls(data, DockerSettings(url=url, node_name="here", **settings))  # type: ignore[arg-type]  # fields of the settings
 
     async def engine(self) -> DockerEngine:
         if self._engine is None:

@@ -42,7 +42,7 @@ async def test_they_start_at_once_and_know_each_other() -> None:
         members = await submit(control)
         await site.clock.advance(1)
         orders = [dict(site.world.runs[f"{one.id}-1"].order.variables) for one in members]
-    nodes = [site.there(one).attempt.lease.node for one in members]  # type: ignore[union-attr]
+    nodes = [site.there(one).attempt.lease.node for one in members]  # type: ignore[union-attr]  # they all started
     assert sorted(nodes) == ["n0", "n1", "n2"]
     assert [order["COMMONAGE_GANG_RANK"] for order in orders] == ["0", "1", "2"]
     assert {order["COMMONAGE_GANG_SIZE"] for order in orders} == {"3"}

@@ -25,7 +25,7 @@ def order(**changes: object) -> Order:
         "lease": Lease("w-1", "here", 1500, 64, (), 0.0),
         **changes,
     }
-    return Order(**fields)  # type: ignore[arg-type]
+    return Order(**fields)  # type: ignore[arg-type]  # fields of an order
 
 
 def program(**changes: object) -> Program:
