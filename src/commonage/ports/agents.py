@@ -1,0 +1,71 @@
+"""What the agents on the machines of a site tell, and do when asked: one on each machine, which dials to us.
+
+Implemented in `commonage.link`; used by engines whose machines are others than the control plane's own. A machine is
+named by `node`, as in its report. A machine without an agent is one that nothing is heard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from commonage.domain.fleet import NodeReport
+from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.ports.devices import DeviceSample, Hold
+
+Told = Callable[[str, float | None], None]
+"""Is told what is being done, and how far it is (0..1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The newest that a machine's agent said. `at` (unix seconds) is when; `connected`: its link stands now.
+
+    `engine_fault` is empty while the machine's container daemon answers the agent, else since when and why it does not.
+    `fenced` are attempts whose processes the agent ended because the daemon could not any more, until it heard that
+    """
+
+    node: str
+    report: NodeReport
+    at: float
+    connected: bool
+    engine_fault: str = ""
+    fenced: tuple[str, ...] = ()
+    samples: tuple[DeviceSample, ...] = ()
+
+
+class Agents(Protocol):
+    """All agents of a site. What is asked of a machine that is not connected raises EngineFailure (retryable)."""
+
+    def heard(self) -> Sequence[Heard]:
+        """What each said last, those included whose link is down."""
+        ...
+
+    def changes(self) -> AsyncIterator[str]:
+        """The names of machines as their link comes or goes or their agent reports, from now on."""
+        ...
+
+    async def measure(self, node: str) -> Sequence[Measurement]:
+        """What each attempt's container there uses now."""
+        ...
+
+    async def owners(self, node: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
+        """Whose these processes of that machine are."""
+        ...
+
+    async def confine(self, node: str, hold: Hold) -> Mapping[str, str]:
+        """`Devices.confine` there. Raises NotConfined."""
+        ...
+
+    async def release(self, node: str, attempt_id: str) -> None:
+        """`Devices.release` there."""
+        ...
+
+    async def pull(self, node: str, image: str, told: Told) -> None:
+        """Have the image there. Raises EngineFailure, with the daemon's words."""
+        ...
+
+    async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
+        """End these attempts' containers there, by force and without the daemon if need be; gives those that are gone."""
+        ...

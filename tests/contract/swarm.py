@@ -1,0 +1,159 @@
+"""A Docker Swarm of the tests' own: several daemons, each in a network namespace, joined by a switch in another one.
+
+Nothing of it is reached from outside, and it reaches nothing: the namespaces have no route out. `Swarm.run_in` starts a
+program on one of the machines.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import Any
+
+from tests.contract.dockerd import Dockerd, minimal_image, new_folder
+
+MANAGER = "manager"
+VRAM_MIB = 24576
+_SWARM_PORT = 2377
+_NUMBERS = count()
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+class Machine:
+    """One machine: a network namespace with an address, and a daemon in it."""
+
+    def __init__(
+        self, name: str, address: str, switch: str, *, vram_mib: int = 0, arguments: Sequence[str] = ()
+    ) -> None:
+        self.name, self.address = name, address
+        # What the kernel calls it: several Swarms may be on this machine at once, and its names are short.
+        self.space = f"{switch}-{name}"
+        self._switch = switch
+        resources = [f"--node-generic-resource=VRAM={vram_mib}"] if vram_mib else []
+        self.daemon = Dockerd(new_folder(), *resources, *arguments, before=self.inside(host_name=name))
+
+    def inside(self, host_name: str | None = None) -> tuple[str, ...]:
+        """The words before a command that have it run on this machine."""
+        words: tuple[str, ...] = ("nsenter", f"--net=/run/netns/{self.space}")
+        if host_name is not None:
+            # Images are local here; without this each start first asks a registry that nobody reaches.
+            named = f'hostname {host_name}; DOCKER_SERVICE_PREFER_OFFLINE_IMAGE=1 exec "$@"'
+            words += ("unshare", "--uts", "sh", "-c", named, "sh")
+        return words
+
+    def plug_in(self) -> None:
+        """Have the namespace, with a cable to the switch."""
+        _ip("netns", "add", self.space)
+        inner, outer = "eth0", f"p{self.address.rpartition('.')[2]}"
+        _ip("link", "add", outer, "netns", self._switch, "type", "veth", "peer", "name", inner, "netns", self.space)
+        _ip("-n", self._switch, "link", "set", outer, "master", "br0", "up")
+        _ip("-n", self.space, "addr", "add", f"{self.address}/24", "dev", inner)
+        _ip("-n", self.space, "link", "set", inner, "up")
+        _ip("-n", self.space, "link", "set", "lo", "up")
+
+    def unplug(self) -> None:
+        """Draw the cable: it runs on, and nobody reaches it."""
+        _ip("-n", self.space, "link", "set", "eth0", "down")
+
+    def plug(self) -> None:
+        """Put the cable back."""
+        _ip("-n", self.space, "link", "set", "eth0", "up")
+
+    def remove(self) -> None:
+        """The daemon, its containers, its files and the namespace."""
+        with suppress(OSError, RuntimeError):
+            self.daemon.ask("POST", "/swarm/leave?force=1")
+        self.daemon.remove()
+        with suppress(subprocess.CalledProcessError):
+            _ip("netns", "delete", self.space)
+
+
+class Swarm:
+    """One manager and some workers, each with `vram_mib` of VRAM as a generic resource and the test image."""
+
+    def __init__(self, workers: int, *, vram_mib: int = VRAM_MIB, arguments: Sequence[str] = ()) -> None:
+        self._switch = f"cm{os.getpid() % 100000}{next(_NUMBERS)}"
+        names = [MANAGER, *(f"worker{number}" for number in range(1, workers + 1))]
+        self.machines = {
+            name: Machine(name, f"10.98.0.{at}", self._switch, vram_mib=vram_mib, arguments=arguments)
+            for at, name in enumerate(names, start=1)
+        }
+
+    @property
+    def manager(self) -> Machine:
+        """The manager."""
+        return self.machines[MANAGER]
+
+    @property
+    def workers(self) -> list[Machine]:
+        """The others."""
+        return [machine for name, machine in self.machines.items() if name != MANAGER]
+
+    def start(self, image: bytes | None = None, name: str = "commonage-test:1") -> None:
+        """Plug in and start all, form the Swarm, load the image everywhere."""
+        _ip("netns", "add", self._switch)
+        _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
+        _ip("-n", self._switch, "link", "set", "br0", "up")
+        image = image or minimal_image()
+        repository, _, tag = name.partition(":")
+        for machine in self.machines.values():
+            machine.plug_in()
+            machine.daemon.start()
+            machine.daemon.ask("POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", content=image)
+        first = self.manager
+        listens = f"{first.address}:{_SWARM_PORT}"
+        # Without a range of its own it takes 10.0.0.0/8, which may be this machine's network.
+        body = {"ListenAddr": listens, "AdvertiseAddr": first.address, "DefaultAddrPool": ["10.97.0.0/16"]}
+        first.daemon.ask("POST", "/swarm/init", body)
+        for machine in self.workers:
+            self.join(machine)
+
+    def join(self, machine: Machine) -> None:
+        """Have it join as a worker."""
+        token = self.manager.daemon.ask("GET", "/swarm")["JoinTokens"]["Worker"]
+        body = {
+            "ListenAddr": f"{machine.address}:{_SWARM_PORT}",
+            "AdvertiseAddr": machine.address,
+            "RemoteAddrs": [f"{self.manager.address}:{_SWARM_PORT}"],
+            "JoinToken": token,
+        }
+        machine.daemon.ask("POST", "/swarm/join", body)
+
+    def nodes(self) -> dict[str, Any]:
+        """What the manager says of each machine, by name."""
+        return {node["Description"]["Hostname"]: node for node in self.manager.daemon.ask("GET", "/nodes")}
+
+    def services(self) -> list[Any]:
+        """All services."""
+        return list(self.manager.daemon.ask("GET", "/services"))
+
+    def run_in(self, name: str, *command: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Start a program on this machine; it is the caller's to end."""
+        return subprocess.Popen([*self.machines[name].inside(), *command], **options)
+
+    def remove(self) -> None:
+        """All of it. The machines go at once, the manager last."""
+        with suppress(OSError, RuntimeError):
+            for service in self.services():
+                self.manager.daemon.ask("DELETE", f"/services/{service['ID']}")
+        for machine in [*self.workers, self.manager]:
+            machine.remove()
+        with suppress(subprocess.CalledProcessError):
+            _ip("netns", "delete", self._switch)
+
+
+@contextmanager
+def swarm_of(workers: int = 3, **options: Any) -> Iterator[Swarm]:
+    """A Swarm for a while."""
+    swarm = Swarm(workers, **options)
+    try:
+        swarm.start()
+        yield swarm
+    finally:
+        swarm.remove()
