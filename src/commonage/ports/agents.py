@@ -23,7 +23,7 @@ class Heard:
     """The newest that a machine's agent said. `at` (unix seconds) is when; `connected`: its link stands now.
 
     `engine_fault` is empty while the machine's container daemon answers the agent, else since when and why it does not.
-    `fenced` are attempts whose processes the agent ended because the daemon could not any more, until it heard that
+    `fenced` are attempts whose processes the agent ended because the daemon could not any more.
     """
 
     node: str
@@ -67,5 +67,5 @@ class Agents(Protocol):
         ...
 
     async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
-        """End these attempts' containers there, by force and without the daemon if need be; gives those that are gone."""
+        """End these attempts' containers there by force, without the daemon if need be; gives those that are gone."""
         ...
