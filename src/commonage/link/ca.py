@@ -1,0 +1,255 @@
+"""The site's own certificate authority, kept in a folder of the control plane: whom a machine of ours may trust.
+
+It signs the certificates of the control plane's servers (the listener that agents dial, the registry) and those with
+which agents show which machine they are. Called by the server's wiring and by what lets machines join. It knows nothing
+of connections.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from commonage.domain.errors import CommonageError, InvalidInput
+from commonage.link.issued import Issued
+
+AUTHORITY_YEARS = 10
+SERVER_DAYS = 730
+CLIENT_DAYS = 30
+_CLOCKS_MAY_DIFFER = dt.timedelta(minutes=10)
+_NAME_LIMIT = 64  # RFC 5280, ub-common-name
+_YEAR_DAYS = 365.25
+
+
+class AuthorityError(CommonageError):
+    """The authority's folder cannot be used; the message says which file, and what to do."""
+
+    code = "authority"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A certificate with the authority's own behind it, and its key; both PEM."""
+
+    cert_pem: str
+    key_pem: str
+
+    def __repr__(self) -> str:
+        return "KeyPair(…)"  # a log line or a traceback must not show the key
+
+
+class Authority:
+    """The authority of one installation. `now` gives unix seconds.
+
+    Several of them on one folder, in several processes too, are no harm: what was issued is kept in a file behind a
+    lock, and read anew by every call.
+    """
+
+    def __init__(
+        self, folder: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, now: Callable[[], float]
+    ) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._now = now
+        self._issued = Issued(folder / "issued.json")
+
+    @classmethod
+    def open(cls, folder: Path, *, now: Callable[[], float] = time.time) -> Self:
+        """The authority in this folder (0700, the key 0600); made when there is none. Raises AuthorityError."""
+        certificate, key = folder / "ca.crt", folder / "ca.key"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not key.exists():
+                _make(certificate, key, now())
+            if key.stat().st_mode & 0o077:
+                raise AuthorityError(f"{key} can be read by others; run: chmod 600 {key}")
+            return cls(folder, *_load(certificate, key), now)
+        except OSError as error:
+            raise AuthorityError(f"the authority in {folder} cannot be used: {error.strerror or error}") from error
+
+    @property
+    def certificate(self) -> str:
+        """The authority's own certificate, PEM: what a machine is given to trust."""
+        return _pem(self._certificate)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of that certificate (of its DER), 64 hex digits."""
+        return self._certificate.fingerprint(hashes.SHA256()).hex()
+
+    def serve(self, names: Sequence[str]) -> KeyPair:
+        """A new certificate for a server that is reached under these names: host names and IP addresses."""
+        if not names:
+            raise InvalidInput("a server's certificate needs a name or an address; none was given")
+        key = ec.generate_private_key(ec.SECP256R1())
+        spoken = x509.SubjectAlternativeName([_general_name(name) for name in names])
+        certificate = self._sign(
+            key.public_key(),
+            names[0][:_NAME_LIMIT],
+            dt.timedelta(days=SERVER_DAYS),
+            ExtendedKeyUsageOID.SERVER_AUTH,
+            spoken,
+        )
+        return KeyPair(_pem(certificate) + self.certificate, _key_pem(key))
+
+    def sign(self, csr_pem: str, node: str) -> str:
+        """A certificate (PEM) with which the holder of the request's key is this machine, as a client, for 30 days.
+
+        Nothing but the key is taken from the request. Raises InvalidInput for a request or a name that cannot be.
+        """
+        if not node or len(node) > _NAME_LIMIT or not node.isprintable():
+            raise InvalidInput(
+                f"{node!r} cannot be a machine's name here: 1 to {_NAME_LIMIT} printable characters", field="node"
+            )
+        try:
+            request = x509.load_pem_x509_csr(csr_pem.encode())
+            sound = request.is_signature_valid
+            key = request.public_key()
+        except ValueError as error:
+            raise InvalidInput(f"this is no certificate request in PEM: {error}", field="csr") from error
+        if not sound:
+            raise InvalidInput("the certificate request is not signed by its own key; make a new one", field="csr")
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise InvalidInput(
+                "the certificate request has another key than one of an elliptic curve (P-256)", field="csr"
+            )
+        signed = self._sign(key, node, dt.timedelta(days=CLIENT_DAYS), ExtendedKeyUsageOID.CLIENT_AUTH, None)
+        self._issued.add(node, signed.serial_number, signed.not_valid_after_utc.timestamp(), self._now())
+        return _pem(signed)
+
+    def revoke(self, node: str) -> None:
+        """No certificate that this machine was given admits it any more; one that it is given from now on does."""
+        self._issued.revoke(node, self._now())
+
+    def revoked(self, serial: int) -> bool:
+        """True if the certificate of this serial number was revoked."""
+        return self._issued.revoked(serial)
+
+    def _sign(
+        self,
+        key: ec.EllipticCurvePublicKey,
+        name: str,
+        lasts: dt.timedelta,
+        use: x509.ObjectIdentifier,
+        spoken: x509.SubjectAlternativeName | None,
+    ) -> x509.Certificate:
+        now = _moment(self._now())
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(_common_name(name))
+            .issuer_name(self._certificate.subject)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _CLOCKS_MAY_DIFFER)
+            .not_valid_after(min(now + lasts, self._certificate.not_valid_after_utc))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        )
+        if spoken is not None:
+            builder = builder.add_extension(spoken, critical=False)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def _make(certificate: Path, key_file: Path, now: float) -> None:
+    """The key last: where it is, the certificate is too."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    # Two installations' authorities must not look the same to a machine that knew the other one.
+    name = _common_name(f"Commonage {x509.random_serial_number():x}"[:26])
+    moment = _moment(now)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(moment - _CLOCKS_MAY_DIFFER)
+        .not_valid_after(moment + dt.timedelta(days=_YEAR_DAYS * AUTHORITY_YEARS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write(certificate, _pem(built), 0o644)
+    _write(key_file, _key_pem(key), 0o600)
+
+
+def _load(certificate: Path, key_file: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    try:
+        loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
+        key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
+    except (ValueError, TypeError) as error:
+        raise AuthorityError(
+            f"{certificate} or {key_file} is damaged ({error}); put them back from a backup"
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != loaded.public_key():
+        raise AuthorityError(f"{key_file} is not the key of {certificate}; put both back from the same backup")
+    return loaded, key
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(name)
+    except ValueError as error:
+        raise InvalidInput(f"{name!r} is neither a host name nor an IP address: {error}") from error
+
+
+def _moment(now: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(int(now), tz=dt.UTC)
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """Whole or not at all, and never readable by others before it may be."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+        os.fchmod(file.fileno(), mode)
+        file.flush()
+        os.fsync(file.fileno())
+    Path(temporary).replace(path)

@@ -1,0 +1,143 @@
+"""The authority: what it signs is what a TLS of today accepts, and what it took back is known."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from commonage.domain.errors import InvalidInput
+from commonage.link.ca import Authority, AuthorityError
+
+DAY = 86_400.0
+NOW = 1_800_000_000.0
+
+
+def request_of(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, name: str = "whatever") -> str:
+    """A certificate request by this key."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    built = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    return built.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def a_request() -> str:
+    """One by a new key."""
+    return request_of(ec.generate_private_key(ec.SECP256R1()))
+
+
+def test_it_is_made_once_and_found_again(tmp_path: Path) -> None:
+    first = Authority.open(tmp_path / "ca")
+    again = Authority.open(tmp_path / "ca")
+    assert first.certificate == again.certificate
+    assert first.fingerprint == again.fingerprint
+    assert len(first.fingerprint) == 64
+    assert stat.S_IMODE((tmp_path / "ca" / "ca.key").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "ca").stat().st_mode) == 0o700
+
+
+def test_two_installations_differ(tmp_path: Path) -> None:
+    one, other = Authority.open(tmp_path / "one"), Authority.open(tmp_path / "other")
+    assert one.fingerprint != other.fingerprint
+    subjects = {x509.load_pem_x509_certificate(each.certificate.encode()).subject for each in (one, other)}
+    assert len(subjects) == 2
+
+
+def test_a_client_is_the_machine_that_was_said_whatever_its_request_says(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path, now=lambda: NOW)
+    key = ec.generate_private_key(ec.SECP256R1())
+    signed = x509.load_pem_x509_certificate(authority.sign(request_of(key, "worker9"), "worker1").encode())
+    assert signed.subject.rfc4514_string() == "CN=worker1"
+    assert signed.public_key() == key.public_key()
+    uses = signed.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(uses) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert signed.not_valid_after_utc.timestamp() == NOW + 30 * DAY
+    assert not signed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    signed.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate.encode()))
+
+
+def test_a_server_is_known_by_names_and_addresses(tmp_path: Path) -> None:
+    pair = Authority.open(tmp_path).serve(["hub.example.org", "10.1.0.1", "fd00::1"])
+    leaf, root = x509.load_pem_x509_certificates(pair.cert_pem.encode())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["hub.example.org"]
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["10.1.0.1", "fd00::1"]
+    assert root.fingerprint(hashes.SHA256()).hex() == Authority.open(tmp_path).fingerprint
+    assert "PRIVATE" not in repr(pair)
+
+
+def test_what_was_taken_back_is_known_and_a_new_one_admits_again(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path, now=lambda: NOW)
+
+    def serial(node: str) -> int:
+        return x509.load_pem_x509_certificate(authority.sign(a_request(), node).encode()).serial_number
+
+    first, renewed, other = serial("worker1"), serial("worker1"), serial("worker2")
+    authority.revoke("worker1")
+    authority.revoke("unheard-of")
+    joined_again = serial("worker1")
+    asked = Authority.open(tmp_path)  # another process sees the same
+    assert [asked.revoked(each) for each in (first, renewed, other, joined_again)] == [True, True, False, False]
+
+
+def test_what_has_expired_is_not_kept(tmp_path: Path) -> None:
+    clock = [NOW]
+    authority = Authority.open(tmp_path, now=lambda: clock[0])
+    authority.sign(a_request(), "worker1")
+    clock[0] += 31 * DAY
+    authority.sign(a_request(), "worker2")
+    kept = (tmp_path / "issued.json").read_text()
+    assert "worker2" in kept
+    assert "worker1" not in kept
+
+
+@pytest.mark.parametrize(
+    ("csr", "node", "words"),
+    [
+        ("nonsense", "worker1", "no certificate request"),
+        ("", "", "cannot be a machine's name"),
+        ("", "w" * 65, "cannot be a machine's name"),
+        ("", "wor\nker", "cannot be a machine's name"),
+    ],
+)
+def test_what_cannot_be_signed_is_said(tmp_path: Path, csr: str, node: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        Authority.open(tmp_path).sign(csr, node)
+
+
+def test_another_kind_of_key_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="elliptic curve"):
+        Authority.open(tmp_path).sign(request_of(rsa.generate_private_key(65537, 2048)), "worker1")
+
+
+def test_a_server_needs_a_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="none was given"):
+        Authority.open(tmp_path).serve([])
+    with pytest.raises(InvalidInput, match="neither a host name"):
+        Authority.open(tmp_path).serve(["höst"])
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    Authority.open(tmp_path)
+    (tmp_path / "ca.key").chmod(0o644)
+    with pytest.raises(AuthorityError, match="chmod 600"):
+        Authority.open(tmp_path)
+
+
+def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
+    Authority.open(tmp_path / "one")
+    Authority.open(tmp_path / "other")
+    (tmp_path / "one" / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
+    with pytest.raises(AuthorityError, match="same backup"):
+        Authority.open(tmp_path / "one")
+
+
+def test_a_damaged_authority_says_so(tmp_path: Path) -> None:
+    Authority.open(tmp_path)
+    (tmp_path / "ca.crt").write_text("gone")
+    with pytest.raises(AuthorityError, match="backup"):
+        Authority.open(tmp_path)
