@@ -14,7 +14,8 @@ class Environment:
 
     On a process site it is a Python environment: made by uv from `requirements` (a declared list; pip's syntax), or
     one that is there already (`python`, the path of its interpreter). Elsewhere it is an `image`.
-    `variables` are set for every workload in it. `kinds` are what it is offered for.
+    `variables` are set for every workload in it. `kinds` are what it is offered for. `tenant`: only its members may use
+    it (None: everybody). `needs_gpu`: nothing runs in it without a GPU; `least_vram_mib`: nor with less VRAM.
     """
 
     name: str
@@ -25,6 +26,9 @@ class Environment:
     image: str | None = None
     kinds: tuple[Kind, ...] = (Kind.JOB, Kind.SERVICE)
     variables: tuple[tuple[str, str], ...] = ()
+    tenant: str | None = None
+    needs_gpu: bool = False
+    least_vram_mib: int = 0
 
 
 class EnvironmentState(StrEnum):

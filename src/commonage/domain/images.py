@@ -1,0 +1,236 @@
+"""Images in the catalogue: what was pushed, for whom, made from what, and the environments it is offered as.
+
+An image's name is `TENANT/NAME[:TAG]`, the same as its repository in the registry; `public/…` is everybody's. What runs
+is never the name but the `reference`, which a digest pins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from commonage.domain.environments import Environment
+from commonage.domain.errors import InvalidInput
+from commonage.domain.workloads import Kind
+
+PUBLIC = "public"
+LATEST = "latest"
+LONGEST_NAME = 96  # with a kernel's behind it, it is still the name of an environment: 128 characters
+USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# As the registries have it: lower case, with single dots, one or two underscores, or hyphens between.
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_NAME = re.compile(
+    rf"(?P<scope>{_COMPONENT})/(?P<name>{_COMPONENT})(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]*))?", re.ASCII
+)
+_KERNEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", re.ASCII)
+_FOLDER = re.compile(r"/[A-Za-z0-9._+/-]{0,254}", re.ASCII)
+_PINNED = re.compile(
+    r"(?:(?P<repository>[a-z0-9][a-z0-9.-]{0,252}(?::\d{1,5})?(?:/[a-z0-9._-]{1,128}){1,8})@)?"
+    r"(?P<digest>sha256:[0-9a-f]{64})",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageName:
+    """`SCOPE/NAME:TAG`. `scope` is a tenant's (see `scope_of`) or `public`. As text the tag `latest` is left out."""
+
+    scope: str
+    name: str
+    tag: str = LATEST
+
+    def __str__(self) -> str:
+        return self.repository if self.tag == LATEST else f"{self.repository}:{self.tag}"
+
+    @property
+    def repository(self) -> str:
+        """Its repository in the registry."""
+        return f"{self.scope}/{self.name}"
+
+    @property
+    def tagged(self) -> str:
+        """Repository and tag, the tag always there."""
+        return f"{self.repository}:{self.tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A Jupyter kernel of an image. `prefix` is the folder of its virtual environment in the image.
+
+    Where it is empty, the kernel belongs to the Python that is found on the image's own path.
+    """
+
+    name: str
+    title: str
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file that an image was made from, and what was in it (`sha256:…`)."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What an image was made from, by what, when (unix seconds; None where nobody says) and by whom.
+
+    `base` is the image it stands on, `base_digest` which one that was. `commit` is the git commit of the files where
+    they are in a repository; `dirty`: they differ from it.
+    """
+
+    by: str = ""
+    at: float | None = None
+    builder: str = ""
+    base: str = ""
+    base_digest: str = ""
+    files: tuple[SourceFile, ...] = ()
+    commit: str = ""
+    dirty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Who took an image out of the catalogue, and when (unix seconds)."""
+
+    by: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A catalogue entry, registered `by` somebody `at` an instant (unix seconds). `tenant` None: everybody's.
+
+    `reference` is what engines fetch: `HOST/REPOSITORY@sha256:…`, or for one that was loaded by hand its id.
+    `server_prefix` is the folder of the virtual environment that has `jupyterhub-singleuser`; `path` the image's own
+    search path. `needs_gpu`: nothing runs in it without one; `least_vram_mib`: nor with less VRAM than that.
+    """
+
+    name: str
+    tenant: str | None
+    reference: str
+    by: str
+    at: float
+    title: str = ""
+    description: str = ""
+    size_bytes: int | None = None
+    kinds: tuple[Kind, ...] = (Kind.JOB, Kind.SERVICE)
+    kernels: tuple[Kernel, ...] = ()
+    server_prefix: str = ""
+    path: str = USUAL_PATH
+    variables: tuple[tuple[str, str], ...] = ()
+    needs_gpu: bool = False
+    least_vram_mib: int = 0
+    provenance: Provenance = Provenance()
+    removed: Removal | None = None
+
+    @property
+    def digest(self) -> str:
+        """What pins it: `sha256:…`."""
+        return self.reference.rpartition("@")[2]
+
+
+def parse_image_name(text: str) -> ImageName:
+    """The name of an image. Raises InvalidInput(code="invalid-image") that says how one is written."""
+    found = _NAME.fullmatch(text)
+    if found is None or len(text) > LONGEST_NAME:
+        shown = text if len(text) <= 100 else text[:97] + "..."
+        raise InvalidInput(
+            f"{shown!r} is not the name of an image; write TENANT/NAME or TENANT/NAME:TAG in lower case, "
+            f"like lab/torch:2.4, with at most {LONGEST_NAME} characters",
+            field="name",
+            code="invalid-image",
+        )
+    return ImageName(found["scope"], found["name"], found["tag"] or LATEST)
+
+
+def scope_of(tenant: str | None) -> str:
+    """The first part of the names of a tenant's images (None: of everybody's), different for each tenant.
+
+    It is the tenant's own name, unless a registry would not take that.
+    """
+    if tenant is None:
+        return PUBLIC
+    if re.fullmatch(_COMPONENT, tenant, re.ASCII) and tenant != PUBLIC and len(tenant) <= LONGEST_NAME // 2:
+        return tenant
+    plain = re.sub(r"[^a-z0-9]+", "-", tenant.lower()).strip("-")[:32].strip("-") or "tenant"
+    return f"{plain}-{hashlib.sha256(tenant.encode()).hexdigest()[:8]}"
+
+
+def repository_of(reference: str) -> str | None:
+    """`HOST/REPOSITORY` of a pinned reference; None where it is the id of an image that lies on a machine.
+
+    Raises InvalidInput(code="invalid-image") if no digest pins it.
+    """
+    found = _PINNED.fullmatch(reference)
+    if found is None:
+        raise InvalidInput(
+            f"{reference[:100]!r} does not say which image for ever; write HOST/REPOSITORY@sha256:…, as "
+            "`commonage image push` and `skopeo inspect` show it",
+            field="reference",
+            code="invalid-image",
+        )
+    repository: str | None = found["repository"]
+    return repository
+
+
+def check(image: Image) -> None:
+    """Raise InvalidInput(code="invalid-image") for what contradicts itself or could not be run."""
+    names = [kernel.name for kernel in image.kernels]
+    for field, folder in [("server_prefix", image.server_prefix), *(("kernels", one.prefix) for one in image.kernels)]:
+        if folder and (not _FOLDER.fullmatch(folder) or ".." in folder.split("/")):
+            raise _wrong(field, f"{folder[:100]!r} is not a folder in an image; write it like /opt/kernels/torch")
+    for name in names:
+        if not _KERNEL.fullmatch(name):
+            raise _wrong("kernels", f"{name[:40]!r} is not the name of a kernel: letters, digits, . _ -, at most 31")
+    if len(set(names)) < len(names):
+        raise _wrong("kernels", f"two kernels have the same name: {', '.join(sorted(names))}")
+    if not image.kinds:
+        raise _wrong("kinds", "it is for no kind of work; name at least one of session, job, service")
+
+
+def _wrong(field: str, why: str) -> InvalidInput:
+    return InvalidInput(why, field=field, code="invalid-image")
+
+
+def environments_of(image: Image) -> tuple[Environment, ...]:
+    """What workloads can choose of it: the image itself, and where it has several kernels each of them.
+
+    With at most one kernel there is one environment for all kinds. With several, `IMAGE` is for sessions, which have
+    all of them, and `IMAGE/KERNEL` for jobs and services, whose `python` is that kernel's.
+    """
+    title = image.title or image.name
+    if len(image.kernels) < 2:
+        first = [kernel.prefix for kernel in image.kernels]
+        return (_environment(image, image.name, title, image.kinds, first),)
+    found = []
+    if Kind.SESSION in image.kinds:
+        found.append(_environment(image, image.name, title, (Kind.SESSION,), []))
+    others = tuple(kind for kind in image.kinds if kind is not Kind.SESSION)
+    for kernel in image.kernels if others else ():
+        name = f"{image.name}/{kernel.name}"
+        found.append(_environment(image, name, f"{title}: {kernel.title or kernel.name}", others, [kernel.prefix]))
+    return tuple(found)
+
+
+def _environment(image: Image, name: str, title: str, kinds: tuple[Kind, ...], prefixes: list[str]) -> Environment:
+    # The kernel's programs come before those of the server, which may have a Python of its own.
+    server = [image.server_prefix] if Kind.SESSION in kinds else []
+    folders = [f"{prefix.rstrip('/')}/bin" for prefix in (*prefixes, *server) if prefix]
+    variables = {"PATH": ":".join([*folders, image.path])} if folders else {}
+    if prefixes and prefixes[0]:
+        variables["VIRTUAL_ENV"] = prefixes[0]
+    return Environment(
+        name=name,
+        title=title,
+        description=image.description,
+        image=image.reference,
+        kinds=kinds,
+        variables=tuple((variables | dict(image.variables)).items()),
+        tenant=image.tenant,
+        needs_gpu=image.needs_gpu,
+        least_vram_mib=image.least_vram_mib,
+    )
