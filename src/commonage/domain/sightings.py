@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from commonage.domain.environments import Environment
 from commonage.domain.fleet import Lease
+from commonage.domain.volumes import Mount
 from commonage.domain.workloads import Kind
 
 
@@ -16,6 +17,7 @@ class Order:
 
     `variables` and `secrets` are complete (GPU variables included) but for `{port}`, which the engine fills in when
     `wants_port`. `bundle_path` is an archive (tar.gz) on the control plane's disk to unpack into the working directory.
+    `mounts` are the volumes it is given.
     """
 
     attempt_id: str
@@ -31,6 +33,7 @@ class Order:
     secrets: tuple[tuple[str, str], ...] = ()
     wants_port: bool = False
     bundle_path: str | None = None
+    mounts: tuple[Mount, ...] = ()
 
 
 class Seen(StrEnum):

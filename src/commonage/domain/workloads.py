@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from commonage.domain.fleet import Lease
 from commonage.domain.requests import Request
+from commonage.domain.volumes import VolumeRequest
 
 
 class Kind(StrEnum):
@@ -106,6 +107,7 @@ class Spec:
     array_size: int = 0
     key: str | None = None  # the client's own key: submitting it again gives the same workload
     preemptible: bool = False  # others may take its place; it then returns to the queue
+    volumes: tuple[VolumeRequest, ...] = ()
     gang: bool = False  # the members of its array start together, on different nodes, or not at all
 
 

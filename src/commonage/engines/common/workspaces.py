@@ -9,29 +9,18 @@ permission.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import tarfile
 from pathlib import Path, PurePosixPath
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.folders import folder_name
 
-_PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+__all__ = ["folder_name", "make_workspace", "unpack_bundle"]
+
 _MIB = 1024 * 1024
 _CHUNK = 1 << 20
 _FILES_MAX = 100_000
-
-
-def folder_name(user: str) -> str:
-    """A folder name for any user name.
-
-    The name itself where it is plain, else one that no plain name can be.
-    """
-    if _PLAIN.fullmatch(user):
-        return user
-    readable = re.sub(r"[^a-z0-9._-]+", "-", user.lower()).strip("-.")[:40]
-    return f"{readable}~{hashlib.sha256(user.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def make_workspace(root: Path, user: str) -> Path:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order
+from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
 from commonage.engines.common.workspaces import folder_name
 from commonage.engines.containers.box import can_export
@@ -112,4 +113,4 @@ def _ours(order: Order, home: str) -> dict[str, str]:
     }
     if order.wants_port:
         variables["COMMONAGE_PORT"] = str(PORT)
-    return variables
+    return variables | {variable_of(one.name): one.target for one in order.mounts}

@@ -6,6 +6,7 @@ Descriptions go in and out as the daemon's own JSON; what is in them is for `tra
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import struct
 import time
@@ -32,6 +33,7 @@ class Client:
     def __init__(self, url: str) -> None:
         self.url = url
         self._docker: Docker | None = None
+        self._holds_sizes: bool | None = None
 
     @property
     def _daemon(self) -> Docker:
@@ -187,6 +189,21 @@ class Client:
                 return False
             raise
         return True
+
+    # --- volumes ------------------------------------------------------------------------------------------------
+
+    async def holds_volume_sizes(self) -> bool:
+        """True if volumes can be held to a size: their files lie on XFS with project quotas. Found out by trying."""
+        if self._holds_sizes is None:
+            config = {"Name": f"commonage-probe-{secrets.token_hex(4)}", "DriverOpts": {"size": "1048576"}}
+            try:
+                with translated(self.url):
+                    volumes: Any = self._daemon.volumes  # the library gives no types here
+                    await (await volumes.create(config)).delete()
+                self._holds_sizes = True
+            except Refused:
+                self._holds_sizes = False
+        return self._holds_sizes
 
 
 __all__ = ["Client", "DaemonUnreachable", "Json", "Refused"]

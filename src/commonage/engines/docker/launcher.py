@@ -21,6 +21,7 @@ from commonage.engines.common.workspaces import make_workspace
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.box import Claim, Owner, give
 from commonage.engines.containers.folders import put_bundle
+from commonage.engines.containers.mounts import has_sizes, see_to_folders
 from commonage.engines.containers.program import Inside, Program, program_of
 from commonage.engines.docker.client import Client, Json, Refused
 from commonage.engines.docker.networks import Network, Networks
@@ -82,13 +83,14 @@ class Launcher:
 
     async def _launch(self, run: Run) -> str:
         network = await self._networks.of(run.order.tenant)
-        config = await self._in_thread(lambda: self._prepare(run, network))
+        quota = has_sizes(run.order.mounts) and await self._client.holds_volume_sizes()
+        config = await self._in_thread(lambda: self._prepare(run, network, volume_quota=quota))
         container = await self._create(run, config)
         if await self._in_thread(run.box.claim) is Claim.NOBODY:
             await self._client.start(container)
         return container
 
-    def _prepare(self, run: Run, network: Network) -> Json:
+    def _prepare(self, run: Run, network: Network, *, volume_quota: bool) -> Json:
         """Make its folders, hold its shares, and describe its container."""
         order, place = run.order, self._place
         _see_that_nothing_leads_elsewhere(order, place.settings)
@@ -102,6 +104,7 @@ class Launcher:
             program = self._program(order, network)
             run.box.make(program.secrets, self.owner)
             give(run.folder.log, self.owner)
+            see_to_folders(order.mounts, workspace, self.owner, here=True)
         except OSError as error:
             raise EngineFailure(f"its folders cannot be made: {error}", retryable=True) from error
         around = Surroundings(
@@ -112,6 +115,7 @@ class Launcher:
             log=str(run.folder.log),
             user=f"{self.owner.uid}:{self.owner.gid}",
             gpus=self.gpus,
+            volume_quota=volume_quota,
         )
         return container_config(order, program, around, ENTRY, place.settings)
 

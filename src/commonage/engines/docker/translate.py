@@ -15,6 +15,7 @@ from commonage.domain.fleet import Share
 from commonage.domain.sightings import Order
 from commonage.engines.common.workspaces import folder_name
 from commonage.engines.containers import box
+from commonage.engines.containers.mounts import docker_mounts
 from commonage.engines.containers.program import Program
 from commonage.engines.docker.settings import DockerSettings, Mount
 
@@ -28,7 +29,10 @@ _SHM_PART = 2
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a container is given that the order does not say: all paths are this machine's."""
+    """What a container is given that the order does not say: all paths are this machine's.
+
+    `volume_quota`: the daemon can hold volumes to their size.
+    """
 
     installation: str
     network: str
@@ -37,6 +41,7 @@ class Surroundings:
     log: str
     user: str
     gpus: Literal["cdi", "request"] = "request"
+    volume_quota: bool = False
 
 
 def container_name(attempt_id: str) -> str:
@@ -141,6 +146,7 @@ def _mounts(order: Order, program: Program, around: Surroundings, shared: Sequen
         _bind(around.box, box.INSIDE, writable=True),
         _bind(around.log, box.LOG_INSIDE, writable=True),
         *(_bind(source_of(mount, order), mount.target, writable=mount.writable) for mount in shared),
+        *docker_mounts(order.mounts, around.installation, quota=around.volume_quota),
     ]
 
 
