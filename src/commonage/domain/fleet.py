@@ -118,7 +118,9 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of a site as the control plane knows it. `wish` is the admin's: drain or not."""
+    """A machine of a site as the control plane knows it. `drain` is the admin's wish; `leave_by` (unix seconds) is when
+    whatever still runs on a drained one must leave, None for never.
+    """
 
     name: str
     site: str
@@ -128,3 +130,4 @@ class Node:
     seen_at: float
     drain: bool = False
     reason: str = ""
+    leave_by: float | None = None

@@ -109,6 +109,7 @@ class Spec:
     preemptible: bool = False  # others may take its place; it then returns to the queue
     volumes: tuple[VolumeRequest, ...] = ()
     gang: bool = False  # the members of its array start together, on different nodes, or not at all
+    requeue: bool = False  # when its machine is lost or drained: jobs and services queue again, sessions start anew
 
 
 class StopCause(StrEnum):
@@ -161,7 +162,8 @@ class Workload:
     """A workload and where it stands. `attempt` is the newest try, None before the first.
 
     `reason` is a sentence for its owner; for a queued one the planner's newest explanation is fresher.
-    `retried` counts the tries after a failure or a loss. `since` is when it entered `state`. `version` counts the
+    `retried` counts the tries after a failure or a loss that its retry policy allowed, `losses` those that came back
+    because their machine was lost. `since` is when it entered `state`. `version` counts the
     writes, for optimistic locking.
     """
 
@@ -177,6 +179,7 @@ class Workload:
     not_before: float | None = None
     warned: bool = False
     retried: int = 0
+    losses: int = 0
     version: int = 1
 
     @property

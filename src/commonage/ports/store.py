@@ -26,7 +26,8 @@ class Batch:
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
     still have the former; several of one workload follow each other. A workload's `attempt` is written with it:
     inserted or replaced by its id; `receipts` are, too. `events` have their `seq` given. `nodes` are inserted or
-    replaced by (site, name), `reservations` by their id; those named in `unreserved` are taken away.
+    replaced by (site, name), `reservations` by their id; those named in `unreserved` and `departed` (site, name) are taken
+    away.
     Members of an array, if they share a client key, come in one batch; the first has it. A spec's secrets are dropped
     when its workload has ended.
     """
@@ -38,10 +39,12 @@ class Batch:
     receipts: list[Receipt] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     unreserved: list[str] = field(default_factory=list)
+    departed: list[tuple[str, str]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         work = self.inserts or self.updates or self.events
-        return bool(work or self.nodes or self.receipts or self.reservations or self.unreserved)
+        rest = self.nodes or self.departed or self.receipts or self.reservations or self.unreserved
+        return bool(work or rest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class Changes:
         self.nodes = [codec.node_row(node) for node in {(each.site, each.name): each for each in batch.nodes}.values()]
         self.reservations = [reservation_row(each) for each in {each.id: each for each in batch.reservations}.values()]
         self.unreserved = list(batch.unreserved)
+        self.departed = [{"of_site": codec.clean(site), "of_name": codec.clean(name)} for site, name in batch.departed]
         self.receipts = [receipt_row(each) for each in {each.attempt_id: each for each in batch.receipts}.values()]
 
     def _follow(self, batch: Batch) -> dict[str, Workload]:

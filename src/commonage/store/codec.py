@@ -71,6 +71,7 @@ def spec_to_json(spec: Spec) -> str:
             "key": spec.key,
             "preemptible": spec.preemptible,
             "gang": spec.gang,
+            "requeue": spec.requeue,
         }
     )
 
@@ -99,6 +100,7 @@ def spec_from_json(body: str, secrets: str | None = None) -> Spec:
         key=read.get("key"),
         preemptible=read.get("preemptible", False),
         gang=read.get("gang", False),
+        requeue=read.get("requeue", False),
     )
 
 
@@ -177,6 +179,7 @@ def progress_row(workload: Workload) -> Row:
         "not_before": workload.not_before,
         "warned": workload.warned,
         "retried": workload.retried,
+        "losses": workload.losses,
     }
 
 
@@ -297,16 +300,18 @@ def node_row(node: Node) -> Row:
         "reason": clean(node.reason),
         "seen_at": node.seen_at,
         "report": _encoder.encode(_report_to_json(node.report)),
+        "leave_by": node.leave_by,
     }
 
 
-NODE_COLUMNS = ("name", "site", "engine", "state", "report", "seen_at", "drain", "reason")
+NODE_COLUMNS = ("name", "site", "engine", "state", "report", "seen_at", "drain", "reason", "leave_by")
 
 
 def node_from_row(row: Sequence[Any]) -> Node:
     """From the values of NODE_COLUMNS."""
-    name, site, engine, state, report, seen_at, drain, reason = row
-    return Node(name, site, engine, NodeState(state), _report_from_json(json.loads(report)), seen_at, drain, reason)
+    name, site, engine, state, report, seen_at, drain, reason, leave_by = row
+    found = _report_from_json(json.loads(report))
+    return Node(name, site, engine, NodeState(state), found, seen_at, drain, reason, leave_by)
 
 
 def _report_to_json(report: NodeReport) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, delete, select
 from sqlalchemy.engine import Connection
 
 from commonage.domain.fleet import Node
@@ -21,10 +21,13 @@ class Nodes:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._upsert = Prepared(upsert(nodes, database.dialect), database.dialect)
+        one = delete(nodes).where(nodes.c.site == bindparam("of_site"), nodes.c.name == bindparam("of_name"))
+        self._delete = Prepared(one, database.dialect)
 
     def write(self, connection: Connection, changes: Changes) -> None:
-        """Insert or replace by site and name."""
+        """Insert or replace by site and name, then take away those that were removed."""
         self._upsert.many(connection, changes.nodes)
+        self._delete.many(connection, changes.departed)
 
     async def all(self) -> Sequence[Node]:
         """Every one, by site and name."""

@@ -71,6 +71,7 @@ workloads = Table(
     Column("not_before", Double),
     Column("warned", Boolean, nullable=False),
     Column("retried", Integer, nullable=False),
+    Column("losses", Integer),  # an older program wrote none
     sqlite_with_rowid=False,
 )
 
@@ -181,6 +182,7 @@ nodes = Table(
     Column("reason", Text, nullable=False),
     Column("seen_at", Double, nullable=False),
     Column("report", Text, nullable=False),
+    Column("leave_by", Double),
     sqlite_with_rowid=False,
 )
 

@@ -25,7 +25,7 @@ from commonage.store.tables import attempts, secrets, specs, workloads
 
 _OWN = (
     "id", "spec_id", "state", "submitted_at", "since", "reason", "array_index", "stop", "not_before",
-    "warned", "retried", "version",
+    "warned", "retried", "losses", "version",
 )  # fmt: skip
 _LIVE: Final = [state.value for state in State if not state.is_terminal]
 _SPECS_KEPT: Final = 2048
@@ -124,8 +124,8 @@ class Workloads:
 
     def _decode(self, row: Sequence[Any], with_secrets: dict[tuple[str, str], Spec]) -> Workload:
         own = len(_OWN)
-        name, spec_id, state, submitted_at, since, reason, array_index, stop, not_before = row[: own - 3]
-        warned, retried, version = row[own - 3 : own]
+        name, spec_id, state, submitted_at, since, reason, array_index, stop, not_before = row[: own - 4]
+        warned, retried, losses, version = row[own - 4 : own]
         body, secret = row[own : own + 2]
         attempt = row[own + 2 :]
         if secret is None:
@@ -146,6 +146,7 @@ class Workloads:
             not_before=not_before,
             warned=bool(warned),
             retried=retried,
+            losses=losses or 0,
             version=version,
         )
 
@@ -175,6 +176,7 @@ class _Statements:
             "not_before",
             "warned",
             "retried",
+            "losses",
         )
         self.versions = Prepared(
             select(workloads.c.id, workloads.c.version)

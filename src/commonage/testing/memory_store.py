@@ -126,6 +126,8 @@ class MemoryStore:
             shelf.numbers.add(event.seq)
         for node in batch.nodes:
             shelf.nodes[node.site, node.name] = node
+        for departed in batch.departed:
+            shelf.nodes.pop(departed, None)
         shelf.receipts.update((each.attempt_id, each) for each in batch.receipts)
         shelf.reservations.update((each.id, each) for each in batch.reservations)
         for gone in batch.unreserved:

@@ -312,6 +312,15 @@ class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservatio
         assert [each for each in there if (each.site, each.name) == (one.site, one.name)] == [other]
         assert there == sorted(there, key=lambda each: (each.site, each.name))
 
+    async def test_a_machine_that_was_removed_is_gone(self, store: Store) -> None:
+        gone, other = make.node("gone"), make.node("stays")
+        elsewhere = replace(gone, site="elsewhere")
+        await store.commit(Batch(nodes=[gone, other, elsewhere]))
+        await store.commit(Batch(departed=[(gone.site, gone.name), (gone.site, "never there")]))
+        assert await store.nodes() == sorted([other, elsewhere], key=lambda each: (each.site, each.name))
+        await store.commit(Batch(nodes=[gone]))
+        assert gone in await store.nodes()
+
     async def test_what_is_unknown_is_not_found(self, store: Store) -> None:
         await store.commit(Batch([make.workload()]))
         for name in ("", "x", make.workload_id(), "é" * 1000):

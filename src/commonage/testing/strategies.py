@@ -89,6 +89,7 @@ def specs() -> st.SearchStrategy[Spec]:
         array_size=st.integers(0, 2**31 - 1),
         preemptible=st.booleans(),
         gang=st.booleans(),
+        requeue=st.booleans(),
     )
 
 
@@ -159,6 +160,7 @@ def moved_on(draw: st.DrawFn, before: Workload) -> Workload:
         not_before=draw(st.none() | instants()),
         warned=draw(st.booleans()),
         retried=draw(st.integers(0, 100)),
+        losses=draw(st.integers(0, 100)),
     )
 
 
@@ -217,4 +219,5 @@ def nodes() -> st.SearchStrategy[Node]:
         seen_at=instants(),
         drain=st.booleans(),
         reason=texts(),
+        leave_by=st.none() | instants(),
     )
