@@ -1,6 +1,7 @@
 """What the kernel of this machine says of containers: their processes, CPU time and memory, and whose a process is.
 
-For engines whose containers run on the control plane's own machine. Called in threads.
+For engines whose containers run on the control plane's own machine, and for the agent on any other: of the standard
+library alone. Called in threads.
 """
 
 from __future__ import annotations
@@ -10,12 +11,8 @@ import re
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from ipaddress import IPv4Network
 from pathlib import Path
-from socket import AddressFamily
 from typing import NamedTuple
-
-import psutil
 
 from commonage.domain.sightings import Measurement, ProcessOwner
 
@@ -38,21 +35,6 @@ def process_started_at(pid: int) -> float | None:
     """When a process began, unix seconds; None if there is none."""
     look = _look(pid)
     return None if look is None else booted_at() + look.began / _TICKS
-
-
-def networks_here(table: Path = Path("/proc/net/route")) -> list[IPv4Network]:
-    """The IPv4 networks that this machine has an address in or a route to; a default route is none."""
-    found = []
-    for addresses in psutil.net_if_addrs().values():
-        for one in addresses:
-            if one.family is AddressFamily.AF_INET and one.netmask:
-                found.append(IPv4Network((one.address, one.netmask), strict=False))
-    for line in table.read_text(encoding="ascii").splitlines()[1:]:
-        fields = line.split()
-        destination, mask = (int.from_bytes(bytes.fromhex(fields[at]), "little") for at in (1, 7))
-        if mask:
-            found.append(IPv4Network((destination, mask.bit_count())))
-    return found
 
 
 def measure(attempt_id: str, pid: int, root: Path = Path("/sys/fs/cgroup")) -> Measurement | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.kernel import networks_here
+from commonage.engines.containers.addresses import networks_here
 from commonage.engines.docker.client import Client, Json, Refused
 from commonage.engines.docker.relays import Relays
 from commonage.engines.docker.translate import LABEL, network_config, ours

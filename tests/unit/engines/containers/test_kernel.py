@@ -1,14 +1,13 @@
 """What the kernel says of containers, in folders that look like its control groups, of both versions."""
 
 import os
-from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
 
 from commonage.domain.sightings import Measurement
 from commonage.engines.containers import kernel
-from commonage.engines.containers.kernel import measure, networks_here, owners_of, process_started_at
+from commonage.engines.containers.kernel import measure, owners_of, process_started_at
 
 MIB = 1024 * 1024
 CONTAINER = "ab" * 32
@@ -58,13 +57,3 @@ def test_a_process_is_its_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert owner.started_at == pytest.approx(process_started_at(me), abs=0.1)
     [stranger] = owners_of([me], {"cd" * 32: "b-1"})
     assert stranger.attempt_id is None
-
-
-def test_routes_and_addresses_are_networks_and_the_default_route_is_none(tmp_path: Path) -> None:
-    head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT"
-    table = tmp_path / "route"
-    table.write_text(f"{head}\neth0\t00000000\t0\t3\t0\t0\t0\t00000000\ntun0\t0000D50A\t0\t1\t0\t0\t0\t0000FFFF\n")
-    found = networks_here(table)
-    assert IPv4Network("10.213.0.0/16") in found
-    assert IPv4Network("127.0.0.0/8") in found
-    assert IPv4Network("0.0.0.0/0") not in found

@@ -1,0 +1,29 @@
+"""`python3 -m commonage.agent VERB …`: what a machine of a site does. Each verb is the module of its name, with `main`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+
+VERBS = {
+    "run": "stay, report, and do what the control plane asks",
+    "join": "make this machine one of the site, step by step",
+    "leave": "take it out again",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the first word says with all the others. The exit code: 0 done, 2 not understood."""
+    verb, rest = (arguments[0], arguments[1:]) if arguments else ("", ())
+    if verb not in VERBS or importlib.util.find_spec(f"commonage.agent.{verb}") is None:
+        known = "\n".join(f"  {name:6} {said}" for name, said in VERBS.items())
+        print(f"usage: python3 -m commonage.agent VERB …, VERB one of\n{known}", file=sys.stderr)
+        return 2
+    code: int = importlib.import_module(f"commonage.agent.{verb}").main(rest)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

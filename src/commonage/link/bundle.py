@@ -1,0 +1,106 @@
+"""The agent as one small archive: what `commonage.agent` and the cards need of this very installation, and no more.
+
+Unpacked into a folder, `python3 -m commonage.agent` runs there with nothing but Python 3.11. The same installation
+always gives the same bytes. Called by what lets machines join.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import importlib.util
+import io
+import tarfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from commonage.domain.errors import CommonageError
+
+_SOURCES = Path(__file__).parents[1]
+_PACKAGE = _SOURCES.name
+_WHOLE = ("agent", "gpus")
+"""Rooms that travel whole; of all others what these import."""
+_BINDING = "pynvml"
+_NOT_THOSE = {"__pycache__"}
+
+
+class BundleError(CommonageError):
+    """This installation lacks something that agents need; the message says what."""
+
+    code = "bundle"
+
+
+@cache
+def make_bundle() -> bytes:
+    """The archive (tar.gz): the folder `commonage` and NVML's binding. Reads some hundred files, so call it in a thread.
+
+    Raises BundleError.
+    """
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, path in sorted({**_ours(), **_binding()}.items()):
+            content = path.read_bytes()
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return gzip.compress(plain.getvalue(), mtime=0)
+
+
+def _ours() -> dict[str, Path]:
+    """Our files by their names in the archive."""
+    found: dict[str, Path] = {}
+    waiting = [path for room in _WHOLE for path in sorted((_SOURCES / room).rglob("*")) if _travels(path)]
+    while waiting:
+        path = waiting.pop()
+        name = f"{_PACKAGE}/{path.relative_to(_SOURCES).as_posix()}"
+        if name in found:
+            continue
+        found[name] = path
+        waiting += _packages_of(path)
+        if path.suffix == ".py":
+            waiting += _imported(path)
+    return found
+
+
+def _travels(path: Path) -> bool:
+    return path.is_file() and not _NOT_THOSE & set(path.parts)
+
+
+def _packages_of(path: Path) -> Iterator[Path]:
+    """What makes the folders above it packages."""
+    for folder in path.parents:
+        if folder == _SOURCES.parent:
+            return
+        if (folder / "__init__.py").exists():
+            yield folder / "__init__.py"
+
+
+def _imported(path: Path) -> Iterator[Path]:
+    """The modules of ours that this one names in its imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            yield from _module(name)
+
+
+def _module(name: str) -> Iterator[Path]:
+    first, *rest = name.split(".")
+    if first != _PACKAGE:
+        return
+    place = _SOURCES.joinpath(*rest)
+    for path in (place.with_suffix(".py"), place / "__init__.py"):
+        if path.is_file():
+            yield path
+
+
+def _binding() -> dict[str, Path]:
+    found = importlib.util.find_spec(_BINDING)
+    if found is None or found.origin is None:
+        raise BundleError(f"{_BINDING} is not installed here, and agents need it: install nvidia-ml-py")
+    return {f"{_BINDING}.py": Path(found.origin)}
