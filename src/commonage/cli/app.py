@@ -40,6 +40,9 @@ VERBS: dict[str, Verb] = {
     "top": Verb("commonage.cli.top:top", "Watch machines, cards and workloads.", MACHINES),
     "node": Verb("commonage.cli.node:node", "List machines; drain or resume one.", MACHINES),
     "env": Verb("commonage.cli.env:env", "List the environments that workloads can run in.", MACHINES),
+    "image": Verb(
+        "commonage.cli.image:image", "Build images for work to run in; push, list and remove them.", MACHINES
+    ),
     "reservation": Verb(
         "commonage.cli.reservation:reservation", "List what is kept for whom and when; keep room.", MACHINES
     ),

@@ -1,4 +1,4 @@
-"""The server's settings: one table of all of them, with type, default and meaning.
+"""The server's settings: one table of all of them, with type, default and meaning. Its parts may have their own files.
 
 Where a value comes from is `settings_sources`' work, what is done with it the bootstrap's. `commonage config` and
 docs/reference/settings.md are made from this table, so a setting that is added here is documented.
@@ -7,7 +7,6 @@ docs/reference/settings.md are made from this table, so a setting that is added 
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -21,7 +20,11 @@ from commonage.gpus.detect import check_wanted
 from commonage.gpus.slots import parse_slots
 from commonage.placement.policies import registry
 from commonage.placement.sites import SitePolicy
+from commonage.server.settings_images import ImageSettings
 from commonage.server.settings_rules import Labels, PolicyName, PriorityClasses, Tenants
+from commonage.server.settings_table import A_PORT as _A_PORT
+from commonage.server.settings_table import Row
+from commonage.server.settings_table import setting as _setting
 from commonage.server.settings_types import (
     Mib,
     Milli,
@@ -99,26 +102,11 @@ class EnvironmentEntry(BaseModel):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What the table says of a setting beside its type and default. `allowed` completes "it takes …"."""
-
-    allowed: str
-    group: str
-    flag: str | None = None
-    secret: bool = False
-
-
-def _setting(default: Any, description: str, row: Row) -> Any:
-    return Field(default, description=description, json_schema_extra={"row": row})  # type: ignore[dict-item]
-
-
-_A_PORT = "a port from 1 to 65535, or 0 for a free one"
 _A_PRICE = "a number that is not negative"
 
 
-class Settings(BaseModel):
-    """All of them, as they hold for one run of the server. Memory is MiB, cpus thousandths, durations seconds."""
+class _Settings(BaseModel):
+    """Those that have no file of their own. Memory is MiB, cpus thousandths, durations seconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -375,6 +363,10 @@ class Settings(BaseModel):
             memory_gib_h=self.price_memory_gib_hour,
             currency=self.currency,
         )
+
+
+class Settings(ImageSettings, _Settings):
+    """All of them, as they hold for one run of the server; pydantic takes the last of the bases first."""
 
 
 def admins_by_name(settings: Settings) -> tuple[str, ...]:
