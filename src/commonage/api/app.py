@@ -20,6 +20,7 @@ from commonage.api import (
     failures,
     health,
     info,
+    joining,
     launch,
     nodes,
     reservations,
@@ -33,23 +34,30 @@ from commonage.api.auth import Auth
 from commonage.api.openapi import complete
 from commonage.api.routing import Door
 from commonage.control.control import Control
+from commonage.ports.joining import Joining
 from commonage.wire.hub import API_PATH
 
 _ROUTERS = (
-    workloads, workload_parts, nodes, environments, tenants, reservations, events, usage, info, launch, bundles, tokens,
-    health,
+    workloads, workload_parts, nodes, joining, environments, tenants, reservations, events, usage, info, launch, bundles,
+    tokens, health,
 )  # fmt: skip
 
 
 def create_app(
-    control: Control, auth: Auth, portal_router: Router | None = None, routes: Sequence[BaseRoute] = ()
+    control: Control,
+    auth: Auth,
+    portal_router: Router | None = None,
+    routes: Sequence[BaseRoute] = (),
+    machines: Joining | None = None,
 ) -> FastAPI:
     """The whole application. `portal_router` has the portal's pages, `routes` what else there is (`/metrics`).
+
+    `machines` is how others join, where they may.
 
     Before the server stops, call `end_streams(app)`: a stream that is open would keep it from stopping.
     """
     app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.door = Door(control, auth)
+    app.state.door = Door(control, auth, machines)
     api = _api()
     api.state.door = app.state.door
     mount = Mount(API_PATH, app=api, name="api")
@@ -57,6 +65,8 @@ def create_app(
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
     app.router.routes.append(mount)
     app.router.routes.extend(routes)
+    if machines is not None:
+        app.router.routes.append(joining.script_route(machines))
     if portal_router is not None:
         app.router.routes.extend(portal_router.routes)
     return app

@@ -17,6 +17,7 @@ from commonage.api.streams import Streams
 from commonage.control.control import Control
 from commonage.domain.errors import CommonageError, InvalidInput, TooLarge
 from commonage.domain.principals import Principal
+from commonage.ports.joining import Joining
 from commonage.wire.workloads import Problem
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -32,6 +33,7 @@ class Door:
 
     control: Control
     auth: Auth
+    joining: Joining | None = None
     streams: Streams = field(default_factory=Streams)
 
 

@@ -1,0 +1,104 @@
+"""Routes of joining: tokens and templates for new machines, what to bring to one, and putting one out again.
+
+All for admins. The script that a machine fetches is no part of the API: whoever asks for it has no account here.
+"""
+
+from __future__ import annotations
+
+import base64
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from commonage.api.routing import Guarded, answer, body_of, caller, door, problems, read_json
+from commonage.domain.errors import Conflict
+from commonage.domain.principals import Scope
+from commonage.ports.joining import Joining
+from commonage.wire.hub import PORTAL_PATH
+from commonage.wire.joining import ExpelledOut, JoinKitOut, JoinTokenIn, JoinTokenOut
+
+router = APIRouter(route_class=Guarded, tags=["nodes"])
+
+
+@router.post(
+    "/join-tokens",
+    status_code=201,
+    summary="Make a token with which machines join",
+    response_model=JoinTokenOut,
+    responses=problems(
+        "conflict", "invalid-input", "unknown-field", "invalid-json", "invalid-encoding", "unsupported-media-type",
+        "too-large",
+    ),
+    openapi_extra=body_of(JoinTokenIn, {"for_s": 3600}, required=False),
+)  # fmt: skip
+async def make(request: Request) -> Response:
+    """It is good for any number of machines until it expires, and for nothing else. For admins."""
+    caller(request).need(Scope.ADMIN)
+    joining = _joining(request)
+    ask = await read_json(request, JoinTokenIn, optional=True)
+    made = await joining.token(ask.for_s)
+    user_data = await joining.template(made.token, ask.options) if ask.cloud_init else None
+    return answer(
+        JoinTokenOut(
+            token=made.token,
+            expires_at=made.expires_at,
+            url=made.url,
+            script_sha256=joining.kit().script_sha256,
+            user_data=user_data,
+        ),
+        201,
+    )
+
+
+@router.delete("/join-tokens", status_code=204, summary="Revoke all join tokens", responses=problems("conflict"))
+async def revoke(request: Request) -> Response:
+    """Machines that have joined stay. For admins."""
+    caller(request).need(Scope.ADMIN)
+    await _joining(request).forget_tokens()
+    return Response(status_code=204)
+
+
+@router.get(
+    "/join-kit",
+    summary="What to bring to a machine that joins over SSH",
+    response_model=JoinKitOut,
+    responses=problems("conflict"),
+)
+async def kit(request: Request) -> Response:
+    """The script and the packed program; `commonage node join` brings both. For admins."""
+    caller(request).need(Scope.ADMIN)
+    found = _joining(request).kit()
+    packed = base64.b64encode(found.bundle).decode()
+    return answer(JoinKitOut(script=found.script, script_sha256=found.script_sha256, bundle=packed))
+
+
+@router.post(
+    "/nodes/{site}/{name}/expel",
+    summary="Take back a machine's certificate and its place in the Swarm",
+    response_model=ExpelledOut,
+    responses=problems("conflict"),
+)
+async def expel(request: Request, site: str, name: str) -> Response:
+    """`commonage node rm` does so after it removed the machine. It may join again with a new token. For admins."""
+    caller(request).need(Scope.ADMIN)
+    return answer(ExpelledOut(done=list(await _joining(request).expel(name))))
+
+
+def script_route(joining: Joining) -> Route:
+    """`GET /services/commonage/join`: the script itself, for whoever asks. No secret is in it."""
+
+    async def script(_: Request) -> Response:
+        return PlainTextResponse(joining.kit().script, headers={"Cache-Control": "no-cache"})
+
+    return Route(f"{PORTAL_PATH}join", script, methods=["GET"])
+
+
+def _joining(request: Request) -> Joining:
+    joining = door(request).joining
+    if joining is None:
+        raise Conflict(
+            'machines join a Swarm, and this installation runs on one machine alone; set `engine = "swarm"` first'
+        )
+    return joining

@@ -1,0 +1,119 @@
+"""The door that machines knock at: HTTPS on a port of its own, with a certificate of the site's own authority.
+
+Apart from the agents' listener, which lets nobody in without a certificate: who comes here has none yet, but a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
+from commonage.joining.office import Office
+
+log = logging.getLogger(__name__)
+
+_MOST_BYTES = 64 * 1024
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class MachinesDoor:
+    """Serves the office on a socket that listens already."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, address: str, port: int, cert_pem: str, key_pem: str) -> int:
+        """Open it; gives the port (0 took a free one). Raises OSError if the address cannot be had."""
+        app = web.Application(client_max_size=_MOST_BYTES, middlewares=[self._guard])
+        app.router.add_get("/bundle", self._bundle)
+        app.router.add_post("/terms", self._terms)
+        app.router.add_post("/certificate", self._certificate)
+        app.router.add_post("/seen", self._seen)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        context = await asyncio.to_thread(server_context, cert_pem, key_pem)
+        await web.TCPSite(self._runner, address, port, ssl_context=context).start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Close it."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """A good token first; what is wrong becomes a status and a sentence."""
+        try:
+            await self._office.admit(_token(request))
+            return await handler(request)
+        except CommonageError as error:
+            log.info(
+                "a machine was refused", extra={"peer": request.remote, "path": request.path, "why": error.message}
+            )
+            return web.json_response({"detail": error.message}, status=error.status)
+        except web.HTTPException as error:
+            return web.json_response(
+                {"detail": f"{request.method} {request.path}: {error.reason}"}, status=error.status
+            )
+
+    async def _bundle(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._office.kit().bundle, content_type="application/gzip")
+
+    async def _terms(self, _: web.Request) -> web.Response:
+        return web.json_response((await self._office.terms()).to_json())
+
+    async def _certificate(self, request: web.Request) -> web.Response:
+        said = await _body(request)
+        signed = await self._office.certificate(_text(said, "node"), _text(said, "csr"))
+        return web.json_response({"certificate": signed})
+
+    async def _seen(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._office.seen(_text(await _body(request), "node")))
+
+
+def server_context(cert_pem: str, key_pem: str) -> ssl.SSLContext:
+    """For a server with this certificate, which asks clients for none. Blocks a moment."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # The module reads certificates from files alone.
+    with tempfile.TemporaryDirectory(prefix="commonage-door-") as folder:
+        pair = Path(folder, "pair.pem")
+        pair.touch(0o600)
+        pair.write_text(key_pem + cert_pem, encoding="utf-8")
+        context.load_cert_chain(pair)
+    return context
+
+
+def _token(request: web.Request) -> str:
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not token.strip():
+        raise Forbidden("a join token is needed here; `commonage node token` gives one")
+    return token.strip()
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    try:
+        said = json.loads(await request.read())
+    except ValueError:
+        raise InvalidInput("the body is not JSON") from None
+    if not isinstance(said, dict):
+        raise InvalidInput("the body is no JSON object")
+    return said
+
+
+def _text(said: dict[str, Any], name: str) -> str:
+    value = said.get(name)
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name} must be a text", field=name)
+    return value

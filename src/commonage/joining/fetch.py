@@ -1,0 +1,150 @@
+"""Asks the control plane's door for machines, and trusts nobody but the authority that the token names.
+
+Runs on the machine that joins: at the end of `join.sh`, which carries this very file and has it fetch the rest, and
+imported by `commonage.agent.join`. So it is one file, of the standard library alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import json
+import os
+import ssl
+import sys
+import tarfile
+import time
+from typing import Any
+
+PATIENCE_S = 10.0
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+class Refusal(Exception):
+    """The door said no, or nobody trustworthy answers there; the message is for whoever sits at the machine."""
+
+
+def read_token(token: str) -> dict[str, Any]:
+    """What stands in a token: `purpose`, `until` (unix seconds), `at` (HOST:PORT each), `authority` (SHA-256, hex).
+
+    Whether it is genuine only the control plane can tell. Raises Refusal.
+    """
+    parts = token.strip().split(".")
+    try:
+        if len(parts) != 3 or parts[0] != "cmj1":
+            raise ValueError(token)
+        read = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        places, until = read["at"], float(read["until"])
+        if read["purpose"] != "join" or not places or not all(isinstance(one, str) for one in places):
+            raise ValueError(token)
+        if len(str(read["authority"])) != 64:
+            raise ValueError(token)
+    except (ValueError, KeyError, TypeError):
+        raise Refusal(
+            "this is no join token; `commonage node token` on the control plane's side gives one (copy all of it)"
+        ) from None
+    if until < time.time():
+        raise Refusal(
+            f"the token expired at {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(until))}, if this machine's clock "
+            "is right; `commonage node token` gives a new one"
+        )
+    return dict(read)
+
+
+class Door:
+    """The control plane's door for machines. `authority` is the certificate (PEM) that came with the script."""
+
+    def __init__(self, token: str, authority: str) -> None:
+        said = read_token(token)
+        try:
+            found = hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority.strip())).hexdigest()
+        except ValueError:
+            raise Refusal("the certificate of the site's authority cannot be read; fetch the script again") from None
+        if found != said["authority"]:
+            raise Refusal(
+                "the script is of another site than the token, or somebody changed it on the way: the token names the "
+                f"authority {said['authority'][:16]}…, the script carries {found[:16]}…"
+            )
+        self._token, self._places = token.strip(), [str(one) for one in said["at"]]
+        self._trust = ssl.create_default_context(cadata=authority)
+        self._trust.minimum_version = ssl.TLSVersion.TLSv1_2
+
+    def get(self, path: str) -> bytes:
+        """What is there. Raises Refusal."""
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask with a JSON object for one. Raises Refusal."""
+        return dict(json.loads(self._ask("POST", path, json.dumps(body).encode())))
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> bytes:
+        last = ""
+        for place in self._places:
+            try:
+                return self._ask_at(place, method, path, body)
+            except ssl.SSLCertVerificationError as error:
+                raise Refusal(
+                    f"who answers at {place} is not vouched for by the site's authority ({error.verify_message}); "
+                    "nothing was sent"
+                ) from None
+            except (OSError, http.client.HTTPException) as error:
+                last = f"{place} cannot be reached: {error}"
+        raise Refusal(f"{last}; does a firewall stand between this machine and the control plane?")
+
+    def _ask_at(self, place: str, method: str, path: str, body: bytes | None) -> bytes:
+        host, _, port = place.rpartition(":")
+        line = http.client.HTTPSConnection(host.strip("[]"), int(port), timeout=PATIENCE_S, context=self._trust)
+        try:
+            head = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+            line.request(method, path, body, head)
+            answer = line.getresponse()
+            said = answer.read(_MOST_BYTES)
+        finally:
+            line.close()
+        if answer.status != 200:
+            raise Refusal(_sentence(answer.status, said))
+        return said
+
+
+def _sentence(status: int, said: bytes) -> str:
+    try:
+        return str(json.loads(said)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"the control plane answered {status}: {said[:200].decode(errors='replace')}"
+
+
+def unpack(bundle: str, folder: str) -> None:
+    """Unpack what a worker needs. Raises Refusal for an archive that is none of ours."""
+    try:
+        with tarfile.open(bundle, "r:gz") as archive:
+            if hasattr(tarfile, "data_filter"):
+                archive.extractall(folder, filter="data")
+                return
+            for member in archive.getmembers():
+                if not (member.isfile() or member.isdir()) or member.name.startswith("/") or ".." in member.name:
+                    raise Refusal(f"the bundle {bundle} holds {member.name!r}, which it must not")
+            archive.extractall(folder)  # noqa: S202 (each member was looked at above)
+    except (OSError, tarfile.TarError) as error:
+        raise Refusal(f"the bundle {bundle} cannot be unpacked: {error}") from None
+
+
+def main() -> int:
+    """Fetch the bundle, unless one was brought along, and unpack it. What is where comes in the environment."""
+    environment = os.environ
+    try:
+        door = Door(environment["COMMONAGE_JOIN_TOKEN"], environment["COMMONAGE_JOIN_AUTHORITY"])
+        bundle = environment.get("COMMONAGE_JOIN_BUNDLE", "")
+        if not bundle:
+            bundle = environment["COMMONAGE_JOIN_WORK"] + "/bundle.tar.gz"
+            with open(bundle, "wb") as file:
+                file.write(door.get("/bundle"))
+        unpack(bundle, environment["COMMONAGE_JOIN_WORK"])
+    except Refusal as error:
+        print(f"join: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

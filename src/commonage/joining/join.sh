@@ -1,0 +1,86 @@
+#!/bin/sh
+# Has this machine join @SITE@, as root:
+#
+#   sh join.sh TOKEN [--plan] [options]     `--plan` only shows what would be done; `--help` lists the options
+#
+# The same again changes nothing. Python is all that is installed before each step is shown.
+set -eu
+
+fail() {
+  echo "join: $*" >&2
+  exit 1
+}
+
+find_python() {
+  for name in python3 python3.14 python3.13 python3.12 python3.11; do
+    if command -v "$name" >/dev/null 2>&1 &&
+      "$name" -c 'import sys, ssl, tarfile; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+      command -v "$name"
+      return 0
+    fi
+  done
+  return 1
+}
+
+install_python() {
+  echo "join: installing Python 3.11 or later"
+  if command -v apt-get >/dev/null; then
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends python3 >/dev/null
+    find_python >/dev/null || apt-get install -y -qq --no-install-recommends python3.11 >/dev/null
+  elif command -v dnf >/dev/null; then
+    dnf install -y -q python3 >/dev/null
+    find_python >/dev/null || dnf install -y -q python3.11 >/dev/null
+  elif command -v zypper >/dev/null; then
+    zypper --non-interactive --quiet install python311 >/dev/null
+  else
+    fail "Python 3.11 or later is needed, and there is none of apt-get, dnf and zypper to install it with"
+  fi
+}
+
+main() {
+  [ "$(id -u)" = 0 ] || fail "this changes the machine, so it must run as root: … | sudo sh -s -- TOKEN"
+  token=${COMMONAGE_JOIN_TOKEN:-} bundle='' plan=''
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --token-file) token=$(cat "$2") && shift 2 ;;
+      --bundle) bundle=$2 && shift 2 ;;
+      cmj1.*) token=$1 && shift ;;
+      *) break ;;
+    esac
+  done
+  [ -n "$token" ] || fail "a token is needed: sh join.sh TOKEN; \`commonage node token\` on the control plane's side gives one"
+  for word; do [ "$word" != --plan ] || plan=yes; done
+  if ! find_python >/dev/null; then
+    if [ -n "$plan" ]; then
+      echo "join: would install Python 3.11 or later first; what else, it can tell only then"
+      exit 0
+    fi
+    install_python
+  fi
+  python=$(find_python) || fail "Python 3.11 or later could not be installed; install it by hand, then run this again"
+  work=$(mktemp -d /tmp/commonage-join-XXXXXX)
+  trap 'rm -rf "$work"' EXIT
+  trap 'exit 130' INT TERM
+  export COMMONAGE_JOIN_TOKEN="$token" COMMONAGE_JOIN_BUNDLE="$bundle" COMMONAGE_JOIN_WORK="$work"
+  COMMONAGE_JOIN_AUTHORITY=$(authority)
+  export COMMONAGE_JOIN_AUTHORITY
+  fetch >"$work/fetch.py"
+  "$python" -I "$work/fetch.py"
+  (cd "$work" && PYTHONPATH="$work" PYTHONDONTWRITEBYTECODE=1 "$python" -s -m commonage.agent join "$@" </dev/null)
+}
+
+authority() {
+  cat <<'END_OF_AUTHORITY'
+@AUTHORITY@
+END_OF_AUTHORITY
+}
+
+fetch() {
+  cat <<'END_OF_FETCH'
+@FETCH@
+END_OF_FETCH
+}
+
+main "$@"

@@ -1,0 +1,72 @@
+"""What a machine is told when it joins, as both sides write and read it. Of the standard library alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+MARK_FILE = ".commonage-site"
+"""Stands in the shared folder, so that a machine can tell that what it sees there is the site's."""
+
+
+class TermsError(ValueError):
+    """These are no terms; the message says what is wrong with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """All that a machine needs to know of the site it joins.
+
+    `authority` is the site's own certificate (PEM); `agents` is HOST:PORT where its agent calls; `managers` are
+    HOST:PORT of the Swarm's, `swarm_token` lets in as a worker. `daemon` is what must stand in Docker's settings.
+    `registry` is HOST:PORT or empty. `shared_dir` is the folder that all machines see, `mark` what stands in its
+    MARK_FILE. `images` are had at once. `now` is the control plane's clock (unix seconds) when it said this.
+    """
+
+    site: str
+    authority: str
+    agents: str
+    managers: tuple[str, ...]
+    swarm_token: str
+    shared_dir: str
+    mark: str
+    now: float
+    registry: str = ""
+    images: tuple[str, ...] = ()
+    daemon: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is sent."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, said: Any) -> Self:
+        """What was sent. Fields that this version does not know are left out. Raises TermsError."""
+        if not isinstance(said, dict):
+            raise TermsError("the site's terms are no JSON object")
+        known = {one.name: one for one in dataclasses.fields(cls)}
+        kept = {name: value for name, value in said.items() if name in known}
+        missing = [
+            name
+            for name, one in known.items()
+            if name not in kept and one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+        ]
+        if missing:
+            raise TermsError(f"the site's terms lack {', '.join(missing)}")
+        for name in ("managers", "images"):
+            if name in kept:
+                kept[name] = _texts(name, kept[name])
+        for name in ("site", "authority", "agents", "swarm_token", "shared_dir", "mark", "registry"):
+            if not isinstance(kept.get(name, ""), str):
+                raise TermsError(f"{name} of the site's terms is no text: {kept[name]!r}")
+        if not isinstance(kept.get("daemon", {}), dict) or not isinstance(kept["now"], int | float):
+            raise TermsError("the site's terms have a clock or settings of Docker that cannot be read")
+        return cls(**kept)
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        raise TermsError(f"{name} of the site's terms is no list of texts: {value!r}")
+    return tuple(value)

@@ -1,0 +1,76 @@
+"""How machines are let in and put out again, as the API needs it. Implemented in `commonage.joining`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class JoinToken:
+    """A token with which machines may join until `expires_at` (unix seconds); `url` is where they get the script."""
+
+    token: str
+    expires_at: float
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class JoinKit:
+    """What a machine begins with: the script, its SHA-256 (hex), and the packed program (tar.gz)."""
+
+    script: str
+    script_sha256: str
+    bundle: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What lets a machine into the Swarm as a worker: the Swarm's own token, and its managers (HOST:PORT)."""
+
+    token: str
+    managers: tuple[str, ...]
+
+
+class Membership(Protocol):
+    """The Swarm, as far as joining it and being put out of it go. Every call may raise EngineFailure."""
+
+    async def admission(self) -> Admission:
+        """What a new worker needs."""
+        ...
+
+    async def state(self, node: str) -> str:
+        """`ready`, `down`, …; empty if there is no such machine."""
+        ...
+
+    async def remove(self, node: str) -> bool:
+        """Put it out, whatever runs there; False if there is none."""
+        ...
+
+
+class Joining(Protocol):
+    """The site's door for machines, as admins use it."""
+
+    def kit(self) -> JoinKit:
+        """The same for every machine; no secret is in it."""
+        ...
+
+    async def token(self, for_s: int) -> JoinToken:
+        """A new one. Raises InvalidInput."""
+        ...
+
+    async def template(self, token: str, options: Sequence[str]) -> str:
+        """Cloud-init user data that has a new machine join with this token and these options of the script."""
+        ...
+
+    async def forget_tokens(self) -> None:
+        """No token that was made until now is good any more."""
+        ...
+
+    async def expel(self, node: str) -> Sequence[str]:
+        """Take back the machine's certificates and its place in the Swarm; says what was done, and what could not be.
+
+        It may join again with a new token. Unknown machines are no error.
+        """
+        ...
