@@ -11,6 +11,7 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import LogLine, Measurement, Order, Seen, Sighting
+from commonage.ports.agents import Told, unheard
 from commonage.testing.behaviour import TERMINATED, Behaviour
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import EngineRig, Orders
@@ -238,9 +239,9 @@ class MeasuresTheDead(FakeEngine):
 
 
 class SwallowsBrokenEnvironments(FakeEngine):
-    async def prepare(self, environment: Environment) -> None:
+    async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
         try:
-            await super().prepare(environment)
+            await super().prepare(environment, node, told)
         except EngineFailure:
             return
 

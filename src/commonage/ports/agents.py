@@ -18,6 +18,10 @@ Told = Callable[[str, float | None], None]
 """Is told what is being done, and how far it is (0..1)."""
 
 
+def unheard(_detail: str, _progress: float | None) -> None:
+    """A `Told` of somebody who need not know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Heard:
     """The newest that a machine's agent said. `at` (unix seconds) is when; `connected`: its link stands now.

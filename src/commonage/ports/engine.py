@@ -8,6 +8,7 @@ from typing import Protocol
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Sighting
+from commonage.ports.agents import Told, unheard
 
 
 class Engine(Protocol):
@@ -81,8 +82,11 @@ class Engine(Protocol):
         """The machines of the site, with what they have in all, and what is wrong with them."""
         ...
 
-    async def prepare(self, environment: Environment) -> None:
-        """Have the environment ready before it is needed. Returns when it is; raises EngineFailure if it cannot."""
+    async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
+        """Have the environment ready before it is needed, on this machine of the site or (None) on all that take work.
+
+        Returns when it is; raises EngineFailure if it cannot. `told` hears how far it is.
+        """
         ...
 
     async def environments(self) -> Sequence[EnvironmentStatus]:

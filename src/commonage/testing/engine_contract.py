@@ -360,6 +360,7 @@ class EngineContract:
     async def test_an_environment_is_prepared_and_stands(self, rig: EngineRig) -> None:
         engine = await rig.engine()
         await engine.prepare(rig.orders.environment)
+        await engine.prepare(rig.orders.environment, (await engine.nodes())[0].name)
         states = {status.name: status for status in await engine.environments()}
         status = states[rig.orders.environment.name]
         assert status.state is EnvironmentState.READY

@@ -16,6 +16,7 @@ from commonage.domain.environments import Environment, EnvironmentState, Environ
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Seen, Sighting
+from commonage.ports.agents import Told, unheard
 from commonage.ports.clock import Clock
 from commonage.testing.behaviour import TERMINATED, Behaviour
 from commonage.testing.fake_run import FakeLog, FakeRun
@@ -69,6 +70,7 @@ class FakeEngine:
         self.repeats = 0
         self.broken_environments: dict[str, str] = {}
         self.prepare_s = 0.0
+        self.prepared: list[tuple[str, str | None]] = []  # (environment, node) of each that was asked for
         self.owned: dict[int, ProcessOwner] = {}  # processes of the machine, by pid
 
     # --- what a test orders -------------------------------------------------------------------------------
@@ -244,9 +246,11 @@ class FakeEngine:
         self._check()
         return list(self._nodes.values())
 
-    async def prepare(self, environment: Environment) -> None:
+    async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
         """Ready after `prepare_s`, or broken as ordered."""
         self._check()
+        self.prepared.append((environment.name, node))
+        told("preparing", 0.5)
         self._stands(environment.name, EnvironmentState.BUILDING, "preparing")
         await self._clock.sleep(self.prepare_s)
         reason = self.broken_environments.get(environment.name)

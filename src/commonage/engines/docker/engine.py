@@ -37,6 +37,7 @@ from commonage.engines.docker.relays import Relays
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.docker.translate import container_name, ours
 from commonage.engines.docker.watching import Ears, listen
+from commonage.ports.agents import Told, unheard
 from commonage.ports.devices import Devices
 
 _log = logging.getLogger(__name__)
@@ -310,9 +311,9 @@ class DockerEngine:
 
     # --- the port: environments ---------------------------------------------------------------------------
 
-    async def prepare(self, environment: Environment) -> None:
-        """Have its image here."""
-        await self._images.ensure(environment, lambda *_: None)
+    async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
+        """Have its image here, on the one machine that there is."""
+        await self._images.ensure(environment, told)
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
         """Where each stands."""

@@ -1,8 +1,7 @@
 """The process engine: the engine port over plain processes of this machine.
 
-One attempt is one shim (shim.sh) with its command. A shim is watched by a pidfd, whether it is our child or
-was found again after a restart, so that thousands cost nothing while they run. All that must outlive us is in
-the run folders (runs.py). Made by bootstrap; used through the port only.
+One attempt is one shim (shim.sh) with its command. A shim is watched by a pidfd, whether it is our child or was found
+again after a restart, so that thousands cost nothing while they run. All that must outlive us is in the run folders.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ from commonage.engines.process.processes import leave_signals_alone, raise_file_
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import shared_variables
 from commonage.engines.process.uv import read_pip_settings, uv_environment
+from commonage.ports.agents import Told, unheard
 from commonage.ports.devices import Devices
 
 _log = logging.getLogger(__name__)
@@ -389,9 +389,9 @@ class ProcessEngine:
 
     # --- the port: environments ---------------------------------------------------------------------------
 
-    async def prepare(self, environment: Environment) -> None:
-        """Have it stand."""
-        python = await self._environments.ensure(environment, lambda *_: None)
+    async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
+        """Have it stand on the one machine that there is."""
+        python = await self._environments.ensure(environment, told)
         if Kind.SESSION in environment.kinds:
             await self._in_thread(lambda: self._launcher.warm_up(python.programs))
 
