@@ -194,13 +194,13 @@ def _put_python(archive: tarfile.TarFile, put: set[str]) -> None:
 
     archive.add(library, str(library), filter=wanted)
     for module in (library / "lib-dynload").glob("*.so"):
-        for path in _libraries(str(module)):
+        for path in libraries_of(str(module)):
             _put_file(archive, put, os.path.realpath(path), path)
 
 
 def _put(archive: tarfile.TarFile, put: set[str], source: str, name: str) -> None:
     _put_file(archive, put, source, name)
-    for path in _libraries(source):
+    for path in libraries_of(source):
         _put_file(archive, put, os.path.realpath(path), path)
 
 
@@ -210,7 +210,8 @@ def _put_file(archive: tarfile.TarFile, put: set[str], source: str, name: str) -
         archive.add(source, name)
 
 
-def _libraries(program: str) -> list[str]:
+def libraries_of(program: str) -> list[str]:
+    """The paths of the libraries that it is linked to."""
     listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
     return [word for word in listed.split() if word.startswith("/")]
 
