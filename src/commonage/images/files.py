@@ -1,0 +1,89 @@
+"""What lies in the registry's folder: which images, since when, and which of them nobody needs.
+
+The layout is docker-registry's own (`docker/registry/v2`). Only read here: the registry itself removes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A manifest in a repository. `at`: when it was pushed last, unix seconds."""
+
+    repository: str
+    digest: str
+    at: float
+
+    def __str__(self) -> str:
+        return f"{self.repository}@{self.digest}"
+
+
+def stored(storage: Path) -> list[Stored]:
+    """All manifests, by repository."""
+    found = []
+    for folder in sorted(_root(storage, "repositories").glob("**/_manifests/revisions/sha256")):
+        repository = folder.parents[2].relative_to(_root(storage, "repositories")).as_posix()
+        for link in sorted(folder.glob("*/link")):
+            found.append(Stored(repository, f"sha256:{link.parent.name}", link.stat().st_mtime))
+    return found
+
+
+def tagged(storage: Path, repository: str, tag: str) -> str | None:
+    """The digest that a tag names; None where there is none."""
+    link = _root(storage, "repositories") / repository / "_manifests/tags" / tag / "current/link"
+    try:
+        digest = link.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return digest if _DIGEST.fullmatch(digest) else None
+
+
+def unneeded(storage: Path, address: str, keep: Collection[str], before: float) -> list[Stored]:
+    """Those pushed before an instant of which `keep` (names of images) has none, nor an index that lists them."""
+    everything = stored(storage)
+    needed = set(_with_parts(storage, _digests(storage, address, keep)))
+    # What is young may be about to be registered, and so may an index whose parts are old.
+    needed |= set(_with_parts(storage, (one.digest for one in everything if one.at >= before)))
+    return [one for one in everything if one.at < before and one.digest not in needed]
+
+
+def size_bytes(storage: Path) -> int:
+    """What all layers and manifests take."""
+    return sum(file.stat().st_size for file in _root(storage, "blobs").glob("sha256/*/*/data"))
+
+
+def _digests(storage: Path, address: str, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        pinned = _DIGEST.search(name)
+        if pinned is not None:
+            yield pinned[0]
+        elif name.startswith(f"{address}/"):
+            repository, _, tag = name.removeprefix(f"{address}/").partition(":")
+            digest = tagged(storage, repository, tag or "latest")
+            if digest is not None:
+                yield digest
+
+
+def _with_parts(storage: Path, digests: Iterable[str]) -> Iterator[str]:
+    """These, and those that an index among them lists."""
+    for digest in digests:
+        yield digest
+        algorithm, _, code = digest.partition(":")
+        try:
+            text = (_root(storage, "blobs") / algorithm / code[:2] / code / "data").read_text(encoding="utf-8")
+            parts = json.loads(text).get("manifests", ())
+        except (OSError, ValueError, AttributeError):
+            continue
+        yield from (str(part["digest"]) for part in parts)
+
+
+def _root(storage: Path, what: str) -> Path:
+    return storage / "docker/registry/v2" / what

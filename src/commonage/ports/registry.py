@@ -1,0 +1,58 @@
+"""The site's own registry of images: what it is, who it lets in, and what is thrown out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from commonage.domain.registry import Access
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAbout:
+    """`address` is `HOST:PORT`, the first part of the names of its images. `certificate` (PEM) is its authority's."""
+
+    address: str
+    certificate: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryToken:
+    """What lets its bearer do what was granted. `issued_at` in unix seconds, `lasts_s` from then on."""
+
+    text: str
+    issued_at: float
+    lasts_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection threw out: images (`REPOSITORY@sha256:…`), and how many bytes that made free."""
+
+    images: tuple[str, ...]
+    freed_bytes: int
+
+
+class Registry(Protocol):
+    """The registry that the platform runs."""
+
+    @property
+    def about(self) -> RegistryAbout:
+        """Where it is, and how it is recognised."""
+        ...
+
+    def is_machine(self, user: str, password: str) -> bool:
+        """True for the account with which machines of the site fetch images."""
+        ...
+
+    def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
+        """A token for what was granted."""
+        ...
+
+    async def collect(self, keep: Collection[str]) -> Collected:
+        """Throw out what is old and not among `keep` (names of images, by digest or tag), and layers nobody needs.
+
+        Meanwhile nothing can be pushed. Raises Conflict while another collection runs, EngineFailure.
+        """
+        ...
