@@ -14,7 +14,7 @@ from commonage.domain.fleet import Lease
 from commonage.domain.ids import attempt_id
 from commonage.domain.quantities import format_duration
 from commonage.domain.sightings import Seen, Sighting
-from commonage.domain.workloads import Attempt, Kind, State, StopCause, StopWish, Workload
+from commonage.domain.workloads import MOST_LOSSES, Attempt, Kind, State, StopCause, StopWish, Workload
 
 # --- what can happen ----------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ def _ended(workload: Workload, attempt: Attempt, sighting: Sighting, now: float)
     if workload.stop is not None:
         return _ended_by_wish(workload, attempt, workload.stop, now)
     if code is None:
-        reason = sighting.detail or "its machine went away and nobody knows how it ended"
+        reason = sighting.detail or f"its machine {attempt.lease.node} went away and nobody knows how it ended"
         return _finish(workload, attempt, State.LOST, reason, now)
     if code == 0:
         return _finish(workload, attempt, State.SUCCEEDED, "ended well, exit code 0", now)
@@ -243,16 +243,25 @@ def _ended_by_wish(workload: Workload, attempt: Attempt, wish: StopWish, now: fl
     if wish.cause is not StopCause.RECALL or workload.spec.kind is Kind.SESSION:
         # A session's kernels are gone, and nobody knows whether its user still waits for it.
         return _finish(workload, attempt, _state_after_stop(wish), wish.reason, now)
-    words = f"back in the queue: {wish.reason}"
-    attempt = replace(attempt, state=State.STOPPED, reason=wish.reason)
+    return _back_in_the_queue(workload, replace(attempt, state=State.STOPPED, reason=wish.reason), now)
+
+
+def _back_in_the_queue(workload: Workload, attempt: Attempt, now: float) -> Step:
+    """It waits for another try at once, as the last one's end was not its fault."""
+    words = f"back in the queue: {attempt.reason}"
     after = replace(workload, state=State.QUEUED, since=now, reason=words, attempt=attempt, stop=None, warned=False)
     return Step(after, (Record(EventKind.QUEUED, words),))
 
 
 def _finish(workload: Workload, attempt: Attempt, state: State, reason: str, now: float) -> Step:
-    """End the attempt in `state`; the workload follows it, or is held for a retry."""
+    """End the attempt in `state`; the workload follows it, queues again after a loss, or is held for a retry."""
     attempt = replace(attempt, state=state, reason=reason)
-    policy = workload.spec.retry
+    spec, policy = workload.spec, workload.spec.retry
+    # A session does not: its kernels are gone. Control has the hub start another one where its owner wished that.
+    if state is State.LOST and spec.requeue and spec.kind is not Kind.SESSION:
+        if workload.losses < MOST_LOSSES:
+            return _back_in_the_queue(replace(workload, losses=workload.losses + 1), attempt, now)
+        reason = f"{reason}; it was lost {workload.losses + 1} times, so it does not queue again"
     if state in (State.FAILED, State.LOST) and workload.retried < policy.retries:
         retry = workload.retried + 1
         pause = policy.pause_before(retry)

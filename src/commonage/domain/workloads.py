@@ -50,6 +50,10 @@ class State(StrEnum):
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.TIMED_OUT, State.LOST})
 
 
+MOST_LOSSES = 5
+"""So often a workload comes back because its machine was lost; then it may be its own doing."""
+
+
 class Condition(StrEnum):
     """When a dependency counts as met: after the other ended well, ended badly, ended at all, or started."""
 

@@ -26,8 +26,8 @@ class Batch:
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
     still have the former; several of one workload follow each other. A workload's `attempt` is written with it:
     inserted or replaced by its id; `receipts` are, too. `events` have their `seq` given. `nodes` are inserted or
-    replaced by (site, name), `reservations` by their id; those named in `unreserved` and `departed` (site, name) are taken
-    away.
+    replaced by (site, name), `reservations` by their id; `departed` names machines and `unreserved` reservations that
+    are taken away.
     Members of an array, if they share a client key, come in one batch; the first has it. A spec's secrets are dropped
     when its workload has ended.
     """

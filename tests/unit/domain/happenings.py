@@ -57,9 +57,9 @@ def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
     }
 
 
-def situations(retries: int = 0) -> dict[str, list[Workload]]:
+def situations(retries: int = 0, *, requeue: bool = False) -> dict[str, list[Workload]]:
     """Workloads by the columns of docs/states.md."""
-    queued = factories.workload(State.QUEUED, retry=RetryPolicy(retries))
+    queued = factories.workload(State.QUEUED, retry=RetryPolicy(retries), requeue=requeue)
     starting = step(queued, Leased(lease_for(queued)), NOW).workload
     assert starting.attempt is not None
     running = step(starting, sighted(starting.attempt.id, Seen.RUNNING, NOW), NOW).workload

@@ -23,7 +23,7 @@ from commonage.domain.lifecycle import (
     step,
 )
 from commonage.domain.sightings import Seen, Sighting
-from commonage.domain.workloads import Kind, RetryPolicy, State, StopCause, StopWish, Workload
+from commonage.domain.workloads import MOST_LOSSES, Kind, RetryPolicy, State, StopCause, StopWish, Workload
 from commonage.testing import factories
 
 RANK = {State.STARTING: 0, State.RUNNING: 1}
@@ -37,10 +37,13 @@ class Life(RuleBasedStateMachine):
         kind=st.sampled_from(list(Kind)),
         held=st.booleans(),
         limit=st.none() | st.integers(1, 100),
+        requeue=st.booleans(),
     )
-    def submit(self, retries: int, kind: Kind, held: bool, limit: int | None) -> None:
+    def submit(self, retries: int, kind: Kind, held: bool, limit: int | None, requeue: bool) -> None:
         state = State.HELD if held else State.QUEUED
-        self.workload = factories.workload(state, kind=kind, retry=RetryPolicy(retries, 1.0), time_limit_s=limit)
+        self.workload = factories.workload(
+            state, kind=kind, retry=RetryPolicy(retries, 1.0), time_limit_s=limit, requeue=requeue
+        )
         self.now = NOW
         self.recalls = 0
 
@@ -150,8 +153,9 @@ class Life(RuleBasedStateMachine):
             assert one.stop is None
         if one.not_before is not None:
             assert one.state is State.HELD
-        assert one.attempts <= one.spec.retry.retries + 1 + self.recalls
+        assert one.attempts <= one.spec.retry.retries + 1 + self.recalls + one.losses
         assert one.retried <= one.spec.retry.retries
+        assert one.losses <= (MOST_LOSSES if one.spec.requeue and one.spec.kind is not Kind.SESSION else 0)
 
     @invariant()
     def a_wish_to_stop_always_ends_it(self) -> None:
@@ -161,6 +165,86 @@ class Life(RuleBasedStateMachine):
                 after = step(after, Vanished(after.attempt.id, "gone"), self.now).workload
         assert after.state.is_terminal
 
+
+class Machines(RuleBasedStateMachine):
+    """One workload and the machines it runs on, as an engine keeps its word: it says that an attempt is lost only once
+    that cannot run any more. Effects and sightings come late, twice, or in another order.
+    """
+
+    @initialize(retries=st.integers(0, 2), kind=st.sampled_from([Kind.JOB, Kind.SERVICE]), requeue=st.booleans())
+    def submit(self, retries: int, kind: Kind, requeue: bool) -> None:
+        self.workload = factories.workload(State.QUEUED, kind=kind, retry=RetryPolicy(retries, 1.0), requeue=requeue)
+        self.now = NOW
+        self.ordered: list[StartRun | StopRun] = []
+        self.runs: set[str] = set()
+        self.ended: dict[str, int | None] = {}
+
+    def happen(self, happening: Happening) -> None:
+        self.now += 1
+        outcome = step(self.workload, happening, self.now)
+        self.workload = outcome.workload
+        self.ordered += [one for one in outcome.effects if not isinstance(one, Record)]
+
+    def end(self, attempt: str, code: int | None) -> None:
+        if attempt in self.runs:
+            self.runs.remove(attempt)
+            self.ended[attempt] = code
+
+    @precondition(lambda self: self.workload.state is State.QUEUED)
+    @rule()
+    def leased(self) -> None:
+        self.happen(Leased(lease_for(self.workload, self.now)))
+
+    @precondition(lambda self: self.workload.state is State.HELD)
+    @rule()
+    def released(self) -> None:
+        self.happen(Released())
+
+    @precondition(lambda self: self.ordered)
+    @rule(data=st.data(), again=st.booleans())
+    def carry_out(self, data: st.DataObject, again: bool) -> None:
+        one = data.draw(st.sampled_from(self.ordered))
+        if not again:
+            self.ordered.remove(one)
+        if isinstance(one, StopRun):
+            self.end(one.attempt_id, 143)
+            self.ended.setdefault(one.attempt_id, None)
+        elif one.attempt_id not in self.ended:  # an engine starts nothing twice
+            self.runs.add(one.attempt_id)
+
+    @precondition(lambda self: self.runs)
+    @rule(code=st.sampled_from([0, 1]))
+    def ends_by_itself(self, code: int) -> None:
+        self.end(next(iter(self.runs)), code)
+
+    @rule()
+    def its_machine_is_lost(self) -> None:
+        """What runs there is fenced, and what was ordered never starts: then, and only then, it is said to be lost."""
+        if self.workload.attempt is not None and self.workload.state.holds_lease:
+            self.runs.discard(self.workload.attempt.id)
+            self.ended.setdefault(self.workload.attempt.id, None)
+
+    @rule(recall=st.booleans())
+    def stop(self, recall: bool) -> None:
+        self.happen(StopAsked(wish(StopCause.RECALL if recall else StopCause.USER, self.now)))
+
+    @rule(data=st.data())
+    def seen(self, data: st.DataObject) -> None:
+        if known := sorted(self.runs | set(self.ended)):
+            name = data.draw(st.sampled_from(known))
+            running = name in self.runs
+            code = None if running else self.ended[name]
+            self.happen(sighted(name, Seen.RUNNING if running else Seen.ENDED, self.now, code))
+
+    @invariant()
+    def never_two_at_once(self) -> None:
+        assert len(self.runs) <= 1
+        waits_or_ended = not self.workload.state.holds_lease
+        assert not (waits_or_ended and self.runs), "nothing runs of what waits or has ended"
+
+
+TestMachines = Machines.TestCase
+TestMachines.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
@@ -189,7 +273,7 @@ def see(workload: Workload, seen: Seen, at: float = NOW + 10, code: int | None =
         (143, False, "", "exit code 143: ended by signal 15"),
         (137, True, "", "used more memory than it had asked for and was ended; ask for more"),
         (1, False, "its environment cannot be made", "its environment cannot be made"),
-        (None, False, "", "its machine went away and nobody knows how it ended"),
+        (None, False, "", "its machine node-1 went away and nobody knows how it ended"),
         (None, False, "the machine was restarted", "the machine was restarted"),
     ],
 )
@@ -295,3 +379,39 @@ def test_a_recall_is_no_retry() -> None:
     one = step(one, Leased(lease_for(one)), NOW).workload
     one = see(one, Seen.ENDED, code=1)
     assert (one.state, one.retried) == (State.HELD, 1)
+
+
+@pytest.mark.parametrize("kind", [Kind.JOB, Kind.SERVICE])
+def test_who_wishes_it_queues_again_when_its_machine_is_lost_and_keeps_its_retries(kind: Kind) -> None:
+    one = see(running(kind=kind, requeue=True, retry=RetryPolicy(1, 10.0)), Seen.ENDED, detail="node-1 is down")
+    assert (one.state, one.retried, one.losses) == (State.QUEUED, 0, 1)
+    assert one.reason == "back in the queue: node-1 is down"
+    assert one.attempt is not None
+    assert one.attempt.state is State.LOST
+    one = step(one, Leased(lease_for(one)), NOW).workload
+    one = step(one, Vanished(f"{one.id}-2", "it is gone"), NOW).workload
+    assert (one.state, one.losses) == (State.QUEUED, 2)
+
+
+def test_what_is_lost_again_and_again_is_given_up() -> None:
+    one = running(requeue=True)
+    while not one.state.is_terminal:
+        one = see(one, Seen.ENDED, detail="its machine is down")
+        if one.state is State.QUEUED:
+            one = step(one, Leased(lease_for(one)), NOW).workload
+    assert (one.state, one.attempts, one.losses) == (State.LOST, MOST_LOSSES + 1, MOST_LOSSES)
+    assert one.reason == "its machine is down; it was lost 6 times, so it does not queue again"
+
+
+def test_what_does_not_wish_it_is_lost() -> None:
+    assert see(running(requeue=False), Seen.ENDED).state is State.LOST
+
+
+def test_a_session_is_lost_with_its_machine_whatever_it_wishes() -> None:
+    """Its kernels are gone: it is the hub that starts another one, with a page that says so."""
+    assert see(running(kind=Kind.SESSION, requeue=True), Seen.ENDED).state is State.LOST
+
+
+def test_what_is_to_stop_does_not_come_back_because_its_machine_is_lost() -> None:
+    one = step(running(requeue=True), StopAsked(wish()), NOW).workload
+    assert see(one, Seen.ENDED).state is State.STOPPED

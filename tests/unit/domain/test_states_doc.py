@@ -26,7 +26,8 @@ def outcome(workload: Workload, happening: str) -> str:
 def cell(situation: str, happening: str) -> str:
     found = {outcome(one, happening): None for one in situations(0)[situation]}
     again = {outcome(one, happening): None for one in situations(1)[situation]}
-    words = [one for one in {**found, **again} if one != "·"]
+    requeued = {outcome(one, happening): None for one in situations(0, requeue=True)[situation]}
+    words = [one for one in {**found, **again, **requeued} if one != "·"]
     return " or ".join(words) or "·"
 
 
