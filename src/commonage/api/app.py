@@ -23,10 +23,12 @@ from commonage.api import (
     joining,
     launch,
     nodes,
+    registry,
     reservations,
     tenants,
     tokens,
     usage,
+    volumes,
     workload_parts,
     workloads,
 )
@@ -35,11 +37,12 @@ from commonage.api.openapi import complete
 from commonage.api.routing import Door
 from commonage.control.control import Control
 from commonage.ports.joining import Joining
+from commonage.ports.registry import Registry
 from commonage.wire.hub import API_PATH
 
 _ROUTERS = (
-    workloads, workload_parts, nodes, joining, environments, tenants, reservations, events, usage, info, launch, bundles,
-    tokens, health,
+    workloads, workload_parts, nodes, joining, environments, registry, volumes, tenants, reservations, events, usage,
+    info, launch, bundles, tokens, health,
 )  # fmt: skip
 
 
@@ -49,15 +52,16 @@ def create_app(
     portal_router: Router | None = None,
     routes: Sequence[BaseRoute] = (),
     machines: Joining | None = None,
+    images: Registry | None = None,
 ) -> FastAPI:
     """The whole application. `portal_router` has the portal's pages, `routes` what else there is (`/metrics`).
 
-    `machines` is how others join, where they may.
+    `machines` is how others join, `images` the registry, where there is one.
 
     Before the server stops, call `end_streams(app)`: a stream that is open would keep it from stopping.
     """
     app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.door = Door(control, auth, machines)
+    app.state.door = Door(control, auth, machines, images)
     api = _api()
     api.state.door = app.state.door
     mount = Mount(API_PATH, app=api, name="api")

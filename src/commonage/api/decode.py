@@ -14,6 +14,7 @@ from commonage.control.windows import window_of, windows, zone_of
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import parse_cpus, parse_duration, parse_memory
 from commonage.domain.requests import GpuRequest, Request, parse_gpus, parse_labels
+from commonage.domain.volumes import parse_volume
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State
 from commonage.ports.store import Filter
 from commonage.wire.queries import WorkloadsQuery
@@ -50,6 +51,7 @@ def submission(ask: SubmitIn) -> Submission:
         labels=parse_labels(ask.on.items()),
         one_numa=ask.one_numa,
         bundle=ask.bundle,
+        volumes=tuple(parse_volume(one) for one in ask.volumes),
         tenant=ask.tenant,
         key=ask.key,
         owner=ask.owner,

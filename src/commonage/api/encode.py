@@ -91,6 +91,7 @@ def workload(found: Workload, standing: Standing, *, internal: bool = False) -> 
         array_size=spec.array_size,
         preemptible=spec.preemptible,
         gang=spec.gang,
+        volumes=[one.text for one in spec.volumes],
         variables=dict(spec.variables),
         stopping=found.stop is not None and not ended,
         url=_address(found),

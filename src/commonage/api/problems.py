@@ -39,6 +39,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "scope-missing": ("The token does not allow it", "The token lacks a scope; the sentence names it."),
         "not-admin": ("For admins only", "Only admins may raise a priority, or act for somebody else."),
         "not-a-member": ("Not a member", "Work can only be submitted for a tenant one belongs to."),
+        "volume-read-only": ("Read-only", "The volume may be had, but nobody may write to it."),
         "reserved-name": (
             "Reserved name",
             "The user's name is one that Commonage itself uses; have an admin rename the user.",
@@ -53,6 +54,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "tenant-not-found": ("No such tenant", "There is none of this name, or you are no member of it."),
         "reservation-not-found": ("No such reservation", "There is none of this id, or it is over."),
         "user-not-found": ("No such user", "The hub knows nobody of this name."),
+        "registry-not-found": ("No registry", "This installation runs no registry of images."),
         "bundle-not-found": ("No such bundle", "No files of this digest were sent; send them first."),
     },
     405: {
@@ -136,6 +138,11 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Not a label",
             "A label is `NAME=VALUE`: the name of letters, digits and `. _ / -`, the value of plain characters.",
         ),
+        "invalid-volume": (
+            "Not a volume",
+            "A volume is `NAME`, `NAME:ro` or `NAME:rw`, with `@/path` behind; each once, none within another.",
+        ),
+        "unknown-volume": ("No such volume", "The settings declare no volume of this name; the sentence lists those."),
         "unknown-dependency": ("Waits for nothing", "A workload it should wait for does not exist."),
         "unplaceable": (
             "No machine could ever run it",

@@ -24,6 +24,7 @@ from commonage.control.schedule import Schedule
 from commonage.control.settings import ControlSettings
 from commonage.control.tenant_views import TenantViews
 from commonage.control.timers import Timers
+from commonage.control.volumes import Volumes
 from commonage.control.watchdog import Watchdog
 from commonage.control.work import Work
 from commonage.domain.environments import Environment
@@ -71,10 +72,11 @@ class Control:
             world.store, self.board, self.ledger, self.fleet, world.clock, self.settings, world.chance,
             self.board.govern,
         )  # fmt: skip
+        self.volumes = Volumes(self.fleet, self.settings)
         self.tenants = TenantViews(self.board, world.clock, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
-        self._orders = Orders(catalogue, world.bundles, world.devices, self.gangs.members)
+        self._orders = Orders(catalogue, world.bundles, world.devices, self.gangs.members, self.settings.volumes)
         self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
         self.schedule = Schedule(self.board, self.ledger, world.clock)
         self.timers = Timers(world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s)

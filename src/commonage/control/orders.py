@@ -6,21 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from commonage.domain.environments import Environment
-from commonage.domain.errors import EngineFailure
+from commonage.domain.errors import EngineFailure, Forbidden, InvalidInput
 from commonage.domain.sightings import Order
-from commonage.domain.workloads import Kind, Workload
+from commonage.domain.volumes import Mount, Volume, mounts_of
+from commonage.domain.workloads import Kind, Spec, Workload
 from commonage.ports.bundles import Bundles
 from commonage.ports.devices import Devices
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Makes orders from workloads. `gang_of` gives all members of a workload's gang, by their rank."""
+    """Makes orders from workloads. `gang_of` gives all members of a workload's gang, by their rank. `volumes`: all."""
 
     catalogue: Mapping[str, Environment]
     bundles: Bundles
     devices: Devices
     gang_of: Callable[[Workload], Sequence[Workload]]
+    volumes: Sequence[Volume] = ()
 
     def of(self, workload: Workload) -> Order:
         """The order of a workload that has a lease. Raises EngineFailure, NotFound when its parts are gone."""
@@ -57,7 +59,15 @@ class Orders:
             secrets=spec.secrets,
             wants_port=spec.kind is not Kind.JOB,
             bundle_path=str(self.bundles.path(spec.bundle)) if spec.bundle else None,
+            mounts=self._mounts(spec),
         )
+
+    def _mounts(self, spec: Spec) -> tuple[Mount, ...]:
+        """Volumes may have been taken away, or made read-only, while it waited."""
+        try:
+            return mounts_of(spec.volumes, self.volumes, spec.owner, spec.tenant)
+        except (InvalidInput, Forbidden) as error:
+            raise EngineFailure(f"its volumes have changed since it was submitted: {error.message}") from error
 
     def _gang(self, workload: Workload) -> dict[str, str]:
         """Who starts with it, and where: known, as all of a gang are leased in one pass."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.usage import Prices
+from commonage.domain.volumes import Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class ControlSettings:
     max_name: int = 128
     max_live: int = 200_000
     prices: Prices = field(default_factory=Prices)
+    volumes: tuple[Volume, ...] = ()
     warn_before_s: float = 300.0
     sample_every_s: float = 5.0
     gpu_over_share: str = "contended"

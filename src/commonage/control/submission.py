@@ -13,6 +13,7 @@ from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
 from commonage.domain.principals import Principal
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Tenant
+from commonage.domain.volumes import VolumeRequest, allowed
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
 
 Variables = tuple[tuple[str, str], ...]
@@ -47,6 +48,7 @@ class Submission:
     array_size: int = 0
     gang: bool = False
     bundle: str | None = None
+    volumes: tuple[VolumeRequest, ...] = ()
     tenant: str | None = None
     key: str | None = None
     owner: str | None = None
@@ -79,6 +81,7 @@ def spec_of(ask: Submission, who: Principal, catalogue: Mapping[str, Environment
         key=ask.key,
         preemptible=preemptible if ask.preemptible is None else ask.preemptible,
         gang=ask.gang,
+        volumes=allowed(ask.volumes, settings.volumes, tenant.name),
     )
 
 

@@ -15,6 +15,7 @@ from commonage.control.ledger import Ledger
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission, spec_of
 from commonage.control.timers import judge
+from commonage.control.volumes import see_that_all_can_be_mounted
 from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unplaceable
 from commonage.domain.explanations import Explanation
 from commonage.domain.ids import IdSequence
@@ -93,6 +94,7 @@ class Work:
             raise Unavailable(f"{len(self.board)} workloads have not ended; no more are taken until some have")
         if spec.bundle is not None:
             self.bundles.path(spec.bundle)
+        see_that_all_can_be_mounted(spec.volumes, self.fleet.capabilities())
 
     async def _by_key(self, spec: Spec) -> Submitted | None:
         if spec.key is None:
@@ -165,6 +167,8 @@ class Work:
             options["gpus"] = request.gpu.text
         if spec.time_limit_s is not None:
             options["time"] = f"{spec.time_limit_s}s"
+        if spec.volumes:
+            options["volumes"] = [one.text for one in spec.volumes]
         if spec.variables:
             options["variables"] = dict(spec.variables)
         # The hub answers when the session runs, or after two seconds; its spawner has submitted it long before.

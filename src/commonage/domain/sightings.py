@@ -97,7 +97,10 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do, so that the core need not ask what it is."""
+    """What an engine can do, so that the core need not ask what it is.
+
+    `mounts`: volumes are mounted where it is asked, and read-only ones cannot be written to. Else they are links.
+    """
 
     name: str
     places_itself: bool = False
@@ -105,4 +108,5 @@ class Capabilities:
     limits_memory: bool = False
     limits_cpu: bool = False
     ports: bool = True
+    mounts: bool = False
     notes: tuple[str, ...] = ()  # what an admin should know, in words

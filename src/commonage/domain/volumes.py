@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import PurePosixPath
 
 from commonage.domain.errors import Forbidden, InvalidInput
 from commonage.domain.folders import folder_name
@@ -27,6 +26,7 @@ _TAKEN = (
     "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib32", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys",
     "/usr", "/var/run",
 )  # fmt: skip
+_SECRET = ("/proc", "/sys", "/dev", "/etc", "/run/docker.sock", "/var/run/docker.sock", "/var/lib/docker")
 _ASKED = re.compile(r"(?P<name>[^:@]*)(?::(?P<mode>[^:@]*))?(?:@(?P<target>.*))?")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
 _PATH = re.compile(r"[^\x00-\x1f\x7f,:]{1,512}")
@@ -135,13 +135,13 @@ def parse_volume(text: str) -> VolumeRequest:
 
 def check_target(path: str) -> str:
     """A path in a container where a volume may be mounted, in its plain form. Raises InvalidInput."""
-    plain = PurePosixPath(path)
-    if not path.startswith("/") or path.startswith("//") or ".." in plain.parts or not _PATH.fullmatch(path):
+    if not path.startswith("/") or ".." in _parts(path) or not _PATH.fullmatch(path):
         raise _wrong(path, "should go to a place that is no whole path; write it like datasets@/data")
-    taken = next((one for one in _TAKEN if plain.is_relative_to(one)), None)
-    if taken is not None or str(plain) in ("/", "/var"):
+    plain = _plain(path)
+    taken = next((one for one in _TAKEN if _is_in(plain, one)), None)
+    if taken is not None or plain in ("/", "/var"):
         raise _wrong(path, f"cannot be mounted there: {taken or plain} is taken; choose a place like /data")
-    return str(plain)
+    return plain
 
 
 def allowed(asked: Sequence[VolumeRequest], volumes: Sequence[Volume], tenant: str) -> tuple[VolumeRequest, ...]:
@@ -180,7 +180,7 @@ def _apart(places: Sequence[tuple[str, str]]) -> None:
         for other, taken in places[:number]:
             if name == other:
                 raise _wrong(name, "was asked for twice; once is enough")
-            if PurePosixPath(target).is_relative_to(taken) or PurePosixPath(taken).is_relative_to(target):
+            if _is_in(target, taken) or _is_in(taken, target):
                 raise _wrong(name, f"would be at {target} and {other} at {taken}; keep them apart, with {name}@/path")
 
 
@@ -197,15 +197,11 @@ def mounts_of(
         if volume.always and volume.is_for(tenant) and all(one.name != volume.name for one in granted):
             granted.append(VolumeRequest(volume.name, volume.writable))
     mounts: list[Mount] = []
-    for one in granted:
-        mount = _mount(known[one.name], one, owner, tenant)
-        if not any(_within(mount.target, other.target) for other in mounts):
+    for request in granted:
+        mount = _mount(known[request.name], request, owner, tenant)
+        if not any(_is_in(mount.target, one.target) or _is_in(one.target, mount.target) for one in mounts):
             mounts.append(mount)
     return tuple(mounts)
-
-
-def _within(one: str, other: str) -> bool:
-    return PurePosixPath(one).is_relative_to(other) or PurePosixPath(other).is_relative_to(one)
 
 
 def _mount(volume: Volume, asked: VolumeRequest, owner: str, tenant: str) -> Mount:
@@ -256,7 +252,7 @@ def check_volume(volume: Volume) -> Volume:
 
 
 def _check_source(volume: Volume) -> None:
-    parts = PurePosixPath(volume.source).parts
+    parts = _parts(volume.source)
     if not volume.source.startswith("/") or ".." in parts or not _PATH.fullmatch(volume.source):
         raise _wrong(volume.name, f"has the source {volume.source!r}, which is no whole path")
     for one in parts:
@@ -274,8 +270,18 @@ def variable_of(name: str) -> str:
 
 def is_secret_place(path: str) -> bool:
     """True for a folder that holds the Docker daemon's socket or data: whoever has those is root on the machine."""
-    plain = str(PurePosixPath(path))
-    return plain in ("/", "/run", "/var", "/var/run", "/var/lib") or any(
-        PurePosixPath(plain).is_relative_to(one)
-        for one in ("/proc", "/sys", "/dev", "/etc", "/run/docker.sock", "/var/run/docker.sock", "/var/lib/docker")
-    )
+    plain = _plain(path)
+    return plain in ("/", "/run", "/var", "/var/run", "/var/lib") or any(_is_in(plain, one) for one in _SECRET)
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _plain(path: str) -> str:
+    return "/" + "/".join(_parts(path))
+
+
+def _is_in(path: str, folder: str) -> bool:
+    """True for two plain paths of which the first is the second, or below it."""
+    return path == folder or path.startswith(f"{folder}/")

@@ -13,7 +13,9 @@ import jinja2
 from commonage.wire.platform import LaunchOptions
 
 # The fields of `SubmitIn` that a session's owner chooses, by the same names everywhere: form, query, API, portal.
-CHOICES = ("environment", "cpus", "memory", "gpus", "time", "tenant")
+CHOICES = ("environment", "cpus", "memory", "gpus", "time", "tenant", "volumes")
+# Of which there may be several; as one text they have commas between.
+_SEVERAL = ("volumes",)
 # Those that the control plane adds when it has the hub start a session. It has checked that the owner may have them;
 # from anybody else, and from the options of an earlier start, they count for nothing.
 EXTRAS = ("key", "priority", "variables", "preemptible", "on", "one_numa")
@@ -39,6 +41,8 @@ def read_options(given: Mapping[str, Any]) -> dict[str, str]:
     for name in CHOICES:
         value = given.get(name)
         if isinstance(value, Sequence) and not isinstance(value, str):
+            if name in _SEVERAL:
+                value = [",".join(str(one).strip() for one in value if one)]
             if len(value) > 1:
                 raise ValueError(f"{name} was given {len(value)} times; give it once")
             value = value[0] if value else None

@@ -220,6 +220,8 @@ class CommonageSpawner(Spawner):
         """The submission, from the options and what a Jupyter server needs to know of its hub."""
         given = self.user_options or {}
         options: dict[str, Any] = _options(given)
+        if "volumes" in options:
+            options["volumes"] = [one.strip() for one in options["volumes"].split(",") if one.strip()]
         if self._asked_by_control:
             options |= {name: given[name] for name in EXTRAS if name in given}
         else:  # whether its owner may have what was chosen is still to be judged

@@ -28,6 +28,7 @@ from commonage.wire.platform import (
     UsageOut,
 )
 from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
+from commonage.wire.volumes import VolumeOut
 from commonage.wire.workloads import (
     TERMINAL_STATES,
     AttemptOut,
@@ -201,6 +202,10 @@ class AsyncClient:
     async def environments(self) -> Sequence[EnvironmentOut]:
         """The catalogue."""
         return (await self._call(calls.environments())).items
+
+    async def volumes(self) -> Sequence[VolumeOut]:
+        """The volumes that one may have."""
+        return (await self._call(calls.volumes())).items
 
     async def usage(self, *, since: float | None = None, until: float | None = None, by: str = "owner") -> UsageOut:
         """What was held within [since, until), the last 30 days if not said otherwise."""

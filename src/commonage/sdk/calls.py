@@ -23,6 +23,7 @@ from commonage.wire.platform import (
     UsageOut,
 )
 from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList
+from commonage.wire.volumes import VolumeList
 from commonage.wire.workloads import (
     AttemptList,
     EventPage,
@@ -209,6 +210,11 @@ def resume(site: str, name: str, gpu: str | None) -> Call[NodeOut]:
 def environments() -> Call[EnvironmentList]:
     """The catalogue."""
     return Call("GET", "/environments", EnvironmentList)
+
+
+def volumes() -> Call[VolumeList]:
+    """Data that workloads may have."""
+    return Call("GET", "/volumes", VolumeList)
 
 
 def usage(since: float | None, until: float | None, by: str) -> Call[UsageOut]:

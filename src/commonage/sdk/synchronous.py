@@ -28,6 +28,7 @@ from commonage.wire.platform import (
     UsageOut,
 )
 from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
+from commonage.wire.volumes import VolumeOut
 from commonage.wire.workloads import (
     TERMINAL_STATES,
     AttemptOut,
@@ -197,6 +198,10 @@ class Client:
     def environments(self) -> Sequence[EnvironmentOut]:
         """The catalogue."""
         return self._call(calls.environments()).items
+
+    def volumes(self) -> Sequence[VolumeOut]:
+        """The volumes that one may have."""
+        return self._call(calls.volumes()).items
 
     def usage(self, *, since: float | None = None, until: float | None = None, by: str = "owner") -> UsageOut:
         """What was held within [since, until), the last 30 days if not said otherwise."""

@@ -15,6 +15,7 @@ from typing import Any
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Device, Isolation, Lease, Node, NodeReport, NodeState, Share
 from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.volumes import VolumeRequest
 from commonage.domain.workloads import (
     Attempt,
     Condition,
@@ -71,6 +72,7 @@ def spec_to_json(spec: Spec) -> str:
             "key": spec.key,
             "preemptible": spec.preemptible,
             "gang": spec.gang,
+            "volumes": [(each.name, each.writable, each.target) for each in spec.volumes],
             "requeue": spec.requeue,
         }
     )
@@ -100,6 +102,7 @@ def spec_from_json(body: str, secrets: str | None = None) -> Spec:
         key=read.get("key"),
         preemptible=read.get("preemptible", False),
         gang=read.get("gang", False),
+        volumes=tuple(VolumeRequest(*each) for each in read.get("volumes", ())),
         requeue=read.get("requeue", False),
     )
 

@@ -95,6 +95,13 @@ class SubmitIn(Strict):
     bundle: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = Field(
         None, description="Digest of files sent before, by POST /bundles."
     )
+    volumes: list[Annotated[PlainText, Field(max_length=640)]] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Volumes, as NAME, NAME:ro or NAME:rw, each with @/path behind for another place than "
+        "/volumes/NAME.",
+        examples=[["datasets", "results:rw"]],
+    )
     tenant: Annotated[PlainText, Field(max_length=128)] | None = None
     key: Annotated[PlainText, Field(min_length=1, max_length=128)] | None = Field(
         None, description="Your own key: submitting again with it gives the same workload."
@@ -180,6 +187,7 @@ class WorkloadOut(BaseModel):
     array_size: int
     preemptible: bool = False
     gang: bool = Field(False, description="The members of its array start together, on different nodes.")
+    volumes: list[str] = Field(default_factory=list, description="As they were asked for, with their modes.")
     variables: dict[str, str]
     stopping: bool
     url: str | None

@@ -72,6 +72,7 @@ class Daemon:
         return Capabilities(
             "docker",
             isolates_users=True,
+            mounts=True,
             limits_memory=bool(info.get("MemoryLimit", True)),
             limits_cpu=bool(info.get("CpuShares", True)),
             notes=notes_of(info),

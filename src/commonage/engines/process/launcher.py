@@ -21,6 +21,7 @@ from commonage.engines.process.machine import node_name
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import Place, Program, confined, program_of, url_of
+from commonage.engines.process.volumes import give_volumes
 from commonage.engines.process.warm import WarmSessions
 from commonage.ports.devices import Devices, Hold
 
@@ -86,7 +87,8 @@ class Launcher:
         if order.bundle_path is not None:
             cwd = workspace / "jobs" / order.workload_id
             unpack_bundle(Path(order.bundle_path), cwd, self._bundle_max_mib)
-        place = Place(workspace, cwd, folder.tmp, python.programs, python.root, port)
+        volumes = give_volumes(order.mounts, workspace, folder.tmp)
+        place = Place(workspace, cwd, folder.tmp, python.programs, python.root, port, volumes)
         program = program_of(order, place, self._shared)
         groups = self._groups.make(order.attempt_id, order.lease.cpus_milli, order.lease.memory_mib)
         try:

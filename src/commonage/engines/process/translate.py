@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order
+from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
 
 MARK = "COMMONAGE_ATTEMPT_ID"
@@ -30,7 +31,7 @@ _SESSION_COMMAND = ("jupyterhub-singleuser", "--allow-root")
 class Place:
     """Where an attempt runs.
 
-    Its owner's workspace, its working and temporary directories, its Python, its port.
+    Its owner's workspace, its working and temporary directories, its Python, its port, and where its volumes are.
     """
 
     workspace: Path
@@ -39,6 +40,7 @@ class Place:
     programs: Path
     python_root: Path | None
     port: int | None
+    volumes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ def program_of(order: Order, place: Place, shared: Mapping[str, str]) -> Program
         raise EngineFailure(f"{order.workload_id} has no command, so there is nothing to run")
     variables = {"LANG": "C.UTF-8", **shared, **_ours(order, place)}
     variables |= dict(order.environment.variables)
+    variables |= {variable_of(name): place for name, place in place.volumes.items()}
     variables |= dict(order.variables) | dict(order.secrets)
     variables |= {
         MARK: order.attempt_id,

@@ -1,0 +1,37 @@
+"""Route of volumes: what data there is to have."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.control.volumes import VolumeView
+from commonage.wire.volumes import VolumeList, VolumeOut
+
+router = APIRouter(route_class=Guarded, tags=["volumes"])
+
+
+@router.get("/volumes", summary="Data that workloads may have", response_model=VolumeList, responses=problems())
+async def list_volumes(request: Request) -> Response:
+    """The volumes of your tenants, for admins all: whether they may be written to, and where a workload finds them."""
+    found = door(request).control.volumes.offered(caller(request))
+    return answer(VolumeList(items=[_volume(one) for one in found]))
+
+
+def _volume(view: VolumeView) -> VolumeOut:
+    volume = view.volume
+    return VolumeOut(
+        name=volume.name,
+        title=volume.title,
+        description=volume.description,
+        kind=volume.kind.value,
+        writable=volume.writable,
+        always=volume.always,
+        size_mib=volume.size_mib,
+        in_memory=volume.memory,
+        tenants=list(view.tenants),
+        place=view.place,
+        notes=list(view.notes),
+    )

@@ -1,0 +1,67 @@
+"""Which volumes somebody may have, and how well they hold here. Changes nothing; used by `work`, API and portal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from commonage.control.fleet import Fleet
+from commonage.control.membership import tenants_of
+from commonage.control.settings import ControlSettings
+from commonage.domain.errors import InvalidInput
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.sightings import Capabilities
+from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest
+
+_LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
+_NO_SIZE = "its size is not bounded here"
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeView:
+    """A volume that somebody may have: on the account of `tenants`, at `place`; `notes` are what does not hold here."""
+
+    volume: Volume
+    tenants: tuple[str, ...]
+    place: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """Made from the settings and what the engines can do."""
+
+    fleet: Fleet
+    settings: ControlSettings
+
+    def offered(self, who: Principal) -> Sequence[VolumeView]:
+        """Those of one's tenants, for admins all, in the order of the settings."""
+        who.need(Scope.READ)
+        mine = [one.name for one in tenants_of(who.groups, self.settings)]
+        mounted = all(one.mounts for one in self.fleet.capabilities())
+        found = []
+        for volume in self.settings.volumes:
+            tenants = tuple(one for one in mine if volume.is_for(one))
+            if tenants or who.is_admin:
+                place = volume.place if mounted else f"~/volumes/{volume.name}"
+                found.append(VolumeView(volume, tenants, place, _notes(volume, mounted)))
+        return found
+
+
+def _notes(volume: Volume, mounted: bool) -> tuple[str, ...]:
+    if mounted:
+        return ()
+    notes = [_LINK] if volume.kind is VolumeKind.FOLDER and not volume.writable else []
+    return (*notes, *([_NO_SIZE] if volume.size_mib is not None else []))
+
+
+def see_that_all_can_be_mounted(asked: Sequence[VolumeRequest], engines: Sequence[Capabilities]) -> None:
+    """Raises InvalidInput where a place was asked for, and no engine here mounts anything anywhere."""
+    elsewhere = next((one for one in asked if one.target), None)
+    if elsewhere is not None and engines and not any(one.mounts for one in engines):
+        raise InvalidInput(
+            f"{elsewhere.text}: nothing is mounted here, as workloads are processes of this machine; leave "
+            f"@{elsewhere.target} out and use ~/volumes/{elsewhere.name}",
+            field="volumes",
+            code="invalid-volume",
+        )

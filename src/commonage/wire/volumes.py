@@ -1,0 +1,32 @@
+"""Volumes: what data there is to have, and how much room one's home takes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+
+class VolumeOut(BaseModel):
+    """A volume that the caller may have."""
+
+    name: str
+    title: str
+    description: str
+    kind: Literal["folder", "docker", "scratch"] = Field(
+        description="`folder`: the same on all machines; `docker`: kept on each machine; `scratch`: until the end of "
+        "what uses it."
+    )
+    writable: bool = Field(description="It may be asked for `rw`.")
+    always: bool = Field(description="Workloads get it unasked.")
+    size_mib: int | None = Field(description="How much goes into it; null where nothing bounds it.")
+    in_memory: bool = Field(description="What is in it counts as the workload's memory.")
+    tenants: list[str] = Field(description="On whose account the caller may have it.")
+    place: str = Field(description="Where a workload finds it.")
+    notes: list[str] = Field(description="What does not hold on this installation.")
+
+
+class VolumeList(BaseModel):
+    """What there is to have."""
+
+    items: list[VolumeOut]
