@@ -18,6 +18,7 @@ from commonage.control.control import Control
 from commonage.domain.errors import CommonageError, InvalidInput, TooLarge
 from commonage.domain.principals import Principal
 from commonage.ports.joining import Joining
+from commonage.ports.registry import Registry
 from commonage.wire.workloads import Problem
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -34,6 +35,7 @@ class Door:
     control: Control
     auth: Auth
     joining: Joining | None = None
+    registry: Registry | None = None
     streams: Streams = field(default_factory=Streams)
 
 
