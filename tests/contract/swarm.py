@@ -18,6 +18,7 @@ from tests.contract.dockerd import Dockerd, minimal_image, new_folder
 MANAGER = "manager"
 VRAM_MIB = 24576
 _SWARM_PORT = 2377
+_HEARTBEAT_NS = 2_000_000_000
 _NUMBERS = count()
 
 
@@ -95,21 +96,29 @@ class Swarm:
         """The others."""
         return [machine for name, machine in self.machines.items() if name != MANAGER]
 
-    def start(self, image: bytes | None = None, name: str = "commonage-test:1") -> None:
-        """Plug in and start all, form the Swarm, load the image everywhere."""
+    def start(self, image: bytes | None = None, name: str = "commonage-test:1", changes: str = "") -> None:
+        """Plug in and start all, form the Swarm, load the image everywhere (`changes`: as the import takes them)."""
         _ip("netns", "add", self._switch)
         _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
         _ip("-n", self._switch, "link", "set", "br0", "up")
         image = image or minimal_image()
         repository, _, tag = name.partition(":")
+        path = f"/images/create?fromSrc=-&repo={repository}&tag={tag}{changes}"
         for machine in self.machines.values():
             machine.plug_in()
             machine.daemon.start()
-            machine.daemon.ask("POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", content=image)
+            machine.daemon.ask("POST", path, content=image)
         first = self.manager
-        listens = f"{first.address}:{_SWARM_PORT}"
-        # Without a range of its own it takes 10.0.0.0/8, which may be this machine's network.
-        body = {"ListenAddr": listens, "AdvertiseAddr": first.address, "DefaultAddrPool": ["10.97.0.0/16"]}
+        body: dict[str, Any] = {
+            "ListenAddr": f"{first.address}:{_SWARM_PORT}",
+            "AdvertiseAddr": first.address,
+            # Without a range of its own it takes 10.0.0.0/8, which may be this machine's network. Without a size of
+            # its parts nothing gets an address, and tasks stay new for ever.
+            "DefaultAddrPool": ["10.97.0.0/16"],
+            "SubnetSize": 24,
+            # A machine that is gone is noticed after three of these.
+            "Spec": {"Dispatcher": {"HeartbeatPeriod": _HEARTBEAT_NS}},
+        }
         first.daemon.ask("POST", "/swarm/init", body)
         for machine in self.workers:
             self.join(machine)
