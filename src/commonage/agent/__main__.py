@@ -1,4 +1,4 @@
-"""`python3 -m commonage.agent VERB …`: what a machine of a site does. Each verb is the module of its name, with `main`."""
+"""`python3 -m commonage.agent VERB …`: what a machine of a site does. A verb is the module of its name, with `main`."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ class BundleError(CommonageError):
 
 @cache
 def make_bundle() -> bytes:
-    """The archive (tar.gz): the folder `commonage` and NVML's binding. Reads some hundred files, so call it in a thread.
+    """The archive (tar.gz): the folder `commonage` and NVML's binding. Raises BundleError.
 
-    Raises BundleError.
+    It reads a hundred files, so call it in a thread.
     """
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:

@@ -133,9 +133,9 @@ class Authority:
         """No certificate that this machine was given admits it any more; one that it is given from now on does."""
         self._issued.revoke(node, self._now())
 
-    def revoked(self, serial: int) -> bool:
-        """True if the certificate of this serial number was revoked."""
-        return self._issued.revoked(serial)
+    def revoked(self) -> frozenset[int]:
+        """The serial numbers of all certificates that were taken back and have not expired."""
+        return self._issued.revoked()
 
     def _sign(
         self,

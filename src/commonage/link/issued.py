@@ -40,10 +40,9 @@ class Issued:
         with self._lock():
             self._write([replace(entry, revoked=entry.revoked or entry.node == node) for entry in self._current(now)])
 
-    def revoked(self, serial: int) -> bool:
-        """True if this certificate was taken back."""
-        wanted = f"{serial:x}"
-        return any(entry.serial == wanted and entry.revoked for entry in self._read())
+    def revoked(self) -> frozenset[int]:
+        """The serial numbers of those that were taken back."""
+        return frozenset(int(entry.serial, 16) for entry in self._read() if entry.revoked)
 
     def _current(self, now: float) -> list[Entry]:
         return [entry for entry in self._read() if entry.until > now]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import dataclass
 from typing import Protocol
 
-from commonage.domain.fleet import NodeReport
+from commonage.domain.fleet import Lease, NodeReport
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold
 
@@ -27,7 +27,8 @@ class Heard:
     """The newest that a machine's agent said. `at` (unix seconds) is when; `connected`: its link stands now.
 
     `engine_fault` is empty while the machine's container daemon answers the agent, else since when and why it does not.
-    `fenced` are attempts whose processes the agent ended because the daemon could not any more.
+    `fenced` are attempts whose processes the agent ended because the daemon could not any more. `owners` are those of
+    the processes in `samples`, looked up by the agent right after it measured.
     """
 
     node: str
@@ -37,6 +38,7 @@ class Heard:
     engine_fault: str = ""
     fenced: tuple[str, ...] = ()
     samples: tuple[DeviceSample, ...] = ()
+    owners: tuple[ProcessOwner, ...] = ()
 
 
 class Agents(Protocol):
@@ -72,4 +74,24 @@ class Agents(Protocol):
 
     async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
         """End these attempts' containers there by force, without the daemon if need be; gives those that are gone."""
+        ...
+
+
+class CardsElsewhere(Protocol):
+    """The cards of the machines that have an agent, for the sampling loop: what `Devices` is for those of this one."""
+
+    def heard(self) -> Sequence[Heard]:
+        """As `Agents.heard`."""
+        ...
+
+    async def note_held(self, leases: Sequence[Lease]) -> None:
+        """All leases now; each agent is told its own. One that cannot be told is told again with the next call."""
+        ...
+
+    def take_warnings(self) -> Sequence[tuple[str, str]]:
+        """As `Devices.take_warnings`, of all machines."""
+        ...
+
+    async def resume(self, uuid: str) -> None:
+        """As `Devices.resume`, on all machines; one that is not connected is left out."""
         ...

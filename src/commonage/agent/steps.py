@@ -1,0 +1,188 @@
+"""What joining is made of: steps that look whether they are done already, say what they would change, and change it.
+
+`join` has them in order; each is in a `steps_…` module. A step looks again after it changed something, so one that did
+not come to what it should says so. To add one: docs/howto/add-a-join-step.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from commonage.agent.steps_host import Host
+from commonage.joining.fetch import Door
+from commonage.joining.terms import Terms
+
+
+class State(Enum):
+    """How a step finds the machine."""
+
+    DONE = "done"
+    NEEDED = "needed"
+    NOT_HERE = "not here"
+    """Nothing for this step to do on this machine."""
+    BAD = "bad"
+    """It cannot be done; the machine's owner must do something first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a step found. `says` is a line for people, `changes` what it would do, a line each."""
+
+    state: State
+    says: str
+    changes: tuple[str, ...] = ()
+
+
+def done(says: str) -> Look:
+    """Nothing is left to do."""
+    return Look(State.DONE, says)
+
+
+def needed(*changes: str) -> Look:
+    """These changes are."""
+    return Look(State.NEEDED, "; ".join(changes), changes)
+
+
+def not_here(says: str) -> Look:
+    """It does not concern this machine."""
+    return Look(State.NOT_HERE, says)
+
+
+def bad(says: str) -> Look:
+    """Somebody must do something first."""
+    return Look(State.BAD, says)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the one who has a machine join may choose. Empty: as the step finds best.
+
+    `scratch` is a size as tmpfs takes it, or `off`; `share` what to mount as the shared folder; `nvidia` is ask,
+    install or skip; `gpus` as the setting of that name; `vram_mib` replaces what the cards say.
+    """
+
+    node: str
+    scratch: str = "50%"
+    share: str = ""
+    mirror: str = ""
+    nvidia: str = "ask"
+    driver: str = ""
+    gpus: str = "auto"
+    vram_mib: int | None = None
+    address: str = ""
+    disk_gib: float = 10.0
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class Case:
+    """This machine, the site it joins, and what the steps tell each other. `restart`: the agent must be started anew."""
+
+    host: Host
+    terms: Terms
+    door: Door
+    options: Options
+    skew_s: float = 0.0
+    restart: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+class Step(Protocol):
+    """One of them. `look` changes nothing, and holds also where earlier steps were only planned."""
+
+    @property
+    def name(self) -> str:
+        """A word or two."""
+        ...
+
+    def look(self, case: Case) -> Look:
+        """How the machine is."""
+        ...
+
+    def apply(self, case: Case) -> None:
+        """Make the changes. Raises StepFailed, OSError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a walk through all steps came to. `failed` is the name of the step that ended it, empty if none did."""
+
+    changed: tuple[str, ...]
+    planned: tuple[str, ...]
+    failed: str = ""
+
+
+Tell = Callable[[str], None]
+
+
+def walk(steps: Sequence[Step], case: Case, *, plan: bool, tell: Tell) -> Outcome:
+    """Take each step that is needed, in order, up to one that fails. With `plan` only say what would be done."""
+    changed: list[str] = []
+    planned: list[str] = []
+    for number, step in enumerate(steps, start=1):
+        line = _Line(f"{number:>2}/{len(steps)}", step.name, tell)
+        found = _looked(step, case)
+        if found.state is State.NEEDED and plan:
+            planned.append(step.name)
+            line.say("would", found.says)
+            continue
+        if found.state is State.NEEDED:
+            for change in found.changes:
+                line.begin(change)
+            found = _applied(step, case)
+            if found.state is State.DONE:
+                changed.append(step.name)
+                line.say("changed", found.says)
+                continue
+        if found.state is State.BAD:
+            line.say("stop", found.says)
+            if plan:  # all that stands in the way, in one go
+                planned.append(step.name)
+                continue
+            return Outcome(tuple(changed), tuple(planned), step.name)
+        line.say("ok" if found.state is State.DONE else "-", found.says)
+    return Outcome(tuple(changed), tuple(planned))
+
+
+def _looked(step: Step, case: Case) -> Look:
+    try:
+        return step.look(case)
+    except Exception as error:  # whatever a machine comes up with is a line for people, with the step's name
+        return bad(_sentence(error))
+
+
+def _applied(step: Step, case: Case) -> Look:
+    try:
+        step.apply(case)
+        found = step.look(case)
+    except Exception as error:  # likewise
+        return bad(_sentence(error))
+    if found.state is State.NEEDED:
+        return bad(f"it was done, and yet is needed: {found.says}")
+    return found
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+class _Line:
+    """Says of a step how it goes, with the seconds it took."""
+
+    def __init__(self, place: str, name: str, tell: Tell) -> None:
+        self._place, self._name, self._tell = place, name, tell
+        self._began = time.monotonic()
+
+    def begin(self, change: str) -> None:
+        """What is about to be done."""
+        self._tell(f"{self._place}  {self._name:<12} …        {change}")
+
+    def say(self, how: str, says: str) -> None:
+        """How it ended."""
+        seconds = time.monotonic() - self._began
+        self._tell(f"{self._place}  {self._name:<12} {how:<8} {says}  ({seconds:.1f} s)")

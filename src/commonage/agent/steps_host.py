@@ -1,0 +1,145 @@
+"""The machine as the steps of joining use it: programs, files that are written whole, services, packages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSTEMD = Path("/run/systemd/system")
+_MOST_SHOWN = 600
+
+
+class StepFailed(Exception):
+    """A step could not be taken; the message says what was tried, what came of it, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of a program."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended well."""
+        return self.code == 0
+
+    @property
+    def said(self) -> str:
+        """The last of what it said, for people."""
+        return " ".join((self.err or self.out).split())[-_MOST_SHOWN:] or f"exit code {self.code}"
+
+
+class Host:
+    """This machine."""
+
+    def run(
+        self,
+        *words: str,
+        timeout_s: float = 60.0,
+        text: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Ran:
+        """Run a program to its end. One that is not there, or takes too long, is one that failed."""
+        try:
+            ended = subprocess.run(
+                words, input=text, capture_output=True, text=True, timeout=timeout_s, check=False, errors="replace",
+                env={**os.environ, "LC_ALL": "C.UTF-8", **(environment or {})},
+                stdin=None if text is not None else subprocess.DEVNULL,
+            )  # fmt: skip
+        except FileNotFoundError:
+            return Ran(127, "", f"{words[0]} is not on this machine")
+        except subprocess.TimeoutExpired:
+            return Ran(124, "", f"{words[0]} took more than {timeout_s:g} s")
+        return Ran(ended.returncode, ended.stdout, ended.stderr)
+
+    def must(self, *words: str, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None) -> str:
+        """What it prints. Raises StepFailed with what it said."""
+        ran = self.run(*words, timeout_s=timeout_s, environment=environment)
+        if not ran.ok:
+            raise StepFailed(f"`{' '.join(words[:6])}` failed: {ran.said}")
+        return ran.out
+
+    def has(self, program: str) -> bool:
+        """Whether this program is here."""
+        return shutil.which(program) is not None
+
+    def read(self, path: Path) -> str | None:
+        """What stands in a file; None if it is not there."""
+        try:
+            return path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, path: Path, text: str, mode: int = 0o644) -> None:
+        """Write a file whole or not at all; the folders above it are made."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+
+    def mounted(self, path: Path) -> str | None:
+        """The type of the file system that is mounted right there; None if none is."""
+        found = None
+        for line in (self.read(Path("/proc/self/mounts")) or "").splitlines():
+            words = line.split()
+            if len(words) > 2 and words[1].replace("\\040", " ") == str(path):
+                found = words[2]
+        return found
+
+    def wait(self, until: Callable[[], bool], seconds: float) -> bool:
+        """Whether it came true in time."""
+        deadline = time.monotonic() + seconds
+        while not until():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.2)
+        return True
+
+    # --- services ---------------------------------------------------------------------------------------------------
+
+    @property
+    def systemd(self) -> bool:
+        """Whether systemd runs this machine."""
+        return SYSTEMD.is_dir()
+
+    def start_at_boot(self, service: str) -> None:
+        """Have a service start with the machine. Raises StepFailed."""
+        if self.systemd:
+            self.must("systemctl", "enable", "--quiet", service)
+        elif self.has("update-rc.d"):
+            self.must("update-rc.d", service, "defaults")
+
+    def service(self, verb: str, service: str) -> None:
+        """`start`, `restart` or `stop` a service, by systemd or its script in /etc/init.d. Raises StepFailed."""
+        if self.systemd:
+            self.must("systemctl", verb, service, timeout_s=180)
+            return
+        script = f"/etc/init.d/{service}"
+        if not os.access(script, os.X_OK):
+            raise StepFailed(
+                f"{service} cannot be made to {verb}: systemd does not run this machine, and there is no {script}; "
+                f"{verb} it by hand, then run this again"
+            )
+        # It may leave programs behind that keep our pipes open: its words go to a file.
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
+            code = subprocess.run(
+                [script, verb], stdout=words, stderr=words, stdin=subprocess.DEVNULL, timeout=180, check=False
+            ).returncode
+            words.seek(0)
+            if code != 0:
+                raise StepFailed(f"`{script} {verb}` failed: {Ran(code, words.read(), '').said}")
+
+

@@ -1,0 +1,239 @@
+"""All agents of a site as the control plane has them: the port `Agents` over their links.
+
+Made by the server's wiring. One link for each machine: the newest wins. What an agent said is kept when its link goes,
+and said to be old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from cryptography import x509
+
+from commonage.domain.errors import CommonageError, EngineFailure
+from commonage.domain.fleet import Lease
+from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.link import messages
+from commonage.link.ca import Authority
+from commonage.link.listener import Caller, Listener
+from commonage.link.messages import Report
+from commonage.link.peer import LinkLost, Peer
+from commonage.ports.agents import Heard, Told
+from commonage.ports.devices import Hold
+
+_log = logging.getLogger(__name__)
+_LOOK_EVERY_S = 5.0
+_MOST_WARNINGS = 1000
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """A machine's link. `held` are the leases that its agent was told."""
+
+    serial: int
+    peer: Peer
+    held: tuple[Lease, ...] = field(default=())
+
+
+class LinkedAgents:
+    """Implements `ports.agents.Agents` and `CardsElsewhere`. `now` gives unix seconds."""
+
+    def __init__(self, authority: Authority, *, now: Callable[[], float] = time.time) -> None:
+        self._authority, self._now = authority, now
+        self._listener = Listener(authority, self._attend, now)
+        self._links: dict[str, _Link] = {}
+        self._heard: dict[str, Heard] = {}
+        self._watchers: set[asyncio.Queue[str]] = set()
+        self._warnings: list[tuple[str, str]] = []
+        self._looking: asyncio.Task[None] | None = None
+        self.port = 0
+
+    async def open(self, bind: str, port: int) -> None:
+        """Listen for agents; `port` says where then. Raises ListenError."""
+        self.port = await self._listener.open(bind, port)
+        self._looking = asyncio.create_task(self._look_for_revoked())
+
+    async def close(self) -> None:
+        """End all links. The agents dial again until somebody answers."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait({self._looking})
+        for link in self._links.values():
+            link.peer.close("the control plane stops")
+        await self._listener.close()
+
+    # --- links ----------------------------------------------------------------------------------------------------
+
+    async def _attend(self, caller: Caller) -> None:
+        """Have a link from its welcome to its end."""
+        offers = {messages.RENEW: partial(self._renew, caller.node)}
+        hears = {"report": (Report, lambda report: self._take_in(caller.node, report))}
+        peer = Peer(f"the agent of {caller.node}", caller.reader, caller.writer, offers, hears)
+        before = self._links.get(caller.node)
+        if before is not None:
+            before.peer.close(f"the agent of {caller.node} came again")
+        link = self._links[caller.node] = _Link(caller.serial, peer)
+        _log.info("the agent of %s is connected", caller.node)
+        try:
+            await peer.run()
+        except LinkLost as error:
+            _log.warning("%s", error.message)
+        finally:
+            peer.close("the link ended")
+            if self._links.get(caller.node) is link:
+                del self._links[caller.node]
+                self._has_gone(caller.node)
+
+    def _has_gone(self, node: str) -> None:
+        if node in self._heard:
+            self._heard[node] = replace(self._heard[node], connected=False)
+        self._tell(node)
+
+    def _take_in(self, node: str, report: Report) -> None:
+        link = self._links[node]
+        if report.report.name != node:
+            link.peer.close(f"the agent of {node} reports of {report.report.name[:64]}")
+            return
+        self._heard[node] = Heard(
+            node,
+            report.report,
+            self._now(),
+            connected=True,
+            engine_fault=report.engine_fault,
+            fenced=report.fenced,
+            samples=report.samples,
+            owners=report.owners,
+        )
+        self._warnings = [*self._warnings, *report.warnings][-_MOST_WARNINGS:]
+        link.peer.say("heard", messages.ReportHeard(report.number))
+        self._tell(node)
+
+    def _tell(self, node: str) -> None:
+        for watcher in self._watchers:
+            watcher.put_nowait(node)
+
+    async def _renew(self, node: str, request: messages.SigningRequest, _told: Told) -> messages.Certificate:
+        pem = await asyncio.to_thread(self._authority.sign, request.csr, node)
+        _log.info("the agent of %s has a new certificate", node)
+        return messages.Certificate(pem, _end_of(pem))
+
+    async def revoke(self, node: str) -> None:
+        """The machine is removed from the site: its certificates admit it no more, and nothing is heard of it."""
+        await asyncio.to_thread(self._authority.revoke, node)
+        self._end(node)
+        self._heard.pop(node, None)
+        self._tell(node)
+
+    def _end(self, node: str) -> None:
+        link = self._links.get(node)
+        if link is not None:
+            why = f"{node} was removed from this site: have the machine join again"
+            link.peer.say("refused", messages.Refused(why, for_good=True))
+            link.peer.close(why)
+
+    async def _look_for_revoked(self) -> None:
+        """Another process may have removed a machine."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            try:
+                revoked = await asyncio.to_thread(self._authority.revoked)
+            except (OSError, ValueError) as error:
+                _log.error("which machines were removed cannot be read: %s", error)
+                continue
+            for node in [node for node, link in self._links.items() if link.serial in revoked]:
+                self._end(node)
+                self._heard.pop(node, None)
+
+    # --- the port: what is heard ----------------------------------------------------------------------------------
+
+    def heard(self) -> Sequence[Heard]:
+        """What each said last."""
+        return list(self._heard.values())
+
+    async def changes(self) -> AsyncIterator[str]:
+        """The names of machines of which something is new."""
+        mine: asyncio.Queue[str] = asyncio.Queue()
+        self._watchers.add(mine)
+        try:
+            while True:
+                yield await mine.get()
+        finally:
+            self._watchers.discard(mine)
+
+    # --- the port: what is asked ----------------------------------------------------------------------------------
+
+    def _peer(self, node: str) -> Peer:
+        link = self._links.get(node)
+        if link is None:
+            since = self._heard.get(node)
+            last = f"last heard of {self._now() - since.at:.0f} s ago" if since else "never heard of since our start"
+            raise EngineFailure(
+                f"the agent of {node} is not connected ({last}): look there at `systemctl status commonage-agent`",
+                retryable=True,
+            )
+        return link.peer
+
+    async def measure(self, node: str) -> Sequence[Measurement]:
+        """What its containers use."""
+        return (await self._peer(node).ask(messages.MEASURE, messages.Nothing())).each
+
+    async def owners(self, node: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
+        """Whose its processes are."""
+        return (await self._peer(node).ask(messages.OWNERS, messages.Pids(tuple(pids)))).each
+
+    async def confine(self, node: str, hold: Hold) -> Mapping[str, str]:
+        """Have shares held there."""
+        return dict((await self._peer(node).ask(messages.CONFINE, hold)).each)
+
+    async def release(self, node: str, attempt_id: str) -> None:
+        """Have them released."""
+        await self._peer(node).ask(messages.RELEASE, messages.Attempts((attempt_id,)))
+
+    async def pull(self, node: str, image: str, told: Told) -> None:
+        """Have the image there."""
+        await self._peer(node).ask(messages.PULL, messages.Image(image), told)
+
+    async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
+        """End attempts by force."""
+        return (await self._peer(node).ask(messages.FENCE, messages.Attempts(tuple(attempt_ids)))).ids
+
+    # --- the cards elsewhere --------------------------------------------------------------------------------------
+
+    async def note_held(self, leases: Sequence[Lease]) -> None:
+        """Tell those that simulate cards: no other agent needs it."""
+        by_node: dict[str, list[Lease]] = defaultdict(list)
+        for lease in leases:
+            by_node[lease.node].append(lease)
+        await asyncio.gather(*(self._note_held(node, tuple(by_node[node])) for node in list(self._links)))
+
+    async def _note_held(self, node: str, leases: tuple[Lease, ...]) -> None:
+        heard, link = self._heard.get(node), self._links.get(node)
+        if heard is None or link is None or link.held == leases:
+            return
+        if any(device.simulated for device in heard.report.devices):
+            with suppress(EngineFailure):
+                await link.peer.ask(messages.NOTE_HELD, messages.Leases(leases))
+                link.held = leases
+
+    def take_warnings(self) -> Sequence[tuple[str, str]]:
+        """What agents told of attempts since the last call."""
+        taken, self._warnings = self._warnings, []
+        return taken
+
+    async def resume(self, uuid: str) -> None:
+        """Have the machine that has this card forget its faults."""
+        for node, heard in list(self._heard.items()):
+            if any(device.uuid == uuid for device in heard.report.devices):
+                with suppress(CommonageError):
+                    await self._peer(node).ask(messages.RESUME, messages.Card(uuid))
+
+
+def _end_of(pem: str) -> float:
+    return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc.timestamp()

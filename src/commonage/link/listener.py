@@ -1,0 +1,138 @@
+"""The listener that agents dial: TLS on both sides, and who may come in. What is said then is for `agents`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commonage.domain.errors import CommonageError
+from commonage.link.ca import Authority, KeyPair
+from commonage.link.codec import from_json
+from commonage.link.messages import PROTOCOL, SERVER_NAME, Hello, Refused, Welcome
+from commonage.link.peer import BROKEN, MOST_BYTES, line_of, read_frame, said, words_of
+
+_log = logging.getLogger(__name__)
+_WITHIN_S = 10.0
+
+
+class ListenError(CommonageError):
+    """The port cannot be listened on; the message says why, and which setting names it."""
+
+    code = "agents-port"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An agent that was let in, by the certificate that it showed."""
+
+    node: str
+    serial: int
+    until: float
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class Listener:
+    """`attend` has the link from the welcome to its end. `now` gives unix seconds."""
+
+    def __init__(
+        self, authority: Authority, attend: Callable[[Caller], Awaitable[None]], now: Callable[[], float]
+    ) -> None:
+        self._authority, self._attend, self._now = authority, attend, now
+        self._server: asyncio.Server | None = None
+        self._links: set[asyncio.Task[None]] = set()
+
+    async def open(self, bind: str, port: int) -> int:
+        """Listen; gives the port, which is a free one for 0. Raises ListenError."""
+        context = await asyncio.to_thread(self._context)
+        try:
+            self._server = await asyncio.start_server(
+                self._connected, bind, port, ssl=context, limit=MOST_BYTES, ssl_handshake_timeout=_WITHIN_S
+            )
+        except OSError as error:
+            words = f"agents cannot be listened for at {bind}, port {port}: {error.strerror or error}; set agents_port"
+            raise ListenError(words) from error
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """Listen no more; all links end."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._links:
+            task.cancel()
+        await asyncio.gather(*self._links, return_exceptions=True)
+
+    def _context(self) -> ssl.SSLContext:
+        return server_context(self._authority.serve([SERVER_NAME]), self._authority.certificate)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._let_in(reader, writer))
+        self._links.add(task)
+        task.add_done_callback(self._links.discard)
+
+    async def _let_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caller = _caller(reader, writer)
+        try:
+            refused = await self._why_not(caller)
+            if refused is not None:
+                _log.warning("the agent of %s is refused: %s", caller.node, refused.why)
+                writer.write(line_of(said("refused", refused)))
+                await writer.drain()
+                return
+            writer.write(line_of(said("welcome", Welcome(self._now(), caller.until))))
+            await self._attend(caller)
+        except (TimeoutError, *BROKEN) as error:
+            _log.info("%s said nothing that is understood: %s", caller.node, words_of(error))
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _why_not(self, caller: Caller) -> Refused | None:
+        """Why it is not let in. Raises what reading a frame may raise."""
+        frame = await read_frame(caller.reader, _WITHIN_S)
+        if frame.get("say") != "hello":
+            return Refused("it does not say hello", for_good=True)
+        words: Mapping[str, Any] = frame.get("with") or {}
+        # Before all else is read: another protocol may have other fields.
+        if words.get("protocol") != PROTOCOL:
+            theirs = str(words.get("protocol"))[:20]
+            why = f"it speaks protocol {theirs}, we speak {PROTOCOL}: have the machine join again"
+            return Refused(why, for_good=True)
+        hello = from_json(Hello, words)
+        if hello.node != caller.node:
+            return Refused(
+                f"it says it is {hello.node[:64]}, and its certificate is that of {caller.node}", for_good=True
+            )
+        if caller.serial in await asyncio.to_thread(self._authority.revoked):
+            return Refused(f"{caller.node} was removed from this site: have the machine join again", for_good=True)
+        return None
+
+
+def _caller(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Caller:
+    shown = writer.get_extra_info("peercert")  # there is one, or there were no connection
+    names = {key: value for part in shown["subject"] for key, value in part}
+    until = float(ssl.cert_time_to_seconds(shown["notAfter"]))
+    return Caller(str(names["commonName"]), int(shown["serialNumber"], 16), until, reader, writer)
+
+
+def server_context(pair: KeyPair, authority: str) -> ssl.SSLContext:
+    """TLS for a server that wants a certificate of this authority (PEM) from whoever comes. Reads and writes files."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=authority)
+    with tempfile.TemporaryDirectory(prefix="commonage-tls-") as folder:  # 0700; `ssl` takes files only
+        both = Path(folder, "both.pem")
+        both.touch(mode=0o600)
+        both.write_text(pair.key_pem + pair.cert_pem, encoding="ascii")
+        context.load_cert_chain(both)
+    return context

@@ -1,0 +1,256 @@
+"""One end of a link: frames out and in, questions matched with their answers. The same on both sides.
+
+A frame is one line of JSON: `{"say": …, "with": …}`; `{"ask": …, "id": 7, "with": …}`, which is answered by
+`{"id": 7, "gives": …}` or `{"id": 7, "fails": …}`, with `{"id": 7, "told": …}` before; `{"drop": 7}` when nobody waits
+for the answer any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from commonage.domain.errors import CommonageError, EngineFailure
+from commonage.link.codec import Json, Unreadable, from_json, to_json
+from commonage.link.messages import SILENCE_S, Call
+from commonage.ports.devices import NotConfined
+
+_log = logging.getLogger(__name__)
+MOST_BYTES = 8 * 1024 * 1024
+"""Of one frame. Readers are made with this limit."""
+_MOST_UNSENT = 4 * MOST_BYTES
+_MOST_QUESTIONS = 1000
+
+BROKEN = (OSError, EOFError, ValueError, RecursionError, Unreadable)
+"""What reading a frame may raise."""
+
+Told = Callable[[str, float | None], None]
+Answer = Callable[[Any, Told], Awaitable[object]]
+"""Takes a call's question, gives its answer; may tell how far it is. What it raises goes to who asked."""
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+def line_of(frame: Json) -> bytes:
+    """The frame as it is sent."""
+    return json.dumps(frame, separators=(",", ":")).encode() + b"\n"
+
+
+def said(name: str, message: object) -> Json:
+    """The frame that says this."""
+    return {"say": name, "with": to_json(message)}
+
+
+async def read_frame(reader: asyncio.StreamReader, within_s: float) -> Mapping[str, Any]:
+    """The next frame. Raises TimeoutError, and what is in BROKEN."""
+    try:
+        async with asyncio.timeout(within_s):
+            line = await reader.readuntil(b"\n")
+    except asyncio.IncompleteReadError as error:
+        raise EOFError("the other side ended it") from error
+    except asyncio.LimitOverrunError as error:
+        raise ValueError(f"a frame of more than {MOST_BYTES} bytes") from error
+    frame = json.loads(line)
+    if not isinstance(frame, dict):
+        raise Unreadable("a frame that is no object")
+    return frame
+
+
+def words_of(error: BaseException) -> str:
+    """What it says, or what it is."""
+    return str(error) or type(error).__name__
+
+
+class LinkLost(EngineFailure):
+    """The other side does not answer any more: what became of what was asked is not known."""
+
+    retryable = True
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A question under way."""
+
+    answer: asyncio.Future[Json]
+    told: Told
+
+
+def _nobody_listens(_detail: str, _progress: float | None) -> None:
+    """What is told of progress where nobody asked for it."""
+
+
+class Peer:
+    """One end. `name` is what the other side is called; `offers` answers its questions, `hears` takes what it says."""
+
+    def __init__(
+        self,
+        name: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        offers: Mapping[Call[Any, Any], Answer],
+        hears: Mapping[str, tuple[type[Any], Callable[[Any], None]]],
+    ) -> None:
+        self.name = name
+        self._reader, self._writer = reader, writer
+        self._offers = {call.name: (call, answer) for call, answer in offers.items()}
+        self._hears = hears
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, _Asked] = {}
+        self._answering: dict[int, asyncio.Task[None]] = {}
+        self._over: str | None = None
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def say(self, name: str, message: object) -> None:
+        """Say something. After the end of the link it is lost."""
+        self._send(said(name, message))
+
+    async def ask(self, call: Call[Q, A], question: Q, told: Told = _nobody_listens) -> A:
+        """The answer. Raises what the other side failed with, as an EngineFailure; LinkLost, also after too long."""
+        if self._over is not None:
+            raise LinkLost(self._over)
+        number = next(self._numbers)
+        asked = _Asked(asyncio.get_running_loop().create_future(), told)
+        self._asked[number] = asked
+        try:
+            self._send({"ask": call.name, "id": number, "with": to_json(question)})
+            async with asyncio.timeout(call.within_s):
+                gives = await asked.answer
+        except TimeoutError:
+            raise LinkLost(f"{self.name} did not answer within {call.within_s:.0f} s ({call.name})") from None
+        finally:
+            del self._asked[number]
+            if not asked.answer.done() or asked.answer.cancelled():
+                self._send({"drop": number})
+        try:
+            return from_json(call.answer, gives)
+        except Unreadable as error:
+            raise EngineFailure(f"{self.name} answered what is not understood: {error}") from error
+
+    def _send(self, frame: Json) -> None:
+        if self._over is not None:
+            return
+        self._writer.write(line_of(frame))
+        if self._writer.transport.get_write_buffer_size() > _MOST_UNSENT:
+            self.close(f"{self.name} does not take what is sent to it")
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    async def run(self, silence_s: float = SILENCE_S) -> None:
+        """Take what comes until the link ends. Raises LinkLost always, with the reason."""
+        try:
+            while self._over is None:
+                frame = await read_frame(self._reader, silence_s)
+                if self._over is None:
+                    await self._take(frame)
+        except TimeoutError:
+            self.close(f"nothing was heard of {self.name} for {silence_s:.0f} s")
+        except BROKEN as error:
+            self.close(f"the link to {self.name} is broken: {words_of(error)}")
+        finally:
+            self.close(f"the link to {self.name} was ended")
+        raise LinkLost(self._over or "")
+
+    async def _take(self, frame: Mapping[str, Any]) -> None:
+        if "say" in frame:
+            self._heard(frame)
+        elif "ask" in frame:
+            self._was_asked(frame)
+        elif "drop" in frame:
+            task = self._answering.get(_number(frame, "drop"))
+            if task is not None:
+                task.cancel()
+        else:
+            self._was_answered(frame)
+        await asyncio.sleep(0)  # a flood of frames must not keep others from their turn
+
+    def _heard(self, frame: Mapping[str, Any]) -> None:
+        kind, take = self._hears.get(str(frame["say"]), (None, None))
+        if kind is not None and take is not None:
+            take(from_json(kind, frame.get("with")))
+
+    def _was_asked(self, frame: Mapping[str, Any]) -> None:
+        number = _number(frame, "id")
+        if len(self._answering) >= _MOST_QUESTIONS or number in self._answering:
+            raise Unreadable("more questions than can be answered")
+        task = asyncio.create_task(self._answer(number, str(frame["ask"]), frame.get("with")))
+        self._answering[number] = task
+        task.add_done_callback(lambda _: self._answering.pop(number, None))
+
+    async def _answer(self, number: int, name: str, question: Json) -> None:
+        def told(detail: str, progress: float | None) -> None:
+            self._send({"id": number, "told": [detail, progress]})
+
+        call, answer = self._offers.get(name, (None, None))
+        try:
+            if call is None or answer is None:
+                raise EngineFailure(f"{name} is not known here: the two sides are of different versions")
+            given = await answer(from_json(call.question, question), told)
+        except CommonageError as error:
+            fails = [error.problem_code, error.message, error.is_retryable]
+            self._send({"id": number, "fails": fails})
+        except Exception as error:  # a mistake of ours: who asked is told, the log gets the rest
+            _log.exception("%s of %s failed", name, self.name)
+            self._send({"id": number, "fails": ["engine-failure", f"{name} failed: {error}", False]})
+        else:
+            self._send({"id": number, "gives": to_json(given)})
+
+    def _was_answered(self, frame: Mapping[str, Any]) -> None:
+        asked = self._asked.get(_number(frame, "id"))
+        if asked is None or asked.answer.done():
+            return
+        if "told" in frame:
+            detail, progress = _told_of(frame["told"])
+            asked.told(detail, progress)
+        elif "fails" in frame:
+            asked.answer.set_exception(_failure(frame["fails"]))
+        else:
+            asked.answer.set_result(frame.get("gives"))
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """True once the link has ended."""
+        return self._over is not None
+
+    def close(self, why: str) -> None:
+        """End it; whoever waits for an answer is told why. Idempotent: the first reason stays."""
+        if self._over is not None:
+            return
+        self._over = why
+        self._writer.close()
+        for task in list(self._answering.values()):
+            task.cancel()
+        for asked in self._asked.values():
+            if not asked.answer.done():
+                asked.answer.set_exception(LinkLost(why))
+
+
+def _number(frame: Mapping[str, Any], key: str) -> int:
+    number = frame.get(key)
+    if type(number) is not int:
+        raise Unreadable(f"a frame without a number: {str(frame)[:100]}")
+    return number
+
+
+def _told_of(told: Json) -> tuple[str, float | None]:
+    match told:
+        case [str(detail), (int() | float() | None) as progress]:
+            return detail, progress
+        case _:
+            raise Unreadable("progress that is not understood")
+
+
+def _failure(fails: Json) -> EngineFailure:
+    match fails:
+        case [str(code), str(message), bool(retryable)]:
+            kind = NotConfined if code == NotConfined.code else EngineFailure
+            return kind(message, code=code, retryable=retryable)
+        case _:
+            raise Unreadable("a failure that is not understood")
