@@ -74,18 +74,46 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> l
 
 @bench.command()
 @click.option("--at-once", "sizes", default="1,10,30", show_default=True, callback=_sizes, help="Sessions at once.")
-@click.option("--peer/--no-peer", default=True, show_default=True, help="Also JupyterHub's own local spawner.")
+@click.option("--engine", type=click.Choice(["process", "swarm"]), default="process", show_default=True, help="Ours.")
+@click.option("--peer", type=click.Choice(["local", "swarmspawner", "none"]), help="A spawner of JupyterHub's, too.")
+@click.option("--image", default="", help="The sessions' image, of both, where they are containers.")
+@click.option("--docker-url", default="unix:///var/run/docker.sock", show_default=True, help="A manager's daemon.")
+@click.option("--reach", default="127.0.0.1", show_default=True, help="This machine's address for the workers.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def sessions(sizes: list[int], peer: bool, as_json: bool) -> None:
-    """From asking for a session to its answering, beside JupyterHub's local spawner.
+def sessions(sizes: list[int], engine: str, peer: str | None, as_json: bool, **containers: str) -> None:
+    """From asking for a session to its answering, beside a spawner of JupyterHub's.
 
     \b
     Example:
       commonage bench sessions --at-once 1,10
+      commonage bench sessions --engine swarm --peer swarmspawner --image notebook:1 --reach 10.0.0.1
     """
-    from commonage.cli.bench.sessions import run
+    from commonage.cli.bench.sessions import PEERS, Setting, run
 
-    _print("Sessions, POST to ready", run(sizes, _say, peer), as_json)
+    peer = peer or PEERS[engine]
+    if peer not in ("none", PEERS[engine]):
+        raise click.UsageError(f"the peer of the engine {engine} is {PEERS[engine]}; --peer none leaves it out")
+    if engine != "process" and not containers["image"]:
+        raise click.UsageError(f"the sessions of the engine {engine} are containers: name their --image")
+    setting = Setting(engine, None if peer == "none" else peer, **containers)
+    _print("Sessions, POST to ready", run(sizes, _say, setting), as_json)
+
+
+@bench.command()
+@click.option("--count", default=200, show_default=True, help="No-op jobs.")
+@click.option("--image", required=True, help="An image with a shell.")
+@click.option("--docker-url", default="unix:///var/run/docker.sock", show_default=True, help="A manager's daemon.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def swarm(count: int, image: str, docker_url: str, as_json: bool) -> None:
+    """No-op jobs on a Docker Swarm, beside plain services that do the same: what of the time is ours.
+
+    \b
+    Example:
+      commonage bench swarm --image debian:12
+    """
+    from commonage.cli.bench.swarm import run
+
+    _print("No-op jobs on a Swarm", run(count, image, docker_url, _say), as_json)
 
 
 @bench.command()

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,15 +64,20 @@ def command() -> list[str]:
 
 
 @contextlib.contextmanager
-def server(*flags: str, folder: Path | None = None) -> Iterator[Served]:
-    """A server with an admin's token, ready to answer; stopped when the block ends."""
+def server(*flags: str, folder: Path | None = None, variables: Mapping[str, str] | None = None) -> Iterator[Served]:
+    """A server with an admin's token, ready to answer; stopped when the block ends.
+
+    `variables` are added to its environment.
+    """
     with contextlib.ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="commonage-bench-")))
         url = f"http://127.0.0.1:{free_port()}"
         log = stack.enter_context((folder / "bench-server.log").open("wb"))
         argv = [*command(), "up", "--data-dir", str(folder / "data"), "--port", url.rpartition(":")[2], *flags]
-        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | dict(variables or {})
+        )
         stack.callback(_stop, process)
         _await_ready(url, process, folder / "bench-server.log")
         yield Served(url, _token(folder / "data"), folder, process.pid)

@@ -1,81 +1,107 @@
-"""`commonage bench sessions`: from asking for a session to its answering, beside JupyterHub's own local spawner.
+"""`commonage bench sessions`: from asking for a session to its answering, beside a spawner of JupyterHub's.
 
 Both hubs run the same sessions (the same environment's `jupyterhub-singleuser`) behind the same kind of proxy, in turn
-on the same machine, and are asked in the same way, through the hub's API.
+on the same machines, and are asked in the same way, through the hub's API.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx2
 
+from commonage.cli.bench import peers
+from commonage.cli.bench.docker_api import overlay
+from commonage.cli.bench.peers import Hub
 from commonage.cli.bench.report import Figure, median
-from commonage.cli.bench.server import free_port, server
+from commonage.cli.bench.server import Served, server
 
 Say = Callable[[str], None]
 GIVE_UP_S = 300.0
-PEER_TOKEN = "0" * 64  # of a hub that lives for a minute, on loopback
-PEER_CONFIG = """
-c.JupyterHub.bind_url = "http://127.0.0.1:{port}"
-c.JupyterHub.hub_bind_url = "http://127.0.0.1:{hub_port}"
-c.JupyterHub.db_url = "sqlite:///{folder}/jupyterhub.sqlite"
-c.JupyterHub.cookie_secret_file = "{folder}/cookie_secret"
-c.JupyterHub.authenticator_class = "dummy"
-c.Authenticator.allow_all = True
-c.JupyterHub.spawner_class = "simple"
-c.SimpleLocalProcessSpawner.home_dir_template = "{folder}/homes/{{username}}"
-c.Spawner.cmd = ["{python}", "-m", "jupyterhub.singleuser", "--allow-root"]
-c.Spawner.http_timeout = 300
-c.Spawner.start_timeout = 300
-c.JupyterHub.concurrent_spawn_limit = 100
-c.JupyterHub.proxy_class = "traefik_file"
-c.TraefikFileProviderProxy.dynamic_config_file = "{folder}/rules.toml"
-c.TraefikFileProviderProxy.static_config_file = "{folder}/traefik.toml"
-c.TraefikFileProviderProxy.traefik_api_url = "http://127.0.0.1:{api_port}"
-c.JupyterHub.services = [{{"name": "bench", "api_token": "{token}"}}]
-c.JupyterHub.load_roles = [{{"name": "bench", "scopes": ["admin:users", "admin:servers"], "services": ["bench"]}}]
-"""
+_NETWORK = "commonage-bench-peer"
+PEERS = {"process": "local", "swarm": "swarmspawner"}
+"""The peer of each engine of ours."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hub:
-    """A hub to measure: its API's address and token, and what a session is asked for with."""
+class Setting:
+    """What is measured: our engine, the peer's spawner (None: none), and for containers their image and daemon.
 
-    api: str
-    token: str
-    options: dict[str, Any]
+    `reach` is this machine's address for the workers of a Swarm.
+    """
+
+    engine: str = "process"
+    peer: str | None = "local"
+    image: str = ""
+    docker_url: str = "unix:///var/run/docker.sock"
+    reach: str = ""
+
+    def flags(self) -> list[str]:
+        """How our server is started."""
+        return ["--gpus", "none", "--engine", self.engine]
+
+    def variables(self) -> dict[str, str]:
+        """The settings of our server that have no flag."""
+        if self.engine == "process":
+            return {}
+        return {"COMMONAGE_DOCKER_URL": self.docker_url, "COMMONAGE_DOCKER_IMAGE": self.image}
 
 
-def run(sizes: Sequence[int], say: Say, peer: bool) -> list[Figure]:
+@dataclass(frozen=True, slots=True)
+class Round:
+    """So many sessions at once: seconds from POST to ready of each, and from the first DELETE until all are gone."""
+
+    ready: list[float]
+    gone: float
+
+
+def run(sizes: Sequence[int], say: Say, setting: Setting) -> list[Figure]:
     """For each number of sessions at once: the median and the slowest, ours and the peer's."""
-    with server("--gpus", "none") as served:
-        say("making the environment that both use")
-        python = _environment(served.url, served.token, served.folder)
+    with server(*setting.flags(), variables=setting.variables()) as served:
         options = {"environment": "notebook", "cpus": "0.05", "memory": "256MiB"}
-        token = (served.folder / "data" / "secrets" / "hub_service_token").read_text().strip()
-        ours = {size: _measure(Hub(f"{served.url}/hub/api", token, options), size, say, "ours") for size in sizes}
-        theirs: dict[int, list[float]] = {}
-        if peer:
-            with _peer(served.folder / "peer", python) as hub:
-                theirs = {size: _measure(hub, size, say, "peer") for size in sizes}
+        with _peer(served, setting, say) as start_peer:
+            token = (served.folder / "data" / "secrets" / "hub_service_token").read_text().strip()
+            hub = Hub(f"{served.url}/hub/api", token, options)
+            ours = {size: _measure(hub, size, say, "ours") for size in sizes}
+            theirs: dict[int, Round] = {}
+            if start_peer is not None:
+                with start_peer() as hub:
+                    theirs = {size: _measure(hub, size, say, "peer") for size in sizes}
     return [figure for size in sizes for figure in _figures(size, ours[size], theirs.get(size))]
 
 
-def _figures(size: int, ours: Sequence[float], theirs: Sequence[float] | None) -> Iterator[Figure]:
+def _figures(size: int, ours: Round, theirs: Round | None) -> Iterator[Figure]:
     how = "POST to the hub's API until it says ready"
-    yield Figure(f"{size} at once, median", median(ours), "s", how, median(theirs) if theirs else None)
+    yield Figure(f"{size} at once, median", median(ours.ready), "s", how, median(theirs.ready) if theirs else None)
     if size > 1:
-        yield Figure(f"{size} at once, last", max(ours), "s", how, max(theirs) if theirs else None)
+        yield Figure(f"{size} at once, last", max(ours.ready), "s", how, max(theirs.ready) if theirs else None)
+        how = "DELETE of all until the last is gone"
+        yield Figure(f"{size} stopped", ours.gone, "s", how, theirs.gone if theirs else None)
+
+
+@contextlib.contextmanager
+def _peer(
+    served: Served, setting: Setting, say: Say
+) -> Iterator[Callable[[], contextlib.AbstractContextManager[Hub]] | None]:
+    """How the peer is started, with what it needs made before."""
+    folder = served.folder / "peer"
+    if setting.engine == "process":
+        say("making the environment that both use")
+        python = _environment(served.url, served.token, served.folder)
+        yield None if setting.peer is None else lambda: peers.peer(folder, peers.LOCAL, python=python)
+    elif setting.peer is None:
+        yield None
+    else:
+        names = {"docker_url": setting.docker_url, "image": setting.image, "reach": setting.reach}
+        with overlay(setting.docker_url, _NETWORK) as network:
+            yield lambda: peers.peer(folder, peers.SWARM, network=network, **names)
 
 
 def _environment(url: str, token: str, folder: Path) -> Path:
@@ -89,61 +115,29 @@ def _environment(url: str, token: str, folder: Path) -> Path:
     return Path(found[0])
 
 
-@contextlib.contextmanager
-def _peer(folder: Path, python: Path) -> Iterator[Hub]:
-    """JupyterHub with its own local spawner, as one would set it up on one machine."""
-    folder.mkdir()
-    port, hub_port, api_port = free_port(), free_port(), free_port()
-    names = {"port": port, "hub_port": hub_port, "api_port": api_port, "folder": folder, "python": python}
-    config = folder / "jupyterhub_config.py"
-    config.write_text(PEER_CONFIG.format(**names, token=PEER_TOKEN))
-    with (folder / "peer.log").open("wb") as log:
-        argv = [sys.executable, "-m", "jupyterhub", "-f", str(config)]
-        programs = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # traefik is there
-        process = subprocess.Popen(
-            argv, stdout=log, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True, env=programs
-        )
-        try:
-            _await_running(folder / "peer.log", process)
-            yield Hub(f"http://127.0.0.1:{port}/hub/api", PEER_TOKEN, {})
-        finally:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-            process.kill()
-            process.wait()
-
-
-def _await_running(log: Path, process: subprocess.Popen[bytes]) -> None:
-    give_up = time.monotonic() + 60
-    while "JupyterHub is now running" not in log.read_text():
-        if process.poll() is not None or time.monotonic() > give_up:
-            raise RuntimeError(f"the peer does not start:\n{log.read_text()[-2000:]}")
-        time.sleep(0.1)
-    time.sleep(1.0)
-
-
-def _measure(hub: Hub, size: int, say: Say, whose: str) -> list[float]:
-    """Seconds from POST to ready of `size` sessions asked for at once, all stopped again."""
+def _measure(hub: Hub, size: int, say: Say, whose: str) -> Round:
+    """`size` sessions asked for at once, and all stopped again; a single one three times."""
     say(f"{size} at once, {whose}")
     if size == 1:
-        return [_one_round(hub, 1)[0] for _ in range(3)]
+        rounds = [_one_round(hub, 1) for _ in range(3)]
+        return Round([one.ready[0] for one in rounds], max(one.gone for one in rounds))
     return _one_round(hub, size)
 
 
-def _one_round(hub: Hub, size: int) -> list[float]:
+def _one_round(hub: Hub, size: int) -> Round:
     users = [f"bench{index}" for index in range(size)]
     return asyncio.run(_round(hub, users))
 
 
-async def _round(hub: Hub, users: Sequence[str]) -> list[float]:
+async def _round(hub: Hub, users: Sequence[str]) -> Round:
     headers = {"Authorization": f"token {hub.token}"}
     async with httpx2.AsyncClient(base_url=hub.api, headers=headers, timeout=60) as client:
         for user in users:
             await client.post(f"/users/{user}")
         took = await asyncio.gather(*(_until_ready(client, hub, user) for user in users))
+        began = time.perf_counter()
         await asyncio.gather(*(_until_gone(client, user) for user in users))
-    return list(took)
+        return Round(list(took), time.perf_counter() - began)
 
 
 async def _until_ready(client: httpx2.AsyncClient, hub: Hub, user: str) -> float:
@@ -163,8 +157,9 @@ async def _until_ready(client: httpx2.AsyncClient, hub: Hub, user: str) -> float
 
 async def _until_gone(client: httpx2.AsyncClient, user: str) -> None:
     await client.delete(f"/users/{user}/server")
-    give_up = time.perf_counter() + 60
+    give_up = time.perf_counter() + GIVE_UP_S
     while time.perf_counter() < give_up:
         if not (await client.get(f"/users/{user}")).json()["servers"]:
             return
         await asyncio.sleep(0.1)
+    raise RuntimeError(f"the session of {user} was not gone within {GIVE_UP_S:.0f} s")
