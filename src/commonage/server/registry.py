@@ -1,0 +1,266 @@
+"""The registry of images as a child of ours: its settings, its certificate, its tokens, and throwing things out of it.
+
+Made by the bootstrap, started and stopped by the server's main. It is Debian's docker-registry, with its files in
+DATA_DIR/registry. To throw out layers safely, nothing may be written meanwhile: it runs read-only for that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import os
+import shutil
+import ssl
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import yaml
+
+from commonage.domain.errors import Conflict, EngineFailure
+from commonage.domain.registry import DELETE, PULL, Access
+from commonage.images.files import Stored, size_bytes, unneeded
+from commonage.images.tokens import ISSUER, LASTS_S, Signer
+from commonage.link.ca import Authority
+from commonage.ports.registry import Collected, RegistryAbout, RegistryToken
+from commonage.server.children import Child, ChildFailed, Supervisor
+
+log = logging.getLogger(__name__)
+
+MACHINE = "machine"
+"""The name of the account with which machines of the site fetch images."""
+
+_PROGRAM = "docker-registry"
+_DAY_S = 86_400.0
+_FIRST_COLLECTION_S = 3_600.0
+_READY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryPlan:
+    """What an installation decides about its registry. `realm` is where its clients ask for tokens."""
+
+    folder: Path
+    logs: Path
+    bind: str
+    port: int
+    host: str
+    realm: str
+    keep_days: int
+
+    @property
+    def address(self) -> str:
+        """The first part of the names of its images."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def storage(self) -> Path:
+        """Where its layers lie."""
+        return self.folder / "storage"
+
+    @property
+    def here(self) -> str:
+        """The address by which this machine reaches it."""
+        return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(
+            self.bind, f"[{self.bind}]" if ":" in self.bind else self.bind
+        )
+
+
+class PlatformRegistry:
+    """The registry port, with the registry itself behind it. `machine_password` is that of the machines' account."""
+
+    def __init__(
+        self,
+        plan: RegistryPlan,
+        authority: Authority,
+        machine_password: str,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._plan, self._authority, self._machine_password, self._now = plan, authority, machine_password, now
+        self._signer = Signer()
+        self._running: Supervisor | None = None
+        self._collecting = asyncio.Lock()
+        self.about = RegistryAbout(plan.address, authority.certificate)
+
+    def is_machine(self, user: str, password: str) -> bool:
+        """True for the machines' account."""
+        return user == MACHINE and hmac.compare_digest(password.encode(), self._machine_password.encode())
+
+    def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
+        """A token for what was granted, good for five minutes."""
+        now = self._now()
+        return RegistryToken(self._signer.sign(subject, self._plan.address, access, now), now, LASTS_S)
+
+    async def start(self) -> None:
+        """Write its files and start it; ready on return. Raises ChildFailed."""
+        await asyncio.to_thread(self._write)
+        await self._run(read_only=False)
+
+    async def stop(self) -> None:
+        """End it. Idempotent."""
+        if self._running is not None:
+            await self._running.stop()
+            self._running = None
+
+    async def tend(self, keep: Callable[[], Collection[str]]) -> None:
+        """Throw out once a day what nobody needs; for ever. `keep` gives the names of the images that are needed."""
+        pause_s = _FIRST_COLLECTION_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = _DAY_S
+            try:
+                await self.collect(keep())
+            except (Conflict, EngineFailure) as error:
+                log.warning("the registry was not tidied up: %s", error.message)
+
+    async def collect(self, keep: Collection[str]) -> Collected:
+        """See the port."""
+        if self._collecting.locked():
+            raise Conflict("the registry is being tidied up already; try again when that is done")
+        async with self._collecting:
+            storage = self._plan.storage
+            before = self._now() - self._plan.keep_days * _DAY_S
+            doomed = await asyncio.to_thread(unneeded, storage, self._plan.address, keep, before)
+            had = await asyncio.to_thread(size_bytes, storage)
+            await self._delete(doomed)
+            await self.stop()
+            try:
+                await self._run(read_only=True)
+                await self._throw_out_layers()
+            except ChildFailed as error:
+                raise EngineFailure(str(error), retryable=True) from error
+            finally:
+                await self.stop()
+                await self._back()
+            freed = had - await asyncio.to_thread(size_bytes, storage)
+        log.info("the registry was tidied up", extra={"images": len(doomed), "freed_bytes": freed})
+        return Collected(tuple(str(one) for one in doomed), max(freed, 0))
+
+    async def _back(self) -> None:
+        """Run it as before. What keeps it from that stands in the log; the next collection tries again."""
+        try:
+            await self._run(read_only=False)
+        except ChildFailed as error:
+            log.critical("the registry does not come back: %s", error)
+
+    async def _run(self, *, read_only: bool) -> None:
+        running = Supervisor([_child(self._plan, self._ready, read_only)])
+        await running.start()
+        self._running = running
+
+    async def _ready(self) -> bool:
+        """It answers, by its own certificate, that it wants a token."""
+        with contextlib.suppress(httpx2.TransportError):
+            async with self._client() as client:
+                return (await client.get("/v2/")).status_code == httpx2.codes.UNAUTHORIZED
+        return False
+
+    async def _delete(self, doomed: Sequence[Stored]) -> None:
+        async with self._client() as client:
+            for one in doomed:
+                token = self.token(ISSUER, (Access("repository", one.repository, (PULL, DELETE)),)).text
+                try:
+                    answer = await client.delete(
+                        f"/v2/{one.repository}/manifests/{one.digest}", headers={"Authorization": f"Bearer {token}"}
+                    )
+                except httpx2.TransportError as error:
+                    raise EngineFailure(f"the registry does not answer: {error}", retryable=True) from error
+                if answer.status_code not in (httpx2.codes.ACCEPTED, httpx2.codes.NOT_FOUND):
+                    raise EngineFailure(f"the registry would not remove {one}: {answer.text[:200]}")
+
+    def _client(self) -> httpx2.AsyncClient:
+        context = ssl.create_default_context(cadata=self._authority.certificate)
+        return httpx2.AsyncClient(
+            base_url=f"https://{self._plan.here}:{self._plan.port}", verify=context, trust_env=False, timeout=30
+        )
+
+    async def _throw_out_layers(self) -> None:
+        process = await asyncio.create_subprocess_exec(
+            _program(), "garbage-collect", str(self._plan.folder / "config.yml"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            said, _ = await process.communicate()
+        except asyncio.CancelledError:
+            process.kill()
+            await process.wait()
+            raise
+        if process.returncode != 0:
+            words = said.decode("utf-8", "replace").strip().splitlines()[-3:]
+            raise EngineFailure(f"docker-registry could not remove layers: {'; '.join(words)}")
+
+    def _write(self) -> None:
+        """Its settings and certificates. They are made anew at each start, so none gets old."""
+        plan = self._plan
+        plan.storage.mkdir(mode=0o700, parents=True, exist_ok=True)
+        plan.folder.chmod(0o700)
+        pair = self._authority.serve(list(dict.fromkeys((plan.host, plan.here.strip("[]"), "127.0.0.1", "localhost"))))
+        _write_private(plan.folder / "tls.key", pair.key_pem)
+        _write_private(plan.folder / "tls.crt", pair.cert_pem)
+        _write_private(plan.folder / "tokens.crt", self._signer.certificate(self._now()))
+        _write_private(plan.folder / "config.yml", yaml.safe_dump(registry_settings(plan), sort_keys=False))
+
+
+def registry_settings(plan: RegistryPlan) -> dict[str, Any]:
+    """docker-registry's own settings."""
+    bind = f"[{plan.bind}]" if ":" in plan.bind else plan.bind
+    return {
+        "version": "0.1",
+        "log": {"level": "warn", "accesslog": {"disabled": True}},
+        "storage": {
+            "filesystem": {"rootdirectory": str(plan.storage)},
+            "delete": {"enabled": True},
+            "maintenance": {"uploadpurging": {"enabled": True, "age": "24h", "interval": "6h", "dryrun": False}},
+        },
+        "http": {
+            "addr": f"{bind}:{plan.port}",
+            "host": f"https://{plan.address}",
+            "tls": {"certificate": str(plan.folder / "tls.crt"), "key": str(plan.folder / "tls.key")},
+        },
+        "auth": {
+            "token": {
+                "realm": plan.realm,
+                "service": plan.address,
+                "issuer": ISSUER,
+                "rootcertbundle": str(plan.folder / "tokens.crt"),
+            }
+        },
+    }
+
+
+def _child(plan: RegistryPlan, ready: Callable[[], Any], read_only: bool) -> Child:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("COMMONAGE_", "REGISTRY_"))}
+    if read_only:
+        env["REGISTRY_STORAGE_MAINTENANCE_READONLY"] = '{"enabled": true}'
+    return Child(
+        name="registry",
+        argv=[_program(), "serve", str(plan.folder / "config.yml")],
+        env=env,
+        cwd=plan.folder,
+        log_path=plan.logs / "registry.log",
+        ready=ready,
+        ready_s=_READY_S,
+        grace_s=5,
+    )
+
+
+def _program() -> str:
+    found = shutil.which(_PROGRAM)
+    if found is None:
+        raise ChildFailed(
+            f"{_PROGRAM} is not installed, and the settings say `registry = true`; run: apt-get install {_PROGRAM}"
+        )
+    return found
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(text, encoding="utf-8")
