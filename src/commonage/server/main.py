@@ -33,6 +33,7 @@ from commonage.server.children import ChildFailed, Supervisor
 from commonage.server.data_dir import DataDir, DataDirError, Ports, Running, free_port, keep_ports, prepare, sentence
 from commonage.server.hub import HubPlan, hub_children
 from commonage.server.listen import LOOPBACK, PortError
+from commonage.server.parts import PartError, check_ports, write_parts
 from commonage.server.secrets import Secrets, SecretsError, load_secrets
 from commonage.server.settings import Settings, admins_by_name
 from commonage.server.terminal import Terminal
@@ -46,7 +47,8 @@ DONE, BROKEN, UNFIT, INTERRUPTED = 0, 1, 2, 130
 _STAND_DOWN_S = 20.0
 _FORCED_LOOKS = 50  # a tenth of a second apart
 _PORTAL_WITHIN_S = 30.0
-_UNFIT = (DataDirError, SecretsError, PortError, ChildFailed, CommonageError)
+_APART_WITHIN_S = 180.0  # others start those, perhaps after us
+_UNFIT = (DataDirError, SecretsError, PortError, PartError, ChildFailed, CommonageError)
 
 
 def serve(settings: Settings, *, stop_workloads: bool) -> int:
@@ -149,20 +151,23 @@ class _Server:
 
     async def _start(self, closing: AsyncExitStack) -> _Opened:
         settings, data = self._settings, self._data
+        if settings.children == "apart":
+            names = ("port", "control_port", "hub_port", "proxy_api_port")
+            check_ports({name: getattr(settings, name) for name in names})
         port = settings.port or free_port(settings.bind)
-        listen.check(settings.bind, port, "--port")
         ports = keep_ports(data, Ports(settings.control_port, settings.hub_port, settings.proxy_api_port))
         plan = hub_plan(settings, data, ports, port)
         control_socket = listen.listen(LOOPBACK, ports.control, "COMMONAGE_CONTROL_PORT")
-        for number, variable in ((ports.hub, "COMMONAGE_HUB_PORT"), (ports.proxy_api, "COMMONAGE_PROXY_API_PORT")):
-            listen.check(LOOPBACK, number, variable)
+        if settings.children == "own":
+            listen.check(settings.bind, port, "--port")
+            for number, variable in ((ports.hub, "COMMONAGE_HUB_PORT"), (ports.proxy_api, "COMMONAGE_PROXY_API_PORT")):
+                listen.check(LOOPBACK, number, variable)
         with self._terminal.step("database"):
             await upgrade(database_of(settings, data.path))
         with self._terminal.step("control plane"):
             opened = await self._open(closing, plan, control_socket)
         with self._terminal.step("sign-in and proxy"):
-            await closing.enter_async_context(Supervisor(hub_children(plan)))
-            await _until_portal_answers(plan)
+            await self._start_children(closing, plan)
         self._announce(plan)
         # What was imported and made until here stays: looking through it for garbage takes 50 ms, in which nobody is
         # answered, and a long queue makes that happen often.
@@ -175,6 +180,15 @@ class _Server:
             self._terminal.line("Ctrl-C stops everything.")
         log.info("ready", extra={"url": url, "seconds": f"{time.time() - self._started_at:.1f}"})
         return opened
+
+    async def _start_children(self, closing: AsyncExitStack, plan: HubPlan) -> None:
+        children = hub_children(plan)
+        if self._settings.children == "own":
+            await closing.enter_async_context(Supervisor(children))
+            await _until_portal_answers(plan, _PORTAL_WITHIN_S)
+        else:
+            write_parts(children, plan.data_dir)
+            await _until_portal_answers(plan, _APART_WITHIN_S)
 
     async def _open(self, closing: AsyncExitStack, plan: HubPlan, listening: socket.socket) -> _Opened:
         parts = await assemble(self._settings, self._data, self._secrets, plan.hub_url, plan.inner_ports)
@@ -256,10 +270,10 @@ async def _end_by_force(parts: Parts) -> int:
     return alive
 
 
-async def _until_portal_answers(plan: HubPlan) -> None:
+async def _until_portal_answers(plan: HubPlan, within_s: float) -> None:
     """The hub makes our route a moment after it says that it is ready."""
     try:
-        async with asyncio.timeout(_PORTAL_WITHIN_S), httpx2.AsyncClient(trust_env=False, timeout=5) as client:
+        async with asyncio.timeout(within_s), httpx2.AsyncClient(trust_env=False, timeout=5) as client:
             while True:
                 with contextlib.suppress(httpx2.TransportError):
                     if (await client.get(f"{plan.proxy_url}{API_PATH}/health")).is_success:

@@ -1,0 +1,116 @@
+"""The control plane's children run apart: in containers of their own, by `commonage part NAME`.
+
+The control plane writes down how each is to run, in DATA_DIR/parts/NAME.json (0600); whoever runs the part waits for
+that file, and starts anew when what it says changes. So the hub and the proxy live through a restart of the control
+plane, and neither sees the Docker socket. What the children are is `server.hub`'s to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from commonage.server.children import Child, Supervisor
+
+_FOLDER = "parts"
+_LOOK_EVERY_S = 0.5
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
+
+
+class PartError(RuntimeError):
+    """A part cannot be run; the message says why and what to do."""
+
+
+def check_ports(ports: Mapping[str, int]) -> None:
+    """Who runs apart cannot be asked for a free port: all must be said beforehand. Raises PartError."""
+    free = [name for name, port in ports.items() if not port]
+    if free:
+        raise PartError(
+            f"children = apart needs ports that are known beforehand; set {', '.join(free)}, which now is 0"
+        )
+
+
+def write_parts(children: Sequence[Child], data_dir: Path) -> None:
+    """Write down how these are to run. Raises OSError."""
+    folder = data_dir.absolute() / _FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for child in children:
+        text = json.dumps(_description(child, data_dir.absolute()), indent=2, sort_keys=True)
+        path = folder / f"{child.name}.json"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            fresh = path.with_suffix(".new")
+            fresh.touch(mode=0o600)
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(path)
+
+
+def _description(child: Child, data_dir: Path) -> Mapping[str, object]:
+    own = {name: value for name, value in child.env.items() if os.environ.get(name) != value}
+    files = [Path(word) for word in child.argv if word.startswith(f"{data_dir}/")]
+    content = hashlib.sha256(b"\0".join(path.read_bytes() for path in files if path.is_file())).hexdigest()
+    return {
+        "argv": list(child.argv),
+        "cwd": str(child.cwd),
+        "log": str(child.log_path.absolute()),
+        "grace_s": child.grace_s,
+        "variables": own,  # what the control plane has of its own, and we alike, need not be said
+        "content": content,  # of its settings: when they change, it is to start anew
+    }
+
+
+async def run_part(name: str, data_dir: Path, stopping: asyncio.Event) -> None:
+    """Run the part `name` until told to stop, as the newest description says; wait for the first one.
+
+    Raises PartError for a name that can be none and for a description that cannot be read, ChildFailed for a part
+    that cannot be started.
+    """
+    if not _NAME.fullmatch(name):
+        raise PartError(f"{name[:40]!r} is no name of a part; the parts are hub and proxy")
+    path = data_dir.absolute() / _FOLDER / f"{name}.json"
+    while not stopping.is_set():
+        said = _read(path)
+        if said is None:
+            await _moment(stopping)
+            continue
+        async with Supervisor([_child(name, said, path)]):
+            while not stopping.is_set() and _read(path) in (None, said):
+                await _moment(stopping)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PartError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _child(name: str, said: str, path: Path) -> Child:
+    try:
+        found = json.loads(said)
+        return Child(
+            name=name,
+            argv=[str(word) for word in found["argv"]],
+            env={**_surroundings(), **found["variables"]},
+            log_path=Path(found["log"]),
+            cwd=Path(found["cwd"]),
+            grace_s=float(found["grace_s"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise PartError(f"{path} is no description of a part; restart the control plane, which writes it") from error
+
+
+def _surroundings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}
+
+
+async def _moment(stopping: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stopping.wait(), _LOOK_EVERY_S)

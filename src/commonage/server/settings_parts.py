@@ -1,0 +1,20 @@
+"""The settings of how the server is divided: a part of `settings`' table."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from commonage.server.settings_table import Row, setting
+
+
+class PartSettings(BaseModel):
+    """What runs with the control plane, and what apart from it."""
+
+    children: Literal["own", "apart"] = setting(
+        "own",
+        "JupyterHub and the proxy: `own` children of the control plane, or `apart`, each run by `commonage part` in "
+        "a container of its own (docs/howto/deploy.md).",
+        Row("own or apart", "Where"),
+    )
