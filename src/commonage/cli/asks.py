@@ -35,6 +35,7 @@ _REQUEST = (
     click.option("--priority", metavar="CLASS|N", help="low, normal, high …, or -100 to 100; above 0 for admins."),
     click.option("--preemptible", is_flag=True, default=None, help="Others may take its place; it then queues again."),
     click.option("--tenant", metavar="NAME", help="On whose account, if you are in several."),
+    click.option("--volume", "volumes", multiple=True, metavar="NAME[:rw]", help="Data; see `commonage volume ls`."),
     click.option("--on", "on", multiple=True, metavar="KEY=VALUE", help="Only on such a machine: zone=a, node=gpu-1."),
     click.option("--site", metavar="NAME", help="Only at this site; short for --on site=NAME."),
     click.option("--one-numa", is_flag=True, default=None, help="Several cards must hang on the same NUMA node."),
@@ -52,6 +53,8 @@ def of_request(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that the options of a request stand for; what was not given is left out. Raises Failure."""
     names = ("gpus", "cpus", "memory", "time", "environment", "priority", "preemptible", "tenant", "one_numa")
     fields = {name: given[name] for name in names if given[name] is not None}
+    if given["volumes"]:
+        fields["volumes"] = list(given["volumes"])
     found = labels(given["on"])
     if given["site"] is not None and found.setdefault("site", given["site"]) != given["site"]:
         raise Failure(f"--site {given['site']} and --on site={found['site']} exclude each other", MISUSED)

@@ -30,7 +30,7 @@ from commonage.server.data_dir import DataDir, Ports
 from commonage.server.engines import SITE, make_engine
 from commonage.server.hub import HubPlan
 from commonage.server.identity import HubIdentity
-from commonage.server.rules import priority_classes_of, rules_of
+from commonage.server.rules import priority_classes_of, rules_of, volumes_of
 from commonage.server.secrets import Secrets
 from commonage.server.settings import Settings
 from commonage.store.bundle_files import BundleFiles
@@ -103,6 +103,8 @@ def control_settings(settings: Settings) -> ControlSettings:
         job_environment=settings.job_environment,
         max_array=settings.max_array,
         prices=settings.prices,
+        volumes=volumes_of(settings, [ControlSettings().default_tenant, *(one.name for one in settings.tenants)]),
+        home_quota_mib=settings.home_quota,
         warn_before_s=settings.warn_before,
         sample_every_s=settings.sample_every,
         gpu_over_share=settings.gpu_over_share,

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
+from commonage.domain.volumes import Volume, VolumeKind
 from commonage.server.settings import Settings
 
 
@@ -24,6 +25,19 @@ def rules_of(settings: Settings, environments: Collection[str], sites: Collectio
         guaranteed_s=float(settings.guaranteed_runtime),
         patience_s=float(settings.patience),
     )
+
+
+def volumes_of(settings: Settings, tenants: Collection[str]) -> tuple[Volume, ...]:
+    """The volumes. Raises InvalidInput where one names a tenant that is not there, or the engine cannot have it."""
+    for entry in settings.volumes:
+        _there(f"the volume {entry.name}: tenants", entry.tenants, tenants)
+        if entry.kind is VolumeKind.DOCKER and settings.engine == "process":
+            raise InvalidInput(
+                f'the volume {entry.name} is Docker\'s, and workloads are processes here (engine = "process"); '
+                'give it a source instead, or set engine = "docker"',
+                field="volumes",
+            )
+    return tuple(entry.volume() for entry in settings.volumes)
 
 
 def _there(what: str, named: Collection[str], there: Collection[str]) -> None:

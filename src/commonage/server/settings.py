@@ -23,6 +23,7 @@ from commonage.placement.sites import SitePolicy
 from commonage.server.settings_images import ImageSettings
 from commonage.server.settings_parts import PartSettings
 from commonage.server.settings_rules import Labels, PolicyName, PriorityClasses, Tenants
+from commonage.server.settings_storage import StorageSettings
 from commonage.server.settings_table import A_PORT as _A_PORT
 from commonage.server.settings_table import Row
 from commonage.server.settings_table import setting as _setting
@@ -366,7 +367,7 @@ class _Settings(BaseModel):
         )
 
 
-class Settings(ImageSettings, PartSettings, _Settings):
+class Settings(StorageSettings, ImageSettings, PartSettings, _Settings):
     """All of them, as they hold for one run of the server; pydantic takes the last of the bases first."""
 
 

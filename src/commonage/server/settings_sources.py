@@ -26,7 +26,7 @@ _NOT_SETTINGS = frozenset({"CONFIG", "URL", "TOKEN", "HUB_SETTINGS"})
 _OF_TESTS = "TEST_"
 _IN_A_WORKLOAD = "COMMONAGE_WORKLOAD_ID"  # there, many more are set that are for the workload to read
 # Settings that only a file can hold: lists of tables.
-TABLES = frozenset({"environments", "tenants", "priority_classes"})
+TABLES = frozenset({"environments", "tenants", "priority_classes", "volumes"})
 _LARGEST_FILE = 1024 * 1024
 
 
