@@ -80,7 +80,7 @@ class Options:
 
 @dataclass(slots=True)
 class Case:
-    """This machine, the site it joins, and what the steps tell each other. `restart`: the agent must be started anew."""
+    """This machine, the site it joins, and what the steps tell each other. `restart`: start the agent anew."""
 
     host: Host
     terms: Terms

@@ -141,5 +141,3 @@ class Host:
             words.seek(0)
             if code != 0:
                 raise StepFailed(f"`{script} {verb}` failed: {Ran(code, words.read(), '').said}")
-
-

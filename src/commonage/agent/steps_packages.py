@@ -1,4 +1,4 @@
-"""Packages of the distribution, by apt-get, dnf or zypper; also from a mirror alone, on machines that reach no other."""
+"""Packages of the distribution, by apt-get, dnf or zypper; from a mirror alone where nothing else is reached."""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ class MachinesDoor:
         return web.json_response({"certificate": signed})
 
     async def _seen(self, request: web.Request) -> web.Response:
-        return web.json_response(await self._office.seen(_text(await _body(request), "node")))
+        said = {"serial": "", **await _body(request)}
+        return web.json_response(await self._office.seen(_text(said, "node"), _text(said, "serial")))
 
 
 def server_context(cert_pem: str, key_pem: str) -> ssl.SSLContext:

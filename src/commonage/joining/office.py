@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,6 +38,10 @@ class Signer(Protocol):
 
     def revoke(self, node: str) -> None:
         """Take back all that this machine was given."""
+        ...
+
+    def revoked(self) -> Collection[int]:
+        """The serial numbers of certificates that were taken back."""
         ...
 
 
@@ -147,6 +151,8 @@ class Office:
                 f"that one out first with `commonage node rm {node}`"
             )
         signed = await asyncio.to_thread(self._signer.sign, csr_pem, node)
+        # A machine that vanished has its replacement now, and would stand beside it for ever.
+        await self._swarm.remove(node, down_only=True)
         log.info("machine admitted", extra={"node": node})
         return signed
 
@@ -154,9 +160,18 @@ class Office:
         """Whether this machine's agent is connected now."""
         return self._agents is not None and any(one.node == node and one.connected for one in self._agents.heard())
 
-    async def seen(self, node: str) -> dict[str, Any]:
-        """What the control plane sees of a machine: `connected`, and `swarm`, its state there."""
-        return {"connected": self.connected(node), "swarm": await self._swarm.state(node)}
+    async def seen(self, node: str, serial: str = "") -> dict[str, Any]:
+        """What the control plane sees of a machine: `connected`; `swarm`, its states there by id; and `revoked`.
+
+        The last of the certificate of this serial number (hex), if one is given. Raises InvalidInput, EngineFailure.
+        """
+        try:
+            number = int(serial or "0", 16)
+        except ValueError:
+            raise InvalidInput(f"{serial!r} is no serial number in hex", field="serial") from None
+        revoked = number in await asyncio.to_thread(self._signer.revoked)
+        members = await self._swarm.members(node)
+        return {"connected": self.connected(node), "swarm": dict(members), "revoked": revoked}
 
 
 def _mark(folder: Path, mark: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,12 +40,12 @@ class Membership(Protocol):
         """What a new worker needs."""
         ...
 
-    async def state(self, node: str) -> str:
-        """`ready`, `down`, …; empty if there is no such machine."""
+    async def members(self, node: str) -> Mapping[str, str]:
+        """The machines of this name, by id: `ready`, `down`, …. An old one may be there beside its replacement."""
         ...
 
-    async def remove(self, node: str) -> bool:
-        """Put it out, whatever runs there; False if there is none."""
+    async def remove(self, node: str, *, down_only: bool = False) -> int:
+        """Put out those of this name, whatever runs there (or those alone that are down); says how many."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,25 +37,23 @@ class SwarmManager:
         managers = tuple(one["Addr"] for one in swarm.get("RemoteManagers") or () if one.get("Addr"))
         return Admission(token, managers or (f"{swarm['NodeAddr']}:2377",))
 
-    async def state(self, node: str) -> str:
-        """`ready`, `down`, …, also `drain`; empty if there is none of this name. Raises EngineFailure."""
+    async def members(self, node: str) -> Mapping[str, str]:
+        """The machines of this name, by id: `ready`, `down`, …. Raises EngineFailure."""
         async with self._daemon() as docker:
-            found = await _named(docker, node)
-        states = [str(one.get("Status", {}).get("State", "unknown")) for one in found]
-        return "ready" if "ready" in states else next(iter(states), "")
+            return {str(one["ID"]): _state(one) for one in await _named(docker, node)}
 
-    async def remove(self, node: str) -> bool:
-        """Put out all of this name, whatever they do; False if there are none. Raises EngineFailure.
+    async def remove(self, node: str, *, down_only: bool = False) -> int:
+        """Put out those of this name, whatever they do (or those alone that are down); says how many.
 
-        A manager is not put out: the Swarm may be lost with it.
+        A manager is not put out: the Swarm may be lost with it. Raises EngineFailure.
         """
         async with self._daemon() as docker:
-            found = await _named(docker, node)
+            found = [one for one in await _named(docker, node) if not down_only or _state(one) == "down"]
             if any(one.get("Spec", {}).get("Role") == "manager" for one in found):
                 raise EngineFailure(f"{node} is a manager of the Swarm; `docker node demote {node}` first")
             for one in found:
                 await docker.nodes.remove(node_id=one["ID"], force=True)
-        return bool(found)
+        return len(found)
 
     @asynccontextmanager
     async def _daemon(self) -> AsyncIterator[Docker]:
@@ -67,6 +65,10 @@ class SwarmManager:
             raise EngineFailure(f"the Docker daemon refuses: {error.message}") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise EngineFailure(f"the Docker daemon at {self._url} does not answer: {error}", retryable=True) from error
+
+
+def _state(node: Any) -> str:
+    return str(node.get("Status", {}).get("State", "unknown"))
 
 
 async def _named(docker: Docker, node: str) -> list[Any]:

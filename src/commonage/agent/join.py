@@ -1,0 +1,120 @@
+"""`commonage-agent join`: has this machine join a site, step by step. The same again changes nothing.
+
+Begun by `join.sh`, which has put the token, the site's authority and this program here. The steps are in `steps_…`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import time
+from collections.abc import Sequence
+
+from commonage.agent.steps import Case, Options, Outcome, Step, walk
+from commonage.agent.steps_agent import Agent, Certificate, Seen
+from commonage.agent.steps_checks import Checks, Tools
+from commonage.agent.steps_docker import Docker
+from commonage.agent.steps_host import Host
+from commonage.agent.steps_nvidia import Nvidia
+from commonage.agent.steps_storage import Scratch, Share
+from commonage.agent.steps_swarm import Images, Registry, Swarm
+from commonage.joining.fetch import Door, Refusal
+from commonage.joining.terms import Terms, TermsError
+
+DONE, FAILED, MISUSED = 0, 1, 2
+
+
+def all_steps() -> list[Step]:
+    """Every step, in order: what a later one needs an earlier one has seen to."""
+    return [
+        Checks(), Tools(), Nvidia(), Docker(), Scratch(), Share(), Registry(), Swarm(), Certificate(), Agent(),
+        Images(), Seen(),
+    ]  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0 joined (or planned), 1 a step could not be taken, 2 asked wrongly."""
+    asked = _parser().parse_args(arguments)
+    if os.geteuid() != 0:
+        return _say("joining changes the machine, so it must be root who does it", MISUSED)
+    token = os.environ.get("COMMONAGE_JOIN_TOKEN", "")
+    authority = os.environ.get("COMMONAGE_JOIN_AUTHORITY", "")
+    if not token or not authority:
+        return _say("begin with the script: curl …/services/commonage/join | sudo sh -s -- TOKEN", MISUSED)
+    began = time.monotonic()
+    try:
+        door = Door(token, authority)
+        terms = Terms.from_json(door.post("/terms", {}))
+        options = _options(asked)
+    except (Refusal, TermsError) as error:
+        return _say(str(error), FAILED)
+    except ValueError as error:
+        return _say(str(error), MISUSED)
+    case = Case(Host(), terms, door, options, skew_s=time.time() - terms.now)
+    print(f"{options.node} {'would join' if asked.plan else 'joins'} {terms.site}", flush=True)
+    outcome = walk(all_steps(), case, plan=asked.plan, tell=lambda line: print(line, flush=True))
+    for note in case.notes:
+        print(f"Note: {note}", flush=True)
+    print(_summary(outcome, options.node, terms.site, time.monotonic() - began, plan=asked.plan), flush=True)
+    return FAILED if outcome.failed else DONE
+
+
+def _summary(outcome: Outcome, node: str, site: str, seconds: float, *, plan: bool) -> str:
+    if outcome.failed:
+        return f"Not joined: {outcome.failed} is in the way. What was done stays; mend that and run the same again."
+    if plan:
+        what = ", ".join(outcome.planned)
+        return f"This would be done or is in the way: {what}. Nothing was changed." if what else "Nothing to do."
+    if outcome.changed:
+        return f"{node} has joined {site} in {seconds:.1f} s; changed: {', '.join(outcome.changed)}."
+    return f"Nothing to do: {node} has joined {site} already ({seconds:.1f} s)."
+
+
+def _say(sentence: str, code: int) -> int:
+    print(f"join: {sentence}", flush=True)
+    return code
+
+
+def _options(asked: argparse.Namespace) -> Options:
+    """Raises ValueError with a sentence."""
+    labels = []
+    for one in asked.label:
+        name, equals, value = one.partition("=")
+        if not name or not equals or not value:
+            raise ValueError(f"--label takes NAME=VALUE, not {one!r}")
+        labels.append((name, value))
+    return Options(
+        node=socket.gethostname(),
+        scratch=asked.scratch,
+        share=asked.share,
+        mirror=asked.mirror,
+        nvidia=asked.nvidia,
+        driver=asked.driver,
+        gpus=asked.gpus,
+        vram_mib=asked.vram,
+        address=asked.address,
+        disk_gib=asked.disk,
+        labels=tuple(labels),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="join",
+        description="Has this machine join a site of Commonage. The same again changes nothing.",
+        epilog="Example: sh join.sh TOKEN --share nas:/commonage --scratch 25%% --plan",
+    )
+    add = made.add_argument
+    add("--plan", action="store_true", help="only show what would be done")
+    add("--share", default="", metavar="SOURCE", help="shared folder: SERVER:/FOLDER for NFS, or 'TYPE SOURCE OPTIONS'")
+    add("--scratch", default="50%", metavar="SIZE", help="tmpfs at /scratch: 50%% of the memory, 64G, … or off")
+    add("--nvidia", default="ask", choices=("ask", "install", "skip"), help="what to do about a card without driver")
+    add("--driver", default="", metavar="PACKAGE", help="the driver's package, if not the distribution's usual one")
+    add("--mirror", default="", metavar="SOURCE", help="install from there alone: file:/FOLDER, or a sources.list line")
+    add("--gpus", default="auto", metavar="WHICH", help="cards on offer: auto, none, or simulated:1x24GiB")
+    add("--vram", type=int, metavar="MIB", help="memory of all cards together, if not what the driver says")
+    add("--address", default="", help="this machine's address in the Swarm, if not the one towards the manager")
+    add("--disk", type=float, default=10.0, metavar="GIB", help="how much must be free for images and containers")
+    add("--label", action="append", default=[], metavar="NAME=VALUE", help="what else is to be known of the machine")
+    return made

@@ -1,0 +1,98 @@
+"""`commonage-agent leave`: takes this machine out of its site. Docker, drivers, images and homes stay as they are.
+
+Also what runs on a machine for `commonage node leave`. The control plane forgets the machine by `commonage node rm`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from commonage.agent.steps_agent import COMMAND, HOME, PROGRAMS, SCRIPT, SERVICE, STATE, UNIT, runs
+from commonage.agent.steps_host import Host, StepFailed
+from commonage.agent.steps_storage import remove_lines
+from commonage.agent.steps_swarm import CERTIFICATES, swarm_of
+
+DONE, FAILED, MISUSED = 0, 1, 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0 left (or nothing to do), 1 something would not go, 2 asked wrongly."""
+    parser = argparse.ArgumentParser(prog="commonage-agent leave", description="Takes this machine out of its site.")
+    parser.add_argument("--force", action="store_true", help="also while workloads run here: they end")
+    asked = parser.parse_args(arguments)
+    if os.geteuid() != 0:
+        print("leave: leaving changes the machine, so it must be root who does it", flush=True)
+        return MISUSED
+    host = Host()
+    try:
+        running = workloads(host)
+        if running and not asked.force:
+            print(
+                f"leave: {len(running)} workloads run here; let them end (`commonage node drain`), or end them with "
+                "--force",
+                flush=True,
+            )
+            return FAILED
+        said = leave(host)
+    except (StepFailed, OSError) as error:
+        print(f"leave: {error}", flush=True)
+        return FAILED
+    for line in said:
+        print(line, flush=True)
+    print("Left." if said else "Nothing to do: this machine is in no site.", flush=True)
+    return DONE
+
+
+def workloads(host: Host) -> list[str]:
+    """The containers of workloads that run here."""
+    if not host.has("docker"):
+        return []
+    ran = host.run("docker", "ps", "--quiet", "--filter", "label=commonage.attempt")
+    return ran.out.split() if ran.ok else []
+
+
+def leave(host: Host) -> list[str]:
+    """Take back what joining has put here; says what was done. Raises StepFailed, OSError."""
+    said: list[str] = []
+    # First of all, or it would take what follows for a fault.
+    if runs(host):
+        host.service("stop", SERVICE)
+        said.append("the agent is stopped")
+    swarm = swarm_of(host)
+    if swarm.get("ControlAvailable"):
+        said.append("this machine is a manager of the Swarm and stays in it; `docker swarm leave` says what that means")
+    elif swarm.get("LocalNodeState", "inactive") != "inactive":
+        host.must("docker", "swarm", "leave", "--force", timeout_s=120)
+        said.append("out of the Swarm")
+    for folder in remove_lines(host):
+        if host.mounted(Path(folder)) is not None:
+            host.must("umount", folder)
+        said.append(f"{folder} is not mounted any more")
+    return [*said, *_remove_files(host)]
+
+
+def _remove_files(host: Host) -> list[str]:
+    said = []
+    authority = host.read(HOME / "ca.crt")
+    if authority is not None:
+        for file in CERTIFICATES.glob("*/ca.crt"):
+            if host.read(file) == authority:
+                shutil.rmtree(file.parent)
+                said.append(f"{file.parent.name} is not trusted any more")
+    if UNIT.exists():
+        host.must("systemctl", "disable", "--quiet", SERVICE)
+    elif SCRIPT.exists() and host.has("update-rc.d"):
+        host.must("update-rc.d", "-f", SERVICE, "remove")
+    for path in (UNIT, SCRIPT, COMMAND):
+        if path.exists():
+            path.unlink()
+            said.append(f"{path} is gone")
+    for folder in (HOME, STATE, PROGRAMS):
+        if folder.exists():
+            shutil.rmtree(folder)
+            said.append(f"{folder} is gone")
+    return said

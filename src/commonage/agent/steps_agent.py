@@ -1,0 +1,298 @@
+"""The agent: its certificate, its files, its settings, and that it runs, by systemd or by a loop of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import commonage
+from commonage.agent.steps import Case, Look, bad, done, needed
+from commonage.agent.steps_host import Host, StepFailed
+
+HOME = Path("/etc/commonage")
+SETTINGS, KEY, CERTIFICATE, AUTHORITY = HOME / "agent.json", HOME / "agent.key", HOME / "agent.crt", HOME / "ca.crt"
+PROGRAMS = Path("/usr/local/lib/commonage")
+CURRENT = PROGRAMS / "agent"
+COMMAND = Path("/usr/local/sbin/commonage-agent")
+SERVICE = "commonage-agent"
+UNIT = Path(f"/etc/systemd/system/{SERVICE}.service")
+SCRIPT = Path(f"/etc/init.d/{SERVICE}")
+STATE = Path("/var/lib/commonage")
+_RENEW_WITHIN_S = 3 * 86400
+_SEEN_WITHIN_S = 30.0
+
+
+class Certificate:
+    """With which the agent shows which machine this is. The key is made here and never leaves."""
+
+    name = "certificate"
+
+    def look(self, case: Case) -> Look:
+        """Whether it is there, of this site's authority, of this name, good for a while, and not taken back."""
+        if case.host.read(AUTHORITY) != case.terms.authority:
+            return needed("have the site's authority sign a certificate for this machine")
+        if why := _unfit(case):
+            return needed(f"have a new certificate signed: {why}")
+        until = case.host.must("openssl", "x509", "-in", str(CERTIFICATE), "-noout", "-enddate").strip()
+        return done(f"for {case.options.node}, until {until.partition('=')[2]}")
+
+    def apply(self, case: Case) -> None:
+        """A key, if there is none, and a request for it."""
+        host = case.host
+        HOME.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if host.read(KEY) is None:
+            key = host.must("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
+            host.write(KEY, key, 0o600)
+        request = host.must("openssl", "req", "-new", "-key", str(KEY), "-subj", f"/CN={case.options.node}")
+        signed = case.door.post("/certificate", {"node": case.options.node, "csr": request})
+        host.write(CERTIFICATE, str(signed["certificate"]))
+        host.write(AUTHORITY, case.terms.authority)
+        case.restart = True
+
+
+class Agent:
+    """Its program, its settings, and that it runs."""
+
+    name = "agent"
+
+    def look(self, case: Case) -> Look:
+        """By the digest of its program, so that the same command brings a newer one."""
+        changes: list[str] = []
+        if os.path.realpath(CURRENT) != str(_place()):
+            changes.append(f"put the agent {commonage.__version__} into {_place()}")
+        if read_settings(case.host) != agent_settings(case):
+            changes.append(f"write {SETTINGS}")
+        if any(case.host.read(path) != text for path, text, _ in _files(case.host)):
+            changes.append("have it run as a systemd unit" if case.host.systemd else f"have {SCRIPT} keep it running")
+        if changes or case.restart or not runs(case.host):
+            return needed(*changes, "restart the agent" if runs(case.host) else "start the agent")
+        return done(f"{commonage.__version__} runs{'' if case.host.systemd else ', kept running by its own loop'}")
+
+    def apply(self, case: Case) -> None:
+        """Files first, then a start."""
+        host = case.host
+        _put_program()
+        STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
+        host.write(SETTINGS, json.dumps(agent_settings(case), indent=2) + "\n", 0o600)
+        for path, text, mode in _files(host):
+            host.write(path, text, mode)
+        if host.systemd:
+            host.must("systemctl", "daemon-reload")
+        host.start_at_boot(SERVICE)
+        host.service("restart", SERVICE)
+        if not host.wait(lambda: runs(host), 10):
+            raise StepFailed(f"the agent does not stay up: {log_of(host)}")
+        case.restart = False
+
+
+class Seen:
+    """The control plane sees this machine: the last proof."""
+
+    name = "seen"
+
+    def look(self, case: Case) -> Look:
+        """As the control plane says it, with some patience for an agent that has just been started."""
+        said: dict[str, Any] = {}
+
+        def is_seen() -> bool:
+            said.update(case.door.post("/seen", {"node": case.options.node}))
+            return bool(said["connected"]) and "ready" in dict(said["swarm"]).values()
+
+        if read_settings(case.host) and runs(case.host):
+            if case.host.wait(is_seen, _SEEN_WITHIN_S):
+                return done(f"{case.terms.site} sees {case.options.node} ready")
+            what = "its agent is not connected" if not said.get("connected") else "the Swarm does not see it ready"
+            return bad(f"{case.terms.site} does not see this machine: {what}; the agent says: {log_of(case.host)}")
+        return needed(f"wait until {case.terms.site} sees this machine")
+
+    def apply(self, case: Case) -> None:
+        """There is nothing to change: by now it runs, or an earlier step has said why not."""
+
+
+def agent_settings(case: Case) -> dict[str, Any]:
+    """What the agent is told (`commonage.agent.settings`)."""
+    return {
+        "node": case.options.node,
+        "control": case.terms.agents,
+        "authority": str(AUTHORITY),
+        "certificate": str(CERTIFICATE),
+        "key": str(KEY),
+        "shared_dir": case.terms.shared_dir,
+        "state_dir": str(STATE),
+        "gpus": case.options.gpus,
+        "labels": dict(case.options.labels),
+    }
+
+
+def read_settings(host: Host) -> dict[str, Any]:
+    """The agent's settings as they stand here; empty where there are none that can be read."""
+    try:
+        return dict(json.loads(host.read(SETTINGS) or "{}"))
+    except (ValueError, TypeError):
+        return {}
+
+
+def runs(host: Host) -> bool:
+    """Whether the agent runs."""
+    if host.systemd:
+        return host.run("systemctl", "is-active", "--quiet", SERVICE).ok
+    return os.access(SCRIPT, os.X_OK) and host.run(str(SCRIPT), "status").ok
+
+
+def log_of(host: Host) -> str:
+    """The last of what the agent said, for people."""
+    if host.systemd:
+        text = host.run("journalctl", "--unit", SERVICE, "--lines", "5", "--output", "cat").out
+    else:
+        text = host.read(Path(f"/var/log/{SERVICE}.log")) or ""
+    return " / ".join(text.splitlines()[-5:]) or "nothing"
+
+
+def _unfit(case: Case) -> str:
+    """Why the certificate that is here does not do; empty if it does."""
+    host, shown = case.host, str(CERTIFICATE)
+    if host.read(CERTIFICATE) is None or host.read(KEY) is None:
+        return "there is none"
+    if not host.run("openssl", "verify", "-CAfile", str(AUTHORITY), shown).ok:
+        return "the one here is not the site's, or has expired"
+    if not host.run("openssl", "x509", "-in", shown, "-noout", "-checkend", str(_RENEW_WITHIN_S)).ok:
+        return "the one here ends soon"
+    subject = host.must("openssl", "x509", "-in", shown, "-noout", "-subject", "-nameopt", "multiline")
+    if f"= {case.options.node}" not in subject:
+        return "the one here has another name"
+    public = host.must("openssl", "x509", "-in", shown, "-noout", "-pubkey")
+    if public != host.must("openssl", "pkey", "-in", str(KEY), "-pubout"):
+        return "the one here is for another key"
+    serial = host.must("openssl", "x509", "-in", shown, "-noout", "-serial").strip().partition("=")[2]
+    said = case.door.post("/seen", {"node": case.options.node, "serial": serial})
+    return "the one here was revoked when the machine was removed" if said["revoked"] else ""
+
+
+def _source() -> Path:
+    """Where this very program lies."""
+    return Path(commonage.__file__).parents[1]
+
+
+def _place() -> Path:
+    """Where it is to lie: a folder named after what is in it."""
+    files = sorted(path for path in _source().rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    ours = [path for path in files if path.relative_to(_source()).parts[0] in {"commonage", "pynvml.py"}]
+    digest = hashlib.sha256()
+    for path in ours:
+        digest.update(f"{path.relative_to(_source())}\0".encode() + path.read_bytes())
+    return PROGRAMS / f"agent-{digest.hexdigest()[:16]}"
+
+
+def _put_program() -> None:
+    """Copy it there, point to it, and remove older ones."""
+    place = _place()
+    if not place.is_dir():
+        fresh = place.with_name(f".{place.name}")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        shutil.copytree(_source() / "commonage", fresh / "commonage", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(_source() / "pynvml.py", fresh)
+        fresh.rename(place)
+    link = PROGRAMS / ".current"
+    link.unlink(missing_ok=True)
+    link.symlink_to(place.name)
+    link.replace(CURRENT)
+    for old in PROGRAMS.glob("agent-*"):
+        if old != place:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _files(host: Host) -> list[tuple[Path, str, int]]:
+    """What has it run: path, text, mode."""
+    python = os.path.realpath(sys.executable)
+    command = f'#!/bin/sh\n# Made by Commonage.\nPYTHONPATH={CURRENT} exec {python} -s -m commonage.agent "$@"\n'
+    if host.systemd:
+        return [(COMMAND, command, 0o755), (UNIT, _UNIT, 0o644)]
+    return [(COMMAND, command, 0o755), (SCRIPT, _SCRIPT, 0o755)]
+
+
+_UNIT = f"""# Made by Commonage.
+[Unit]
+Description=Commonage agent
+After=docker.service network-online.target
+Wants=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+ExecStart={COMMAND} run --config {SETTINGS}
+Restart=always
+RestartSec=2
+KillMode=process
+OOMScoreAdjust=-900
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_SCRIPT = f"""#!/bin/sh
+### BEGIN INIT INFO
+# Provides:          {SERVICE}
+# Required-Start:    $network $remote_fs docker
+# Required-Stop:     $network $remote_fs
+# Default-Start:     2 3 4 5
+# Default-Stop:      0 1 6
+# Short-Description: Commonage agent, in a loop that starts it again
+### END INIT INFO
+# Made by Commonage.
+pids=/run/{SERVICE}.pid
+log=/var/log/{SERVICE}.log
+
+runs() {{
+  [ -s "$pids" ] && tr '\\0' ' ' <"/proc/$(cat "$pids")/cmdline" 2>/dev/null | grep -q '{SCRIPT.name} loop'
+}}
+
+end() {{
+  runs || return 0
+  # The loop and the agent are one process group.
+  kill -TERM -- "-$(cat "$pids")" 2>/dev/null
+  for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    runs || break
+    sleep 0.25
+  done
+  runs && kill -KILL -- "-$(cat "$pids")" 2>/dev/null
+  rm -f "$pids"
+}}
+
+begin() {{
+  runs && return 0
+  setsid --fork {SCRIPT} loop </dev/null >>"$log" 2>&1
+  for _ in 1 2 3 4 5 6 7 8 9 10 11 12; do
+    runs && return 0
+    sleep 0.25
+  done
+  return 1
+}}
+
+case "$1" in
+  start) begin ;;
+  stop) end ;;
+  restart | force-reload) end && begin ;;
+  status) runs ;;
+  loop)
+    echo $$ >"$pids"
+    trap 'kill "$agent" 2>/dev/null; exit 0' TERM INT
+    while :; do
+      # A log that grows without end fills the disk.
+      [ "$(wc -c <"$log")" -lt 10000000 ] || : >"$log"
+      {COMMAND} run --config {SETTINGS} &
+      agent=$!
+      wait "$agent"
+      sleep 2
+    done
+    ;;
+  *)
+    echo "usage: $0 start|stop|restart|status" >&2
+    exit 2
+    ;;
+esac
+"""

@@ -1,0 +1,150 @@
+"""Docker from the distribution, with the site's settings merged into its own, and running."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from commonage.agent.steps import Case, Look, bad, done, needed
+from commonage.agent.steps_host import Host, StepFailed
+from commonage.agent.steps_nvidia import has_driver, vram_mib
+from commonage.agent.steps_packages import install, names_of
+
+SETTINGS = Path("/etc/docker/daemon.json")
+_DROP_IN = Path("/etc/systemd/system/docker.service.d/commonage.conf")
+_DEFAULTS = Path("/etc/default/docker")
+# An image that is here is not asked for at a registry each time: 20 s where that one cannot be reached.
+_VARIABLE = "DOCKER_SERVICE_PREFER_OFFLINE_IMAGE=1"
+_UP_WITHIN_S = 90.0
+OLDEST = (20, 10)
+
+
+class Docker:
+    """The daemon: there, with what must stand in its settings, and answering."""
+
+    name = "docker"
+
+    def look(self, case: Case) -> Look:
+        """Settings that are somebody's already and differ are not touched: that one must decide."""
+        changes: list[str] = []
+        if not case.host.has("dockerd"):
+            changes.append(f"install {', '.join(names_of(case.host, ['docker']))}")
+        kept = read_settings(case.host)
+        wanted = merged(kept, wanted_settings(case))
+        if wanted != kept:
+            new = [name for name in wanted if wanted[name] != kept.get(name)]
+            changes.append(f"put {', '.join(new)} into {SETTINGS}")
+        if not _has_variable(case.host):
+            changes.append("have it start services from images that are here, without asking a registry")
+        version = _version(case.host)
+        if changes and version:
+            running = len(case.host.run("docker", "ps", "-q").out.split())
+            changes.append(f"restart Docker{f', which ends {running} running containers' if running else ''}")
+        elif not version:
+            changes.append("start Docker, now and with the machine")
+        if changes:
+            return needed(*changes)
+        if _numbers(version) < OLDEST:
+            return bad(f"Docker {version} is here, and {'.'.join(map(str, OLDEST))} or later is needed: upgrade it")
+        return done(f"Docker {version}{_of_vram(wanted)}")
+
+    def apply(self, case: Case) -> None:
+        """Settings before the first start: the package starts it where it can."""
+        host = case.host
+        kept = read_settings(host)
+        wanted = merged(kept, wanted_settings(case))
+        if wanted != kept:
+            host.write(SETTINGS, json.dumps(wanted, indent=2) + "\n")
+        if not _has_variable(host):
+            _put_variable(host)
+        if not host.has("dockerd"):
+            install(host, names_of(host, ["docker"]), case.options.mirror)
+        host.start_at_boot("docker")
+        if host.systemd:
+            host.must("systemctl", "daemon-reload")
+        host.service("restart" if _version(host) else "start", "docker")
+        if not host.wait(lambda: bool(_version(host)), _UP_WITHIN_S):
+            raise StepFailed(f"Docker does not answer: {host.run('docker', 'version').said}; see its log")
+
+
+def wanted_settings(case: Case) -> dict[str, Any]:
+    """What must stand in daemon.json: the site's, and what this machine's cards ask for."""
+    wanted = dict(case.terms.daemon)
+    amount = vram_mib(case)
+    if amount:
+        wanted["node-generic-resources"] = [f"VRAM={amount}"]
+    if has_driver(case):
+        wanted["runtimes"] = {"nvidia": {"path": "nvidia-container-runtime", "args": []}}
+        wanted["default-runtime"] = "nvidia"
+        # With systemd's driver running containers lose their card at `systemctl daemon-reload`.
+        wanted["exec-opts"] = ["native.cgroupdriver=cgroupfs"]
+    return wanted
+
+
+def merged(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Both together: lists and tables grow, everything else must agree. Raises StepFailed naming what does not.
+
+    A resource or option that stands in a list as NAME=… already is replaced: it says how much there is now.
+    """
+    made = dict(kept)
+    for name, value in wanted.items():
+        there = made.get(name)
+        if there is None or there == value:
+            made[name] = value
+        elif isinstance(there, dict) and isinstance(value, dict):
+            made[name] = merged(there, value)
+        elif isinstance(there, list) and isinstance(value, list):
+            names = {one.partition("=")[0] for one in value if isinstance(one, str)}
+            rest = [one for one in there if not isinstance(one, str) or one.partition("=")[0] not in names]
+            made[name] = there if all(one in there for one in value) else [*rest, *value]
+        else:
+            raise StepFailed(
+                f"{SETTINGS} says {name} = {json.dumps(there)}, and the site needs {json.dumps(value)}: change it, or "
+                "take the line out"
+            )
+    return made
+
+
+def read_settings(host: Host) -> dict[str, Any]:
+    """What stands in daemon.json. Raises StepFailed if that cannot be read."""
+    text = host.read(SETTINGS)
+    if text is None or not text.strip():
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise StepFailed(f"{SETTINGS} is no JSON ({error}): Docker would not start with it; mend it") from None
+    if not isinstance(found, dict):
+        raise StepFailed(f"{SETTINGS} is no JSON object; mend it")
+    return found
+
+
+def _version(host: Host) -> str:
+    """The running daemon's; empty if none answers."""
+    if not host.has("docker"):
+        return ""
+    ran = host.run("docker", "version", "--format", "{{.Server.Version}}", timeout_s=10)
+    return ran.out.strip() if ran.ok else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in version.partition("+")[0].split(".")[:2] if word.isdigit())
+
+
+def _of_vram(settings: Mapping[str, Any]) -> str:
+    found = [one for one in settings.get("node-generic-resources", []) if str(one).startswith("VRAM=")]
+    return f", with {found[0].partition('=')[2]} MiB of VRAM" if found else ""
+
+
+def _has_variable(host: Host) -> bool:
+    return _VARIABLE in (host.read(_DROP_IN if host.systemd else _DEFAULTS) or "")
+
+
+def _put_variable(host: Host) -> None:
+    if host.systemd:
+        host.write(_DROP_IN, f"# Made by Commonage.\n[Service]\nEnvironment={_VARIABLE}\n")
+    else:
+        kept = host.read(_DEFAULTS) or ""
+        host.write(_DEFAULTS, f"{kept.rstrip()}\n\n# Made by Commonage.\nexport {_VARIABLE}\n".lstrip())

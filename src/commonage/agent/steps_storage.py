@@ -1,0 +1,117 @@
+"""Folders: memory-backed scratch, and the folder that all machines of the site see under the same path."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from commonage.agent.steps import Case, Look, bad, done, needed, not_here
+from commonage.agent.steps_host import Host, StepFailed
+from commonage.agent.steps_packages import install, names_of
+from commonage.joining.terms import MARK_FILE
+
+SCRATCH = Path("/scratch")
+FSTAB = Path("/etc/fstab")
+OURS = "# commonage"
+_GIB = 1024**3
+
+
+class Scratch:
+    """A tmpfs at /scratch: quick, and gone when the machine is."""
+
+    name = "scratch"
+
+    def look(self, case: Case) -> Look:
+        """One that is there already, or a folder that holds something, is the machine's own and left alone."""
+        if case.options.scratch == "off":
+            return not_here("no scratch space, as asked")
+        kind = case.host.mounted(SCRATCH)
+        if kind is not None:
+            usage = os.statvfs(SCRATCH)
+            return done(f"{kind} of {usage.f_blocks * usage.f_frsize / _GIB:.1f} GiB at {SCRATCH}")
+        if SCRATCH.is_dir() and any(SCRATCH.iterdir()):
+            return done(f"{SCRATCH} is a folder of this machine already, and stays")
+        return needed(f"mount a tmpfs of {case.options.scratch} of the memory at {SCRATCH}, now and with the machine")
+
+    def apply(self, case: Case) -> None:
+        """A line of fstab, and the mount."""
+        SCRATCH.mkdir(exist_ok=True)
+        options = f"size={case.options.scratch},mode=1777,nosuid,nodev"
+        put_line(case.host, SCRATCH, f"tmpfs {SCRATCH} tmpfs {options} 0 0")
+        case.host.must("mount", str(SCRATCH))
+
+
+class Share:
+    """The shared folder: homes, what workloads write, and how the control plane hears of it."""
+
+    name = "share"
+
+    def look(self, case: Case) -> Look:
+        """The mark in it says that it is the site's."""
+        folder = Path(case.terms.shared_dir)
+        mark = case.host.read(folder / MARK_FILE)
+        if mark is not None and mark.strip() == case.terms.mark:
+            return done(f"{folder} is the site's")
+        if mark is not None:
+            return bad(f"{folder} is another site's folder (its {MARK_FILE} says so); mount this site's there")
+        if case.host.mounted(folder) is not None:
+            return bad(f"what is mounted at {folder} is not the site's folder: it lacks {MARK_FILE}")
+        if not case.options.share:
+            return bad(
+                f"{folder} is not here, and all machines of the site must see it: mount it, or say where it is with "
+                "--share SERVER:/FOLDER"
+            )
+        return needed(f"mount {case.options.share} at {folder}, now and with the machine")
+
+    def apply(self, case: Case) -> None:
+        """A line of fstab, and the mount."""
+        folder = Path(case.terms.shared_dir)
+        line = fstab_line(case.options.share, folder)
+        kind = line.split()[2]
+        if kind.startswith("nfs") and not case.host.has("mount.nfs"):
+            install(case.host, names_of(case.host, ["nfs"]), case.options.mirror)
+        folder.mkdir(parents=True, exist_ok=True)
+        put_line(case.host, folder, line)
+        mounted = case.host.run("mount", str(folder), timeout_s=120)
+        if not mounted.ok:
+            remove_lines(case.host, folder)
+            raise StepFailed(f"{case.options.share} cannot be mounted at {folder}: {mounted.said}")
+
+
+def fstab_line(share: str, folder: Path) -> str:
+    """`SERVER:/FOLDER` is NFS; `TYPE SOURCE [OPTIONS]` is anything else. Raises StepFailed."""
+    words = shlex.split(share)
+    if len(words) == 1 and ":" in words[0]:
+        return f"{words[0]} {folder} nfs _netdev,hard,noatime 0 0"
+    if len(words) == 1 and words[0].startswith("/"):
+        return f"{words[0]} {folder} none bind 0 0"
+    if len(words) in {2, 3}:
+        return f"{words[1]} {folder} {words[0]} {words[2] if len(words) == 3 else 'defaults,_netdev'} 0 0"
+    raise StepFailed(f"--share takes SERVER:/FOLDER, or 'TYPE SOURCE OPTIONS' as fstab has them, not {share!r}")
+
+
+def put_line(host: Host, folder: Path, line: str) -> None:
+    """Have this line for the folder in fstab, marked as ours, instead of another of ours. Raises StepFailed."""
+    remove_lines(host, folder)
+    kept = host.read(FSTAB) or ""
+    if any(words[1:2] == [str(folder)] for words in map(str.split, kept.splitlines()) if not words[:1] == ["#"]):
+        raise StepFailed(
+            f"{FSTAB} has a line for {folder} already, but it is not mounted: `mount {folder}`, or mend it"
+        )
+    host.write(FSTAB, f"{kept.rstrip()}\n{line} {OURS}\n".lstrip())
+
+
+def remove_lines(host: Host, folder: Path | None = None) -> list[str]:
+    """Take our lines (for this folder) out of fstab; gives the folders that they were for."""
+    kept, gone = [], []
+    text = host.read(FSTAB) or ""
+    for line in text.splitlines():
+        words = line.split()
+        if line.endswith(OURS) and len(words) > 1 and (folder is None or words[1] == str(folder)):
+            gone.append(words[1])
+        else:
+            kept.append(line)
+    if gone:
+        host.write(FSTAB, "".join(f"{line}\n" for line in kept))
+    return gone

@@ -1,0 +1,151 @@
+"""The registry's authority, the Swarm, and images that are to be here before somebody waits for them."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from commonage.agent.steps import Case, Look, bad, done, needed, not_here
+from commonage.agent.steps_host import Host, StepFailed
+
+CERTIFICATES = Path("/etc/docker/certs.d")
+_MEMBER_WITHIN_S = 30.0
+_PULL_S = 1800.0
+
+
+class Registry:
+    """Docker trusts the site's registry by the site's own authority."""
+
+    name = "registry"
+
+    def look(self, case: Case) -> Look:
+        """Docker reads the file at each pull."""
+        if not case.terms.registry:
+            return not_here("the site has no registry of its own")
+        if case.host.read(_authority_file(case)) == case.terms.authority:
+            return done(f"{case.terms.registry} is trusted")
+        return needed(f"trust {case.terms.registry} by the site's authority")
+
+    def apply(self, case: Case) -> None:
+        """The file."""
+        case.host.write(_authority_file(case), case.terms.authority)
+
+
+class Swarm:
+    """This machine is a worker of the site's Swarm (or its manager)."""
+
+    name = "swarm"
+
+    def look(self, case: Case) -> Look:
+        """By what Docker says here, and what the manager says of this machine."""
+        mine = swarm_of(case.host)
+        members = members_of(case)
+        state, mine_id = mine.get("LocalNodeState", "inactive"), mine.get("NodeID", "")
+        others = [one for one, how in members.items() if one != mine_id and how == "ready"]
+        if others:
+            return bad(
+                f"another machine called {case.options.node} is in the Swarm and ready: give this one a host name of "
+                "its own; if it is one that vanished a moment ago, run this again in half a minute"
+            )
+        if mine_id and mine_id in members:
+            return done(f"{'manager' if mine.get('ControlAvailable') else 'worker'} {mine_id}, {members[mine_id]}")
+        if state == "inactive":
+            return needed(f"join the Swarm of {case.terms.managers[0]}")
+        managers = [one.get("Addr", "") for one in mine.get("RemoteManagers") or ()]
+        if mine.get("ControlAvailable") or not set(managers) & set(case.terms.managers):
+            return bad(
+                f"Docker here is in another Swarm (managers: {', '.join(managers) or 'this machine'}); "
+                "`docker swarm leave` takes it out, and ends what runs there"
+            )
+        return needed("leave the Swarm, which does not know this machine any more", f"join {case.terms.managers[0]}")
+
+    def apply(self, case: Case) -> None:
+        """Leave what no longer holds, join, and wait until the manager counts us in."""
+        host, terms = case.host, case.terms
+        if swarm_of(host).get("LocalNodeState", "inactive") != "inactive":
+            host.must("docker", "swarm", "leave", "--force", timeout_s=120)
+        address = case.options.address or own_address(terms.managers[0])
+        last = ""
+        for manager in terms.managers:
+            joined = host.run(
+                "docker", "swarm", "join", "--token", terms.swarm_token, "--advertise-addr", address, "--listen-addr",
+                f"{address}:2377", manager, timeout_s=90,
+            )  # fmt: skip
+            if joined.ok:
+                break
+            last = joined.said
+        else:
+            raise StepFailed(f"the Swarm of {', '.join(terms.managers)} does not take this machine ({address}): {last}")
+        mine = str(swarm_of(host).get("NodeID", ""))
+        if not host.wait(lambda: members_of(case).get(mine) == "ready", _MEMBER_WITHIN_S):
+            raise StepFailed(
+                f"the Swarm took this machine, but its manager does not see it ready at {address}: are the ports 7946 "
+                "(tcp, udp) and 4789 (udp) open between the machines?"
+            )
+
+
+class Images:
+    """What most people start is here before they do. One that cannot be had now is fetched when somebody needs it."""
+
+    name = "images"
+
+    def __init__(self) -> None:
+        self._failed: set[str] = set()
+
+    def look(self, case: Case) -> Look:
+        """Whether each is here."""
+        if not case.terms.images:
+            return not_here("no image is to be had beforehand")
+        missing = [one for one in case.terms.images if not _has_image(case.host, one)]
+        wanted = [one for one in missing if one not in self._failed]
+        if wanted:
+            return needed(*(f"pull {one}" for one in wanted))
+        here = f"{len(case.terms.images) - len(missing)} of {len(case.terms.images)} images are here"
+        return done(here)
+
+    def apply(self, case: Case) -> None:
+        """One after the other."""
+        for image in case.terms.images:
+            if _has_image(case.host, image):
+                continue
+            pulled = case.host.run("docker", "pull", "--quiet", image, timeout_s=_PULL_S)
+            if not pulled.ok:
+                self._failed.add(image)
+                case.notes.append(f"{image} could not be pulled now ({pulled.said}); it is when somebody needs it")
+
+
+def swarm_of(host: Host) -> dict[str, Any]:
+    """What the daemon here says of its Swarm; empty while none answers."""
+    ran = host.run("docker", "info", "--format", "{{json .Swarm}}", timeout_s=30) if host.has("docker") else None
+    try:
+        return dict(json.loads(ran.out)) if ran is not None and ran.ok else {}
+    except (ValueError, TypeError):
+        return {}
+
+
+def members_of(case: Case) -> dict[str, str]:
+    """The machines of this one's name in the Swarm, as its manager sees them: state by id."""
+    said = case.door.post("/seen", {"node": case.options.node})
+    return {str(one): str(how) for one, how in dict(said["swarm"]).items()}
+
+
+def own_address(manager: str) -> str:
+    """The address of this machine from which the manager is reached. Raises StepFailed."""
+    host, _, port = manager.rpartition(":")
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.connect((host.strip("[]"), int(port)))
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise StepFailed(f"no way leads to the Swarm's manager at {manager}: {error}; see --address") from None
+
+
+def _authority_file(case: Case) -> Path:
+    return CERTIFICATES / case.terms.registry / "ca.crt"
+
+
+def _has_image(host: Host, image: str) -> bool:
+    return host.run("docker", "image", "inspect", "--format", "{{.Id}}", image).ok
