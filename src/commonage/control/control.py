@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from commonage.control.advice import Advice
 from commonage.control.attribution import Round
 from commonage.control.board import Board
+from commonage.control.catalogue import Catalogue
 from commonage.control.device_warnings import DeviceWarnings
 from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet
@@ -63,11 +64,11 @@ class Control:
         self.store, self.metrics, self.clock = world.store, world.metrics, world.clock
         self.identity, self.bundles = world.identity, world.bundles
         self._engines: Mapping[str, Engine] = {engine.site: engine for engine in world.engines}
-        catalogue = {environment.name: environment for environment in world.environments}
+        self.catalogue = Catalogue(world.environments)
         self.feed = Feed()
         self.board = Board(self.settings.rules)
         self.ledger = Ledger(world.store, self.board, self.feed, world.clock)
-        self.fleet = Fleet(self._engines, catalogue, self.board, self.ledger, world.clock, self.settings)
+        self.fleet = Fleet(self._engines, self.catalogue, self.board, self.ledger, world.clock, self.settings)
         self.reservations = Reservations(
             world.store, self.board, self.ledger, self.fleet, world.clock, self.settings, world.chance,
             self.board.govern,
@@ -76,7 +77,7 @@ class Control:
         self.tenants = TenantViews(self.board, world.clock, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
-        self._orders = Orders(catalogue, world.bundles, world.devices, self.gangs.members, self.settings.volumes)
+        self._orders = Orders(self.catalogue, world.bundles, world.devices, self.gangs.members, self.settings.volumes)
         self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
         self.schedule = Schedule(self.board, self.ledger, world.clock)
         self.timers = Timers(world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s)
@@ -84,7 +85,7 @@ class Control:
         self.watchdog = Watchdog(self.board, self.ledger, world.clock, self.settings)
         self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
         self.device_warnings = DeviceWarnings(world.devices, self.board, self.ledger, world.clock)
-        self.advice = Advice(self.receipts, catalogue, self.settings)
+        self.advice = Advice(self.receipts, self.catalogue, self.settings)
         self.sampling.on_round = self._measured
         self.fleet.forget_faults = lambda uuid: asyncio.to_thread(world.devices.resume, uuid)
         self._world = world

@@ -16,6 +16,7 @@ import numpy as np
 from commonage.control.attribution import Stray, in_words
 from commonage.control.board import Board
 from commonage.control.card_alarms import alarms, card_of
+from commonage.control.catalogue import Catalogue
 from commonage.control.ledger import Ledger
 from commonage.control.membership import tenants_of
 from commonage.control.settings import ControlSettings
@@ -110,7 +111,7 @@ class Fleet:
     def __init__(
         self,
         engines: Mapping[str, Engine],
-        catalogue: Mapping[str, Environment],
+        catalogue: Catalogue,
         board: Board,
         ledger: Ledger,
         clock: Clock,
@@ -248,9 +249,10 @@ class Fleet:
         notes = engine.capabilities().notes if engine else ()
         return NodeView(node, int(grid.cpus[number]), int(grid.memory[number]), tuple(devices), workloads, notes)
 
-    def environments(self) -> Sequence[EnvironmentView]:
-        """The catalogue, with where each entry stands."""
-        return [EnvironmentView(one, self._status(one)) for one in self.catalogue.values()]
+    def environments(self, who: Principal | None = None) -> Sequence[EnvironmentView]:
+        """The catalogue as `who` may see it (None: all of it), with where each entry stands."""
+        found = self.catalogue.environments_for(who, self._settings)
+        return [EnvironmentView(one, self._status(one)) for one in found]
 
     def _status(self, environment: Environment) -> EnvironmentStatus:
         absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, "made on first use")
@@ -296,7 +298,7 @@ class Fleet:
         reports = [node.report for node in self._board.nodes.values() if node.state is not NodeState.LOST]
         devices = [device for report in reports for device in report.devices if not device.faults]
         return LaunchView(
-            environments=tuple(self.environments()),
+            environments=tuple(self.environments(who)),
             gpu_choices=self._choices(grid, devices),
             models=tuple(sorted({device.model for device in devices})),
             max_cpus_milli=max((report.cpus_milli for report in reports), default=0),

@@ -102,7 +102,7 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
         "machines": cards.machines(views, who),
         "lines": lines,
         "simulated": control.fleet.simulated_gpus,
-        "environments": control.fleet.environments(),
+        "environments": control.fleet.environments(who),
         "capabilities": control.fleet.capabilities(),
     }
 
