@@ -114,6 +114,12 @@ class Board:
         self._nodes.update((node.name, node) for node in nodes)
         self.snapshot.put(changed)
 
+    def remove_node(self, name: str) -> None:
+        """A machine is gone for good. Nothing may hold a lease on it."""
+        if self._nodes.pop(name, None) is not None:
+            self.snapshot.remove(name)
+            self.changed.set()
+
     def govern(self, rules: Rules) -> None:
         """Plan by these rules from now on."""
         self.snapshot.govern(rules)

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from commonage.control.advice import Advice
+from commonage.control.again import Again
 from commonage.control.attribution import Round
 from commonage.control.board import Board
 from commonage.control.catalogue import Catalogue
+from commonage.control.departures import Departures
 from commonage.control.device_warnings import DeviceWarnings
 from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet
@@ -31,7 +33,7 @@ from commonage.control.work import Work
 from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
 from commonage.domain.ids import IdSequence
-from commonage.domain.workloads import Workload
+from commonage.domain.workloads import Spec, Workload
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
 from commonage.ports.devices import Devices
@@ -77,6 +79,8 @@ class Control:
         self.tenants = TenantViews(self.board, world.clock, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
+        self.departures = Departures(self.board, self.ledger, self.fleet, world.clock)
+        self.again = Again(world.store, self.board, self.ledger, world.clock, self._start_session)
         self._orders = Orders(self.catalogue, world.bundles, world.devices, self.gangs.members, self.settings.volumes)
         self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
         self.schedule = Schedule(self.board, self.ledger, world.clock)
@@ -100,9 +104,13 @@ class Control:
             self.settings, ids, world.chance,
         )  # fmt: skip
 
+    async def _start_session(self, spec: Spec) -> Workload:
+        return await self.work.through_the_hub(spec)  # which is made anew by `open`
+
     def _changed(self, workload: Workload) -> None:
         self.timers.changed(workload)
         self.gangs.changed(workload)
+        self.again.changed(workload)
         self.reconcile.forget_misses(workload)
         self.receipts.changed(workload)
 
@@ -124,6 +132,7 @@ class Control:
         await self.receipts.open()
         await self.reservations.open()
         await self.gangs.open()
+        await self.again.open()
         self.work = self._work(IdSequence(await self.store.last_workload_id()))
         for engine in self._engines.values():
             await engine.open()
@@ -142,6 +151,8 @@ class Control:
             loops.create_task(self.fleet.run(), name="fleet")
             loops.create_task(self.timers.run(), name="timers")
             loops.create_task(self.gangs.run(), name="gangs")
+            loops.create_task(self.departures.run(), name="departures")
+            loops.create_task(self.again.run(), name="again")
             loops.create_task(self.schedule.run(), name="schedule")
             loops.create_task(self.sampling.run(), name="sample")
             loops.create_task(self.reservations.run(), name="reservations")

@@ -29,6 +29,7 @@ class Change:
     happening: Happening | None = None
     events: Sequence[Event] = ()
     nodes: Sequence[Node] = ()
+    departed: Sequence[tuple[str, str]] = ()
     receipts: Sequence[Receipt] = ()
     reservations: Sequence[Reservation] = ()
     unreserved: Sequence[str] = ()
@@ -65,6 +66,7 @@ def draft_of(changes: Sequence[Change], board: Board, now: float, first_seq: int
     draft = Draft()
     for change in changes:
         draft.batch.nodes.extend(change.nodes)
+        draft.batch.departed.extend(change.departed)
         draft.batch.receipts.extend(change.receipts)
         draft.batch.reservations.extend(change.reservations)
         draft.batch.unreserved.extend(change.unreserved)

@@ -38,6 +38,7 @@ from commonage.ports.devices import DeviceSample
 from commonage.ports.engine import Engine
 
 log = logging.getLogger(__name__)
+GONE_FOR_S = 15.0  # so long a machine that was removed has to leave its site; if it reports later, it has joined anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ class Fleet:
         self.measured: dict[str, DeviceSample] = {}  # written by the sampling loop
         self.strays: Mapping[str, Sequence[Stray]] = {}  # by device uuid; written by the sampling loop
         self.forget_faults: Callable[[str], Awaitable[None]] = _nobody_remembers  # of a card, by its uuid
+        self._gone: dict[str, float] = {}  # machines that were removed: when
         self._writing = asyncio.Lock()  # a report must not undo a wish to drain that came meanwhile
         self.passed_at = 0.0
 
@@ -155,6 +157,9 @@ class Fleet:
             reports.update((report.name, (engine, report)) for report in found)
         async with self._writing:
             now = self._clock.now()
+            self._gone = {name: at for name, at in self._gone.items() if now - at < GONE_FOR_S}
+            for name in self._gone:
+                reports.pop(name, None)
             nodes = [self._taken_in(engine, report, now) for engine, report in reports.values()]
             silent = [node for name, node in self._board.nodes.items() if name not in reports]
             await self._keep([*nodes, *(self._unheard(node, now) for node in silent)], now)
@@ -166,7 +171,8 @@ class Fleet:
         reason = drained or "; ".join(report.faults)
         report = replace(report, devices=tuple(self._with_strays(device) for device in report.devices))
         state = NodeState.DRAINING if drained or report.faults else NodeState.READY
-        return Node(report.name, engine.site, engine.capabilities().name, state, report, now, bool(drained), reason)
+        by = known.leave_by if drained and known is not None else None
+        return Node(report.name, engine.site, engine.capabilities().name, state, report, now, bool(drained), reason, by)
 
     def _with_strays(self, device: Device) -> Device:
         """The planner, too, should know of VRAM that is in nobody's lease and yet not free."""
@@ -258,13 +264,24 @@ class Fleet:
         absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, "made on first use")
         return self._statuses.get(environment.name, absent)
 
-    async def drain(self, who: Principal, name: str, drain: bool) -> Node:
-        """Let a machine take no new work (True) or take work again. For admins. Raises NotFound, Forbidden."""
+    async def drain(self, who: Principal, name: str, drain: bool, leave_by: float | None = None) -> Node:
+        """Let a machine take no new work (True) or take work again. For admins. Raises NotFound, Forbidden.
+
+        What becomes of the work on it is for `departures`; `leave_by` is kept for that.
+        """
         who.need(Scope.ADMIN)
         async with self._writing:
-            node = self._known(name)
-            await self._keep([_drained(node, f"drained by {who.name}" if drain else "")], self._clock.now())
+            node = self.known(name)
+            wished = replace(_drained(node, f"drained by {who.name}" if drain else ""), leave_by=leave_by)
+            await self._keep([wished], self._clock.now())
             return self._board.nodes[name]
+
+    async def forget(self, node: Node, events: Sequence[Event]) -> None:
+        """Know a machine no more, with the events that tell of it. Nothing may hold a lease there."""
+        async with self._writing:
+            await self._ledger.depart(node, events)
+            self._gone[node.name] = self._clock.now()
+            self._board.remove_node(node.name)
 
     async def resume(self, who: Principal, name: str, gpu: str | None = None) -> Node:
         """Let a machine take work again, and forget the faults of its cards that are only remembered; with `gpu` (index
@@ -273,7 +290,7 @@ class Fleet:
         Raises NotFound, Forbidden.
         """
         who.need(Scope.ADMIN)
-        node = self._known(name)
+        node = self.known(name)
         cards = node.report.devices if gpu is None else (card_of(node, gpu),)
         for uuid in dict.fromkeys(card.parent_uuid or card.uuid for card in cards):
             await self.forget_faults(uuid)
@@ -282,7 +299,8 @@ class Fleet:
         await self.look()
         return self._board.nodes[name]
 
-    def _known(self, name: str) -> Node:
+    def known(self, name: str) -> Node:
+        """A machine by its name. Raises NotFound, with those that are there."""
         node = self._board.nodes.get(name)
         if node is None:
             there = ", ".join(sorted(self._board.nodes)) or "none"
@@ -365,4 +383,4 @@ def _essence(node: Node) -> tuple[object, ...]:
     report = node.report
     devices = [replace(one, notices=()) for one in report.devices]
     offered = (report.cpus_milli, report.memory_mib, report.labels)
-    return (node.site, node.engine, node.state, node.drain, node.reason, *offered, devices)
+    return (node.site, node.engine, node.state, node.drain, node.reason, node.leave_by, *offered, devices)

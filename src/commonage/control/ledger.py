@@ -91,6 +91,10 @@ class Ledger:
         """Write nodes, receipts, and events that belong to no step."""
         await self._put(Change(self._future(), events=events, nodes=nodes, receipts=receipts))
 
+    async def depart(self, node: Node, events: Sequence[Event]) -> None:
+        """Take a machine away, with the events that tell of it."""
+        await self._put(Change(self._future(), events=events, departed=[(node.site, node.name)]))
+
     async def reserve(
         self, events: Sequence[Event], *, reservations: Sequence[Reservation] = (), unreserved: Sequence[str] = ()
     ) -> None:

@@ -43,6 +43,7 @@ class Submission:
     one_numa: bool = False
     priority: int | str = 0
     preemptible: bool | None = None
+    requeue: bool | None = None
     time_limit_s: int | None = None
     grace_s: int = 10
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -84,6 +85,7 @@ def spec_of(ask: Submission, who: Principal, catalogue: Catalogue, settings: Con
         key=ask.key,
         preemptible=preemptible if ask.preemptible is None else ask.preemptible,
         gang=ask.gang,
+        requeue=ask.kind is not Kind.SESSION if ask.requeue is None else ask.requeue,
         volumes=allowed(ask.volumes, settings.volumes, tenant.name),
     )
 

@@ -29,6 +29,7 @@ class NodeOut(BaseModel):
     workloads: int = Field(description="Attempts that hold a lease here.")
     labels: dict[str, str] = Field(default_factory=dict, description="What `on` of a workload may ask for.")
     notes: list[str]
+    leave_by: float | None = Field(None, description="When all that still runs on it, as it is drained, must leave.")
 
 
 class NodeList(BaseModel):
