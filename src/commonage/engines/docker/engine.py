@@ -63,7 +63,7 @@ class DockerEngine:
         self._in_thread, self._spawn = self._tasks.in_thread, self._tasks.spawn
         self._client = Client(self._settings.url)
         self._daemon = Daemon(self._client, self._settings, self._in_thread)
-        self._images = Images(self._client, site, self._settings.pull)
+        self._images = Images(self._client, site, self._settings.pull, self._settings.account)
         self._relays = Relays(self._settings.reaches)
         self._installation = ""
         self._networks: Networks

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.engines.docker.client import Client, DaemonUnreachable
+from commonage.ports.registry import RegistryAccount
 
 Told = Callable[[str, float | None], None]
 """Is told what is being done, and how far it is (0..1)."""
@@ -19,12 +20,19 @@ _SILENCE_S = 120.0
 
 
 class Images:
-    """The images of one daemon. `pull`: whether one that is missing is fetched."""
+    """The images of one daemon. `pull`: whether a missing one is fetched; `account`: with what from our registry."""
 
-    def __init__(self, client: Client, site: str, pull: Literal["missing", "never"]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        site: str,
+        pull: Literal["missing", "never"],
+        account: RegistryAccount | None = None,
+    ) -> None:
         self._client = client
         self._site = site
         self._pull = pull
+        self._account = account
         self._statuses: dict[str, EnvironmentStatus] = {}
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._listeners: dict[str, list[Told]] = {}
@@ -84,7 +92,7 @@ class Images:
     async def _pull_image(self, image: str) -> None:
         layers: dict[str, tuple[int, int]] = {}
         patience = _FIRST_WORD_S
-        async with aclosing(self._client.pull(image)) as messages:  # type: ignore[type-var]  # a generator in practice
+        async with aclosing(self._client.pull(image, self._account)) as messages:  # type: ignore[type-var]  # a generator in practice
             while True:
                 try:
                     async with asyncio.timeout(patience):

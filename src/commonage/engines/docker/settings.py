@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from commonage.domain.errors import InvalidInput
+from commonage.ports.registry import RegistryAccount
 
 # The daemon's socket, or where it lies: whoever has it is root on this machine.
 _SECRET_PLACES = (
@@ -38,7 +39,8 @@ class DockerSettings:
     `memory_mib` (None: what the daemon says) and `labels` are what the one node reports. `cpu_hold`: what an attempt
     asked for is its `share` of cores that others want, too, or a `quota`. `reaches`: ports of this machine's loopback
     that containers reach by their network's gateway (the hub, the control plane). `networks` is the range of addresses
-    of the tenants' networks. `mounts`: see `parse_mount`.
+    of the tenants' networks. `account`: with what images of the site's own registry are fetched. `mounts`: see
+    `parse_mount`.
     `processes_max`, `log_keep_mib`, `bundle_max_mib`, `disk_low_mib`, `keep_logs_days` and `keep_logs_mib` as for
     processes: of one attempt, of one log, of files sent along, free for the node to be sound, and of old logs.
     """
@@ -52,6 +54,7 @@ class DockerSettings:
     cpu_hold: Literal["share", "quota"] = "share"
     reaches: tuple[int, ...] = ()
     networks: str = "10.213.0.0/16"
+    account: RegistryAccount | None = None
     mounts: tuple[Mount, ...] = ()
     processes_max: int = 4096
     log_keep_mib: int = 256
