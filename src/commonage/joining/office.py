@@ -50,17 +50,18 @@ class Site:
     """What machines are told besides the Swarm's token. `script_url` is where people fetch the script.
 
     `doors` and `agents` are HOST:PORT, as other machines reach them; `shared_dir` is the folder that all of them see;
-    `images` are those to have at once, asked for anew each time.
+    `images` are to be had at once; `daemon` and `agent` are what must stand in Docker's settings and the agents'.
     """
 
     name: str
     script_url: str
     doors: tuple[str, ...]
-    agents: str
+    agents: tuple[str, ...]
     shared_dir: Path
     registry: str = ""
     images: tuple[str, ...] = ()
     daemon: Mapping[str, Any] = field(default_factory=dict)
+    agent: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Office:
@@ -139,6 +140,7 @@ class Office:
             registry=site.registry,
             images=site.images,
             daemon=site.daemon,
+            agent=site.agent,
         )
 
     async def certificate(self, node: str, csr_pem: str) -> str:
