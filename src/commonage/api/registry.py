@@ -139,7 +139,9 @@ def _basic(header: str | None) -> tuple[str, str | None]:
     try:
         user, colon, password = base64.b64decode(rest.strip(), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
-        colon = ""
+        user = colon = password = ""
+    if colon and not password:
+        raise Unauthenticated("the password is a token of the hub's, and none was given; `commonage login` gets one")
     if not colon:
         raise Unauthenticated("the Authorization header is not of the form 'Basic', then NAME:TOKEN in base 64")
     return user, password
