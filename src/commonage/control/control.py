@@ -90,6 +90,7 @@ class Control:
         self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
         self.device_warnings = DeviceWarnings(world.devices, self.board, self.ledger, world.clock)
         self.advice = Advice(self.receipts, self.catalogue, self.settings)
+        self.timers.lack, self.catalogue.on_change = self.catalogue.lack, self.timers.catalogue_changed
         self.sampling.on_round = self._measured
         self.fleet.forget_faults = lambda uuid: asyncio.to_thread(world.devices.resume, uuid)
         self._world = world
