@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiodocker import Docker
 
-from commonage.engines.containers.kernel import process_started_at
+from commonage.engines.containers.kernel import daemon_started_at
 from commonage.engines.docker.errors import DaemonUnreachable, Refused, translated
 from commonage.ports.registry import RegistryAccount
 
@@ -66,8 +66,8 @@ class Client:
             probe.connect(parts.path)
             credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             pid, _, _ = struct.unpack("3i", credentials)
-            # With socket activation it is the service manager who listens.
-            return process_started_at(pid) if pid > 1 else None
+            # It may be another who listens: the service manager, or a filter before the socket.
+            return daemon_started_at(pid)
         return None
 
     async def events(self, label: str) -> AsyncIterator[Json]:
