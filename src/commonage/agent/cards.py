@@ -75,6 +75,11 @@ class Cards:
         self._looking: asyncio.Future[Look] | None = None
         self._unseen: dict[str, float] = {}
 
+    @property
+    def is_silent(self) -> bool:
+        """True while the driver keeps us waiting: whatever else is asked of it waits, too."""
+        return self._looking is not None
+
     async def look(self, owners: Owners) -> Look:
         """Now, or as it was with a fault while the driver does not answer. `owners` looks up processes."""
         if self._looking is None:

@@ -46,6 +46,7 @@ class Listener:
         self, authority: Authority, attend: Callable[[Caller], Awaitable[None]], now: Callable[[], float]
     ) -> None:
         self._authority, self._attend, self._now = authority, attend, now
+        self.reaches: tuple[str, ...] = ()
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
 
@@ -87,7 +88,7 @@ class Listener:
                 writer.write(line_of(said("refused", refused)))
                 await writer.drain()
                 return
-            writer.write(line_of(said("welcome", Welcome(self._now(), caller.until))))
+            writer.write(line_of(said("welcome", Welcome(self._now(), caller.until, self.reaches))))
             await self._attend(caller)
         except (TimeoutError, *BROKEN) as error:
             _log.info("%s said nothing that is understood: %s", caller.node, words_of(error))
