@@ -20,6 +20,7 @@ from commonage.control.feed import Feed
 from commonage.domain.errors import CommonageError, NotFound, StaleVersion, Unavailable
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
+from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Happening
 from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
@@ -100,6 +101,10 @@ class Ledger:
     ) -> None:
         """Write reservations, or take those of these ids away, with the events that tell of it."""
         await self._put(Change(self._future(), events=events, reservations=reservations, unreserved=unreserved))
+
+    async def enlist(self, images: Sequence[Image], events: Sequence[Event]) -> None:
+        """Write images of the catalogue, removed ones too, with the events that tell of it."""
+        await self._put(Change(self._future(), events=events, images=images))
 
     def _future(self) -> asyncio.Future[Workload | None]:
         return asyncio.get_running_loop().create_future()
