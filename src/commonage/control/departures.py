@@ -23,7 +23,7 @@ from commonage.domain.workloads import Kind, State, StopCause, StopWish, Workloa
 from commonage.ports.clock import Clock
 
 log = logging.getLogger(__name__)
-TICK_S = 1.0
+TICK_S = 2.0
 _MOST_NAMED = 5
 
 
