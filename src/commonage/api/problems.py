@@ -72,6 +72,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Would wait for ever",
             "What it should wait for has ended in a way that never meets the condition.",
         ),
+        "node-in-use": (
+            "Machine in use",
+            "A machine is removed when it is lost, or drained and empty; the sentence says what runs there.",
+        ),
         "reservation-conflict": (
             "It cannot be kept",
             "The machines have no room for it beside the reservations made before; the sentence has the numbers.",

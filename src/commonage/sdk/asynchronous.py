@@ -191,9 +191,21 @@ class AsyncClient:
         """What a machine and its cards measured. The last hour if not said otherwise."""
         return await self._call(calls.node_metrics(site, name, since, until, points))
 
-    async def drain(self, site: str, name: str) -> NodeOut:
-        """Let the machine take no more work. For admins."""
-        return await self._call(calls.drain(site, name))
+    async def drain(
+        self, site: str, name: str, *, requeue: bool = False, by: str | None = None, time_zone: str | None = None
+    ) -> NodeOut:
+        """Let the machine take no more work. For admins.
+
+        With `requeue` jobs queue again now; `by` (`2h`, `18:00` in `time_zone`) is when all that still runs must leave.
+        """
+        return await self._call(calls.drain(site, name, requeue, by, time_zone))
+
+    async def remove_node(self, site: str, name: str, *, force: bool = False) -> NodeOut:
+        """Know a machine no more: one that is lost, or drained and empty; the machine as it was. For admins.
+
+        With `force` what is still counted as running on a lost one counts as lost.
+        """
+        return await self._call(calls.remove_node(site, name, force))
 
     async def resume(self, site: str, name: str, *, gpu: str | None = None) -> NodeOut:
         """Let the machine take work again; with `gpu` (index or uuid) forget the faults of that one. For admins."""

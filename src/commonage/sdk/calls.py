@@ -177,9 +177,9 @@ def node_metrics(site: str, name: str, since: float | None, until: float | None,
     return Call("GET", node_path(site, name, "metrics"), MetricsOut, given(since=since, until=until, points=points))
 
 
-def node_path(site: str, name: str, what: str) -> str:
-    """The path of something of a machine."""
-    return f"/nodes/{quote(site, safe='')}/{quote(name, safe='')}/{what}"
+def node_path(site: str, name: str, *what: str) -> str:
+    """The path of a machine or of something of it."""
+    return "/".join(["/nodes", quote(site, safe=""), quote(name, safe=""), *what])
 
 
 def event_page(workload_id: str | None, after: int, limit: int) -> Call[EventPage]:
@@ -197,9 +197,16 @@ def nodes() -> Call[NodeList]:
     return Call("GET", "/nodes", NodeList)
 
 
-def drain(site: str, name: str) -> Call[NodeOut]:
-    """Let a machine take no more work."""
-    return Call("POST", node_path(site, name, "drain"), NodeOut)
+def drain(site: str, name: str, requeue: bool, by: str | None, time_zone: str | None) -> Call[NodeOut]:
+    """Let a machine take no more work, and say what becomes of the work there."""
+    query = given(requeue=True if requeue else None, by=by, time_zone=time_zone)
+    return Call("POST", node_path(site, name, "drain"), NodeOut, query)
+
+
+def remove_node(site: str, name: str, force: bool) -> Call[NodeOut]:
+    """Know a machine no more. The second time there is none, which is an error."""
+    query = given(force=True if force else None)
+    return Call("DELETE", node_path(site, name), NodeOut, query, repeatable=False)
 
 
 def resume(site: str, name: str, gpu: str | None) -> Call[NodeOut]:
