@@ -23,6 +23,7 @@ from commonage.wire.platform import (
     UsageOut,
 )
 from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList
+from commonage.wire.registry import CollectedOut, RegistryOut
 from commonage.wire.volumes import VolumeList
 from commonage.wire.workloads import (
     AttemptList,
@@ -251,6 +252,16 @@ def token(ask: TokenIn) -> Call[TokenOut]:
 
 def tenants() -> Call[TenantList]:
     """Who shares the machines."""
+def registry() -> Call[RegistryOut]:
+    """The site's registry of images."""
+    return Call("GET", "/registry", RegistryOut)
+
+
+def collect_registry() -> Call[CollectedOut]:
+    """Throw out of the registry what nobody needs."""
+    return Call("POST", "/registry/collect", CollectedOut)
+
+
     return Call("GET", "/tenants", TenantList)
 
 

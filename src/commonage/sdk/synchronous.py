@@ -28,6 +28,7 @@ from commonage.wire.platform import (
     UsageOut,
 )
 from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
+from commonage.wire.registry import CollectedOut, RegistryOut
 from commonage.wire.volumes import VolumeOut
 from commonage.wire.workloads import (
     TERMINAL_STATES,
@@ -252,6 +253,14 @@ class Client:
         with bundles.pack(files) as archive:
             content = archive.read()
         return self._retry(
+    def registry(self) -> RegistryOut:
+        """Where the site's registry of images is, and the authority behind it. Raises ApiError where there is none."""
+        return self._call(calls.registry())
+
+    def collect_registry(self) -> CollectedOut:
+        """Throw out of the registry what is old and not in the catalogue. For admins."""
+        return self._call(calls.collect_registry())
+
             Call("POST", "/bundles", BundleOut),
             {"method": "POST", "url": "/bundles", "content": content, "headers": bundles.HEADERS},
         )
