@@ -168,7 +168,7 @@ class Fleet:
     def _taken_in(self, engine: Engine, report: NodeReport, now: float) -> Node:
         known = self._board.nodes.get(report.name)
         drained = _drained_by(known)
-        reason = drained or "; ".join(report.faults)
+        reason = drained or "; ".join(report.faults) or report.tight
         report = replace(report, devices=tuple(self._with_strays(device) for device in report.devices))
         state = NodeState.DRAINING if drained or report.faults else NodeState.READY
         by = known.leave_by if drained and known is not None else None
