@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -24,26 +24,32 @@ if TYPE_CHECKING:
 
 
 class _Group(click.Group):
-    """With a verb that needs the server's rooms, by name only, as in the table of all verbs."""
+    """With verbs from elsewhere, by name only, as in the table of all verbs: `mig` needs the server's rooms."""
+
+    elsewhere: ClassVar[dict[str, str]] = {
+        "mig": "commonage.server.commands.node_mig",
+        **dict.fromkeys(("join", "leave", "rm", "token", "template"), "commonage.cli.node_join"),
+    }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), "mig"]
+        return [*super().list_commands(ctx), *self.elsewhere]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "mig":
-            found: click.Command = import_module("commonage.server.commands.node_mig").mig
+        if cmd_name in self.elsewhere:
+            found: click.Command = getattr(import_module(self.elsewhere[cmd_name]), cmd_name)
             return found
         return super().get_command(ctx, cmd_name)
 
 
 @click.group(cls=_Group)
 def node() -> None:
-    """List machines; let one take no more work, or again.
+    """List machines; have them join and leave; let one take no more work, or again.
 
     \b
     Example:
       commonage node ls
       commonage node show gpu-1
+      commonage node join admin@gpu-2
       commonage node drain gpu-1
       commonage node mig gpu-1 0 1g.10gb,2g.20gb
     """
@@ -83,7 +89,7 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
       commonage node show gpu-1
     """
     with connect(server) as client:
-        site, machine = _find(client, name)
+        site, machine = find(client, name)
         (found,) = (one for one in client.nodes() if (one.site, one.name) == (site, machine))
     if as_json:
         show.print_json(found)
@@ -103,7 +109,7 @@ def drain(server: Server, name: str, as_json: bool) -> None:
       commonage node drain gpu-1
     """
     with connect(server) as client:
-        site, machine = _find(client, name)
+        site, machine = find(client, name)
         _say(client.drain(site, machine), as_json)
 
 
@@ -123,7 +129,7 @@ def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
       commonage node resume gpu-1 --gpu 0
     """
     with connect(server) as client:
-        site, machine = _find(client, name)
+        site, machine = find(client, name)
         changed = client.resume(site, machine, gpu=gpu)
     _say(changed, as_json)
     if not as_json:
@@ -131,7 +137,7 @@ def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
             click.echo(line, err=True)
 
 
-def _find(client: Client, name: str) -> tuple[str, str]:
+def find(client: Client, name: str) -> tuple[str, str]:
     """The machine that is meant by NAME or SITE/NAME."""
     site, slash, machine = name.partition("/")
     nodes = client.nodes()

@@ -17,6 +17,7 @@ import httpx2
 from commonage.sdk import bundles, calls, transport
 from commonage.sdk.calls import Answer, Call, Patience, Which, given, may_repeat
 from commonage.sdk.errors import ApiError
+from commonage.wire.joining import JoinKitOut, JoinTokenOut
 from commonage.wire.platform import (
     EnvironmentOut,
     HealthOut,
@@ -27,8 +28,8 @@ from commonage.wire.platform import (
     TokenOut,
     UsageOut,
 )
-from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
 from commonage.wire.registry import CollectedOut, RegistryOut
+from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
 from commonage.wire.volumes import VolumeOut
 from commonage.wire.workloads import (
     TERMINAL_STATES,
@@ -212,6 +213,24 @@ class AsyncClient:
         """Let the machine take work again; with `gpu` (index or uuid) forget the faults of that one. For admins."""
         return await self._call(calls.resume(site, name, gpu))
 
+    async def join_token(
+        self, *, for_s: int = 3600, cloud_init: bool = False, options: Sequence[str] = ()
+    ) -> JoinTokenOut:
+        """A token with which machines join for so many seconds; on wish with user data for a cloud's. For admins."""
+        return await self._call(calls.join_token(for_s, cloud_init, options))
+
+    async def revoke_join_tokens(self) -> Sequence[str]:
+        """Have no token that was made until now be good any more. For admins."""
+        return (await self._call(calls.revoke_join_tokens())).done
+
+    async def join_kit(self) -> JoinKitOut:
+        """The script and the packed program with which a machine joins. For admins."""
+        return await self._call(calls.join_kit())
+
+    async def expel_node(self, site: str, name: str) -> Sequence[str]:
+        """Take back a machine's certificate and its place in the Swarm; says what was done. For admins."""
+        return (await self._call(calls.expel_node(site, name))).done
+
     async def environments(self) -> Sequence[EnvironmentOut]:
         """The catalogue."""
         return (await self._call(calls.environments())).items
@@ -240,6 +259,14 @@ class AsyncClient:
         """Take a reservation away. For admins."""
         return await self._call(calls.unreserve(reservation_id))
 
+    async def registry(self) -> RegistryOut:
+        """Where the site's registry of images is, and the authority behind it. Raises ApiError where there is none."""
+        return await self._call(calls.registry())
+
+    async def collect_registry(self) -> CollectedOut:
+        """Throw out of the registry what is old and not in the catalogue. For admins."""
+        return await self._call(calls.collect_registry())
+
     async def info(self) -> InfoOut:
         """This installation, and who you are to it."""
         return await self._call(calls.info())
@@ -259,14 +286,6 @@ class AsyncClient:
         return await self._retry(
             Call("POST", "/bundles", BundleOut),
             {"method": "POST", "url": "/bundles", "content": content, "headers": bundles.HEADERS},
-    async def registry(self) -> RegistryOut:
-        """Where the site's registry of images is, and the authority behind it. Raises ApiError where there is none."""
-        return await self._call(calls.registry())
-
-    async def collect_registry(self) -> CollectedOut:
-        """Throw out of the registry what is old and not in the catalogue. For admins."""
-        return await self._call(calls.collect_registry())
-
         )
 
     async def token(

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from commonage.sdk.errors import GATEWAY, ApiError
 from commonage.wire.hub import API_PATH
+from commonage.wire.joining import DoneOut, JoinKitOut, JoinTokenIn, JoinTokenOut
 from commonage.wire.platform import (
     EnvironmentList,
     HealthOut,
@@ -22,8 +23,8 @@ from commonage.wire.platform import (
     TokenOut,
     UsageOut,
 )
-from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList
 from commonage.wire.registry import CollectedOut, RegistryOut
+from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList
 from commonage.wire.volumes import VolumeList
 from commonage.wire.workloads import (
     AttemptList,
@@ -215,6 +216,27 @@ def resume(site: str, name: str, gpu: str | None) -> Call[NodeOut]:
     return Call("POST", node_path(site, name, "resume"), NodeOut, given(gpu=gpu))
 
 
+def join_token(for_s: int, cloud_init: bool, options: Sequence[str]) -> Call[JoinTokenOut]:
+    """A token with which machines join."""
+    ask = JoinTokenIn(for_s=for_s, cloud_init=cloud_init, options=list(options))
+    return Call("POST", "/join-tokens", JoinTokenOut, body=ask)
+
+
+def revoke_join_tokens() -> Call[DoneOut]:
+    """No token that was made until now is good any more."""
+    return Call("DELETE", "/join-tokens", DoneOut)
+
+
+def join_kit() -> Call[JoinKitOut]:
+    """What to bring to a machine that joins."""
+    return Call("GET", "/join-kit", JoinKitOut)
+
+
+def expel_node(site: str, name: str) -> Call[DoneOut]:
+    """Take back a machine's certificate and its place in the Swarm."""
+    return Call("POST", node_path(site, name, "expel"), DoneOut)
+
+
 def environments() -> Call[EnvironmentList]:
     """The catalogue."""
     return Call("GET", "/environments", EnvironmentList)
@@ -228,6 +250,16 @@ def volumes() -> Call[VolumeList]:
 def usage(since: float | None, until: float | None, by: str) -> Call[UsageOut]:
     """What was used."""
     return Call("GET", "/usage", UsageOut, given(since=since, until=until, by=by))
+
+
+def registry() -> Call[RegistryOut]:
+    """The site's registry of images."""
+    return Call("GET", "/registry", RegistryOut)
+
+
+def collect_registry() -> Call[CollectedOut]:
+    """Throw out of the registry what nobody needs."""
+    return Call("POST", "/registry/collect", CollectedOut)
 
 
 def info() -> Call[InfoOut]:
@@ -252,16 +284,6 @@ def token(ask: TokenIn) -> Call[TokenOut]:
 
 def tenants() -> Call[TenantList]:
     """Who shares the machines."""
-def registry() -> Call[RegistryOut]:
-    """The site's registry of images."""
-    return Call("GET", "/registry", RegistryOut)
-
-
-def collect_registry() -> Call[CollectedOut]:
-    """Throw out of the registry what nobody needs."""
-    return Call("POST", "/registry/collect", CollectedOut)
-
-
     return Call("GET", "/tenants", TenantList)
 
 

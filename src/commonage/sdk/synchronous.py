@@ -17,6 +17,7 @@ import httpx2
 from commonage.sdk import bundles, calls, transport
 from commonage.sdk.calls import Answer, Call, Patience, Which, given, may_repeat
 from commonage.sdk.errors import ApiError
+from commonage.wire.joining import JoinKitOut, JoinTokenOut
 from commonage.wire.platform import (
     EnvironmentOut,
     HealthOut,
@@ -27,8 +28,8 @@ from commonage.wire.platform import (
     TokenOut,
     UsageOut,
 )
-from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
 from commonage.wire.registry import CollectedOut, RegistryOut
+from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
 from commonage.wire.volumes import VolumeOut
 from commonage.wire.workloads import (
     TERMINAL_STATES,
@@ -208,6 +209,22 @@ class Client:
         """Let the machine take work again; with `gpu` (index or uuid) forget the faults of that one. For admins."""
         return self._call(calls.resume(site, name, gpu))
 
+    def join_token(self, *, for_s: int = 3600, cloud_init: bool = False, options: Sequence[str] = ()) -> JoinTokenOut:
+        """A token with which machines join for so many seconds; on wish with user data for a cloud's. For admins."""
+        return self._call(calls.join_token(for_s, cloud_init, options))
+
+    def revoke_join_tokens(self) -> Sequence[str]:
+        """Have no token that was made until now be good any more. For admins."""
+        return self._call(calls.revoke_join_tokens()).done
+
+    def join_kit(self) -> JoinKitOut:
+        """The script and the packed program with which a machine joins. For admins."""
+        return self._call(calls.join_kit())
+
+    def expel_node(self, site: str, name: str) -> Sequence[str]:
+        """Take back a machine's certificate and its place in the Swarm; says what was done. For admins."""
+        return self._call(calls.expel_node(site, name)).done
+
     def environments(self) -> Sequence[EnvironmentOut]:
         """The catalogue."""
         return self._call(calls.environments()).items
@@ -236,6 +253,14 @@ class Client:
         """Take a reservation away. For admins."""
         return self._call(calls.unreserve(reservation_id))
 
+    def registry(self) -> RegistryOut:
+        """Where the site's registry of images is, and the authority behind it. Raises ApiError where there is none."""
+        return self._call(calls.registry())
+
+    def collect_registry(self) -> CollectedOut:
+        """Throw out of the registry what is old and not in the catalogue. For admins."""
+        return self._call(calls.collect_registry())
+
     def info(self) -> InfoOut:
         """This installation, and who you are to it."""
         return self._call(calls.info())
@@ -253,14 +278,6 @@ class Client:
         with bundles.pack(files) as archive:
             content = archive.read()
         return self._retry(
-    def registry(self) -> RegistryOut:
-        """Where the site's registry of images is, and the authority behind it. Raises ApiError where there is none."""
-        return self._call(calls.registry())
-
-    def collect_registry(self) -> CollectedOut:
-        """Throw out of the registry what is old and not in the catalogue. For admins."""
-        return self._call(calls.collect_registry())
-
             Call("POST", "/bundles", BundleOut),
             {"method": "POST", "url": "/bundles", "content": content, "headers": bundles.HEADERS},
         )
