@@ -16,9 +16,11 @@ from commonage.control.device_warnings import DeviceWarnings
 from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet
 from commonage.control.gangs import Gangs
+from commonage.control.images import Images
 from commonage.control.ledger import Ledger
 from commonage.control.look import Look
 from commonage.control.orders import Orders
+from commonage.control.prepulls import Prepulls
 from commonage.control.receipts import Receipts
 from commonage.control.reconcile import Reconcile
 from commonage.control.reservations import Reservations
@@ -91,6 +93,12 @@ class Control:
         self.device_warnings = DeviceWarnings(world.devices, self.board, self.ledger, world.clock)
         self.advice = Advice(self.receipts, self.catalogue, self.settings)
         self.timers.lack, self.catalogue.on_change = self.catalogue.lack, self.timers.catalogue_changed
+        everywhere = self.settings.prepull
+        self.prepulls = Prepulls(self._engines, self.board, self.catalogue, world.clock, everywhere=everywhere)
+        self.images = Images(
+            world.store, self.board, self.ledger, self.catalogue, self.prepulls, world.clock, self.settings
+        )
+        self.fleet.image_status = self.prepulls.status
         self.sampling.on_round = self._measured
         self.fleet.forget_faults = lambda uuid: asyncio.to_thread(world.devices.resume, uuid)
         self._world = world
@@ -131,6 +139,7 @@ class Control:
         """Take up the work that the store remembers and the engines still run. Once, before run()."""
         await self.ledger.open()
         await self.receipts.open()
+        await self.images.open()
         await self.reservations.open()
         await self.gangs.open()
         await self.again.open()
@@ -157,6 +166,7 @@ class Control:
             loops.create_task(self.schedule.run(), name="schedule")
             loops.create_task(self.sampling.run(), name="sample")
             loops.create_task(self.reservations.run(), name="reservations")
+            loops.create_task(self.prepulls.run(), name="prepulls")
 
     async def stand_down(self, within_s: float = 20.0) -> int:
         """End all that runs, as the machine's owner goes: sessions for good, other work back to the queue.
@@ -172,6 +182,7 @@ class Control:
         """After run() was cancelled: let go of engines and listeners. What runs goes on running."""
         self.feed.close()
         await self.reconcile.close()
+        await self.prepulls.close()
         for engine in self._engines.values():
             await engine.close()
 

@@ -126,6 +126,7 @@ class Fleet:
         self.forget_faults: Callable[[str], Awaitable[None]] = _nobody_remembers  # of a card, by its uuid
         self._gone: dict[str, float] = {}  # machines that were removed: when
         self._writing = asyncio.Lock()  # a report must not undo a wish to drain that came meanwhile
+        self.image_status: Callable[[Environment], EnvironmentStatus | None] = lambda _environment: None
         self.passed_at = 0.0
 
     # --- loop -----------------------------------------------------------------------------------------------------
@@ -261,7 +262,11 @@ class Fleet:
         return [EnvironmentView(one, self._status(one)) for one in found]
 
     def _status(self, environment: Environment) -> EnvironmentStatus:
-        absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, "made on first use")
+        brought = self.image_status(environment)
+        if brought is not None:
+            return brought
+        what = "made" if environment.image is None else "fetched"
+        absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, f"{what} on first use")
         return self._statuses.get(environment.name, absent)
 
     async def drain(self, who: Principal, name: str, drain: bool, leave_by: float | None = None) -> Node:

@@ -109,6 +109,7 @@ def control_settings(settings: Settings) -> ControlSettings:
         prices=settings.prices,
         volumes=volumes_of(settings, [ControlSettings().default_tenant, *(one.name for one in settings.tenants)]),
         home_quota_mib=settings.home_quota,
+        prepull=settings.prepull,
         warn_before_s=settings.warn_before,
         sample_every_s=settings.sample_every,
         gpu_over_share=settings.gpu_over_share,
