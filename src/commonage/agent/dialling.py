@@ -11,7 +11,6 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from commonage.domain.errors import CommonageError
 from commonage.link import messages
 from commonage.link.codec import from_json
 from commonage.link.messages import Call, Hello, Refused, Welcome
-from commonage.link.peer import BROKEN, MOST_BYTES, Answer, LinkLost, Peer, line_of, read_frame, said, words_of
+from commonage.link.peer import BROKEN, MOST_BYTES, Answer, LinkLost, Peer, end, line_of, read_frame, said, words_of
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.2, 5.0, 30.0
@@ -83,9 +82,7 @@ class Dialler:
             _log.info("linked to the control plane at %s", address)
             await self._use(Peer(f"the control plane at {address}", reader, writer, self._offers, self._hears), welcome)
         finally:
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
+            await end(writer)
 
     async def _dial(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, port = split_address(address)

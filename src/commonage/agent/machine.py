@@ -12,6 +12,7 @@ from pathlib import Path
 
 from commonage.agent.config import AgentConfig
 from commonage.domain.fleet import Device, NodeReport
+from commonage.engines.common.disk import tight_disk
 
 _MIB = 1024 * 1024
 _SHARED_WITHIN_S = 10.0
@@ -59,10 +60,7 @@ class Machine:
         if self._shared is not None and (fault := self._shared.fault(time.monotonic())):
             found.append(fault)
         free_mib = _free_mib(self.docker_root)
-        if free_mib is not None and free_mib < config.disk_low_mib:
-            found.append(
-                f"only {free_mib} MiB are free on the disk of {self.docker_root}; {config.disk_low_mib} MiB are needed"
-            )
+        tight = "" if free_mib is None else tight_disk(free_mib, config.disk_low_mib, f"the disk of {self.docker_root}")
         return NodeReport(
             config.node,
             config.cpus_milli or len(os.sched_getaffinity(0)) * 1000,
@@ -71,6 +69,7 @@ class Machine:
             free_mib,
             tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(config.labels)}.items())),
             tuple(found),
+            tight,
         )
 
 

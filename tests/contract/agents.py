@@ -1,0 +1,78 @@
+"""Agents of the tests' own: an authority, what joining would have written, and the agent as a program of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from commonage.agent.config import AgentConfig, config_text
+from commonage.link.ca import Authority
+
+
+def make_config(folder: Path, authority: Authority, node: str, port: int, **fields: Any) -> AgentConfig:
+    """What joining writes: a key, its request, a certificate, the authority's, all in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    (folder / "agent.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    csr = request.public_bytes(serialization.Encoding.PEM).decode()
+    (folder / "agent.csr").write_text(csr)
+    (folder / "agent.crt").write_text(authority.sign(csr, node))
+    (folder / "ca.crt").write_text(authority.certificate)
+    about: dict[str, Any] = {
+        "node": node,
+        "control": (f"127.0.0.1:{port}",),
+        "certificate": str(folder / "agent.crt"),
+        "key": str(folder / "agent.key"),
+        "request": str(folder / "agent.csr"),
+        "authority": str(folder / "ca.crt"),
+        "state": str(folder / "state"),
+        "gpus": "simulated:2x24GiB",
+        "docker": f"unix://{folder}/no-docker.sock",
+        "walls": False,
+    }
+    return AgentConfig(**{**about, **fields})
+
+
+class AgentProgram:
+    """The agent as it runs on a machine: a process, which `close` ends.
+
+    `before`: words before the command, for a network namespace. `source`: the folder of a bundle, for `python`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: AgentConfig,
+        *,
+        before: Sequence[str] = (),
+        python: Sequence[str] = (sys.executable,),
+        source: Path | None = None,
+    ) -> None:
+        self.log = folder / "agent.log"
+        file = folder / "agent.toml"
+        file.write_text(config_text(config))
+        environment = {**os.environ, **({"PYTHONPATH": str(source)} if source else {})}
+        command = [*before, *python, "-m", "commonage.agent", "run", "--verbose", "--config", str(file)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def close(self) -> int:
+        """Have it end; its exit code."""
+        self.process.terminate()
+        return self.process.wait(20)
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        self.process.kill()
+        self.process.wait()
