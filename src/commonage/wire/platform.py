@@ -109,6 +109,9 @@ class LaunchOptions(BaseModel):
     simulated_gpus: bool
     tenants: list[TenantChoice] = Field(default_factory=list, description="On whose account it may be.")
     priorities: list[str] = Field(default_factory=list, description="Names of the priority classes one may ask for.")
+    notices: list[str] = Field(
+        default_factory=list, description="What became of one's sessions whose machine went away."
+    )
 
 
 class InfoOut(BaseModel):

@@ -62,7 +62,8 @@ class DrainQuery(Strict):
     """What becomes of the work there."""
 
     requeue: bool = Field(
-        False, description="Have jobs queue again now, and sessions that wish it start elsewhere; not all may do either."
+        False,
+        description="Have jobs queue again now, and sessions that wish it start elsewhere; not all may do either.",
     )
     by: Annotated[PlainText, Field(min_length=1, max_length=64)] | None = Field(
         None, description="When all that still runs there must leave: `2h`, `18:00`, `2026-11-24 14:00`."
