@@ -181,3 +181,30 @@ async def test_jobs_of_a_lost_machine_run_elsewhere_and_none_twice() -> None:
         assert [node_of(site, one) for one in jobs] == ["two"] * 5
         living = [run for run in site.world.runs.values() if not run.gone]
         assert len(living) == 5
+
+
+async def test_who_runs_on_a_machine_in_trouble_reads_it() -> None:
+    site = site_of_two(sweep_every_s=1e6)
+    async with site.open() as control:
+        one = await started(site, control, job("train"))
+        talks = await started(site, control, session())
+
+        def words(of: Workload) -> str:
+            return control.look.standing(site.there(of)).reason
+
+        assert words(one) == "running on one"
+        site.engine.add_node(factories.node("one", faults=("its container daemon does not answer",)).report)
+        await site.clock.advance(10)
+        assert words(one) == (
+            "running on one; its machine one has a fault: its container daemon does not answer; if it is lost, the job "
+            "queues again"
+        )
+        site.engine.lose_node("one")
+        await site.clock.advance(40)
+        assert words(talks).startswith("running on one; its machine one does not answer since ")
+        assert words(talks).endswith("; if it is lost, the session ends")
+        assert (await control.look.explain(ANN, one.id)).summary == words(one)
+        site.engine.add_node(factories.node("one").report)
+        await site.clock.advance(10)
+        await control.departures.drain(ROOT, "one", by=site.clock.now() + 7200)
+        assert words(one) == "running on one; its machine one is drained by root and must be empty in 2 h"
