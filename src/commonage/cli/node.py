@@ -99,18 +99,32 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
 
 @node.command("drain")
 @click.argument("name")
+@click.option("--requeue", is_flag=True, help="Have jobs queue again now, and sessions that wish it start elsewhere.")
+@click.option("--by", metavar="TIME", help='When all must have left: 2h, 18:00 or "2026-11-24 14:00". Users are told.')
+@click.option("--time-zone", metavar="ZONE", help="Of --by: Europe/Berlin, UTC or +01:00; your own if left out.")
 @as_json
 @asks_server
-def drain(server: Server, name: str, as_json: bool) -> None:
-    """Let a machine finish what it runs and take no more. For admins.
+def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: str | None, as_json: bool) -> None:
+    """Let a machine take no more work. For admins.
+
+    What it runs goes on. With --requeue jobs and services begin anew elsewhere, unless they were submitted with
+    --no-requeue; with --by whatever still runs then must leave, and its users are told now.
 
     \b
     Example:
       commonage node drain gpu-1
+      commonage node drain gpu-1 --requeue
+      commonage node drain gpu-1 --by 18:00
     """
+    from commonage.cli.reservation import time_zone as own_zone
+
+    zone = None if by is None else time_zone or own_zone()
     with connect(server) as client:
         site, machine = find(client, name)
-        _say(client.drain(site, machine), as_json)
+        changed = client.drain(site, machine, requeue=requeue, by=by, time_zone=zone)
+    _say(changed, as_json)
+    if not as_json and changed.leave_by is not None:
+        click.echo(f"What still runs there must leave by {show.clock(changed.leave_by)}.")
 
 
 @node.command("resume")
