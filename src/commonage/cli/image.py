@@ -7,7 +7,10 @@ from importlib import import_module
 import click
 
 # Verbs that need the server's rooms, by name only, as in the table of all verbs.
-_ELSEWHERE: dict[str, str] = {}
+_ELSEWHERE: dict[str, str] = {
+    "build": "commonage.server.commands.image_build:build",
+    "push": "commonage.server.commands.image_push:push",
+}
 
 
 class _Group(click.Group):
