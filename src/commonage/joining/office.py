@@ -59,6 +59,7 @@ class Site:
     agents: tuple[str, ...]
     shared_dir: Path
     registry: str = ""
+    registry_login: str = field(default="", repr=False)
     images: tuple[str, ...] = ()
     daemon: Mapping[str, Any] = field(default_factory=dict)
     agent: Mapping[str, Any] = field(default_factory=dict)
@@ -95,9 +96,9 @@ class Office:
         made = await asyncio.to_thread(self._tokens.make, self._site.doors, now, for_s)
         return JoinToken(made, now + for_s, self._site.script_url)
 
-    async def template(self, token: str, options: Sequence[str]) -> str:
+    async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
         """Cloud-init user data with this token and these options of the script."""
-        return cloud_init(self._kit.script, token, options)
+        return cloud_init(self._kit.script, token, options, host_name)
 
     async def forget_tokens(self) -> None:
         """No token that was made until now is good any more."""
@@ -138,6 +139,7 @@ class Office:
             mark=self._mark,
             now=self._clock.now(),
             registry=site.registry,
+            registry_login=site.registry_login,
             images=site.images,
             daemon=site.daemon,
             agent=site.agent,
