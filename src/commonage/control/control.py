@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from commonage.control.advice import Advice
 from commonage.control.again import Again
+from commonage.control.all_cards import AllCards
 from commonage.control.attribution import Round
 from commonage.control.board import Board
 from commonage.control.catalogue import Catalogue
@@ -15,6 +16,7 @@ from commonage.control.departures import Departures
 from commonage.control.device_warnings import DeviceWarnings
 from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet
+from commonage.control.fleets import Fleets
 from commonage.control.gangs import Gangs
 from commonage.control.images import Images
 from commonage.control.ledger import Ledger
@@ -34,10 +36,13 @@ from commonage.control.watchdog import Watchdog
 from commonage.control.work import Work
 from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
+from commonage.domain.fleets import FleetPolicy
 from commonage.domain.ids import IdSequence
 from commonage.domain.workloads import Spec, Workload
+from commonage.ports.agents import CardsElsewhere
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
+from commonage.ports.clouds import Cloud
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.identity import Identity
@@ -47,7 +52,10 @@ from commonage.ports.store import Store
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n."""
+    """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n.
+
+    `devices` are the cards of this machine, `elsewhere` those of machines with agents.
+    """
 
     store: Store
     metrics: Metrics
@@ -58,6 +66,8 @@ class World:
     engines: Sequence[Engine]
     environments: Sequence[Environment]
     chance: Callable[[int], int]
+    elsewhere: CardsElsewhere | None = None
+    clouds: Sequence[tuple[FleetPolicy, Cloud]] = ()
 
 
 class Control:
@@ -82,15 +92,17 @@ class Control:
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
         self.departures = Departures(self.board, self.ledger, self.fleet, world.clock)
+        self.fleets = Fleets(world.clouds, self.board, self.ledger, self.departures, world.clock, world.chance)
         self.again = Again(world.store, self.board, self.ledger, world.clock, self._start_session)
         self._orders = Orders(self.catalogue, world.bundles, world.devices, self.gangs.members, self.settings.volumes)
         self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
         self.schedule = Schedule(self.board, self.ledger, world.clock)
         self.timers = Timers(world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s)
-        self.sampling = Sampling(self._engines, world.devices, self.board, self.fleet, world.metrics, world.clock)
+        cards = AllCards(world.devices, world.elsewhere)
+        self.sampling = Sampling(self._engines, cards, self.board, self.fleet, world.metrics, world.clock)
         self.watchdog = Watchdog(self.board, self.ledger, world.clock, self.settings)
         self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
-        self.device_warnings = DeviceWarnings(world.devices, self.board, self.ledger, world.clock)
+        self.device_warnings = DeviceWarnings(cards, self.board, self.ledger, world.clock)
         self.advice = Advice(self.receipts, self.catalogue, self.settings)
         self.timers.lack, self.catalogue.on_change = self.catalogue.lack, self.timers.catalogue_changed
         everywhere = self.settings.prepull
@@ -100,7 +112,7 @@ class Control:
         )
         self.fleet.image_status = self.prepulls.status
         self.sampling.on_round = self._measured
-        self.fleet.forget_faults = lambda uuid: asyncio.to_thread(world.devices.resume, uuid)
+        self.fleet.forget_faults = cards.resume
         self._world = world
         self.work = self._work(IdSequence())
         self.ledger.on_effect = self.reconcile.effect
@@ -162,6 +174,7 @@ class Control:
             loops.create_task(self.timers.run(), name="timers")
             loops.create_task(self.gangs.run(), name="gangs")
             loops.create_task(self.departures.run(), name="departures")
+            loops.create_task(self.fleets.run(), name="fleets")
             loops.create_task(self.again.run(), name="again")
             loops.create_task(self.schedule.run(), name="schedule")
             loops.create_task(self.sampling.run(), name="sample")
