@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from commonage.sdk.errors import GATEWAY, ApiError
 from commonage.wire.hub import API_PATH
+from commonage.wire.images import ImageIn, ImageList, ImageOut, PrepullIn, RemovedOut
 from commonage.wire.joining import DoneOut, JoinKitOut, JoinTokenIn, JoinTokenOut
 from commonage.wire.platform import (
     EnvironmentList,
@@ -245,6 +246,37 @@ def environments() -> Call[EnvironmentList]:
 def volumes() -> Call[VolumeList]:
     """Data that workloads may have."""
     return Call("GET", "/volumes", VolumeList)
+
+
+def images() -> Call[ImageList]:
+    """The images of the catalogue."""
+    return Call("GET", "/images", ImageList)
+
+
+def image(name: str) -> Call[ImageOut]:
+    """One of them."""
+    return Call("GET", image_path(name), ImageOut)
+
+
+def register_image(ask: ImageIn) -> Call[ImageOut]:
+    """Have the catalogue know an image. Doing it twice is doing it once."""
+    return Call("POST", "/images", ImageOut, body=ask)
+
+
+def remove_image(name: str) -> Call[RemovedOut]:
+    """Take an image out of the catalogue. The second time there is none, which is an error."""
+    return Call("DELETE", image_path(name), RemovedOut, repeatable=False)
+
+
+def prepull(name: str, nodes: Sequence[str]) -> Call[ImageOut]:
+    """Bring an image to machines."""
+    return Call("POST", f"{image_path(name)}/prepull", ImageOut, body=PrepullIn(nodes=list(nodes)))
+
+
+def image_path(name: str) -> str:
+    """Where an image is: `TENANT/NAME:TAG` are two parts of the path."""
+    scope, _, rest = name.partition("/")
+    return f"/images/{quote(scope, safe='')}/{quote(rest, safe='')}"
 
 
 def usage(since: float | None, until: float | None, by: str) -> Call[UsageOut]:

@@ -17,6 +17,7 @@ import httpx2
 from commonage.sdk import bundles, calls, transport
 from commonage.sdk.calls import Answer, Call, Patience, Which, given, may_repeat
 from commonage.sdk.errors import ApiError
+from commonage.wire.images import ImageIn, ImageOut, RemovedOut
 from commonage.wire.joining import JoinKitOut, JoinTokenOut
 from commonage.wire.platform import (
     EnvironmentOut,
@@ -232,6 +233,26 @@ class Client:
     def volumes(self) -> Sequence[VolumeOut]:
         """The volumes that one may have."""
         return self._call(calls.volumes()).items
+
+    def images(self) -> Sequence[ImageOut]:
+        """The images of the catalogue that one may see."""
+        return self._call(calls.images()).items
+
+    def image(self, name: str) -> ImageOut:
+        """One of them: what it was made from, where it lies, how much work is in it."""
+        return self._call(calls.image(name))
+
+    def register_image(self, ask: ImageIn) -> ImageOut:
+        """Have the catalogue know an image that was pushed."""
+        return self._call(calls.register_image(ask))
+
+    def remove_image(self, name: str) -> RemovedOut:
+        """Take an image out of the catalogue. What runs in it goes on."""
+        return self._call(calls.remove_image(name))
+
+    def prepull(self, name: str, nodes: Sequence[str] = ()) -> ImageOut:
+        """Have an image brought to these machines, or to all that take work."""
+        return self._call(calls.prepull(name, nodes))
 
     def usage(self, *, since: float | None = None, until: float | None = None, by: str = "owner") -> UsageOut:
         """What was held within [since, until), the last 30 days if not said otherwise."""
