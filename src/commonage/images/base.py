@@ -67,10 +67,7 @@ def debian_base(suite: str, mirror: str | None, again: bool, line: Line) -> str:
         _bootstrap(suite, root, mirror, line)
         _clean(root, mirror)
         buildah.call("umount", container)
-        buildah.call(
-            "config", "--cmd", "/bin/bash", "--env", "LANG=C.UTF-8",
-            "--label", f"org.opencontainers.image.title=Debian {suite}", container,
-        )  # fmt: skip
+        buildah.call("config", "--cmd", "/bin/bash", "--env", "LANG=C.UTF-8", container)
         buildah.call("commit", "--quiet", container, name)
     finally:
         buildah.call("rm", container)

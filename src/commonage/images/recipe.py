@@ -19,7 +19,7 @@ SPECS = "/usr/local/share/jupyter/kernels"
 WORK = "/run/commonage"
 TOLD = "/run/commonage-told.sh"
 CERTIFICATES = "/run/commonage-ca.crt"
-_CACHE = "/var/cache/commonage-uv"
+_CACHE = "/run/commonage-cache"
 _KERNEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,30}", re.ASCII)
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{1,100}", re.ASCII)
 

@@ -84,7 +84,7 @@ def _push(server: Server, name: ImageName, image: str, options: dict[str, Any], 
         with steps.step("registering it"):
             entry = described(name, reference, found, options, _size(server, access, name, digest))
             with connect(server) as client:
-                return client.add_image(entry)
+                return client.register_image(entry)
 
 
 def described(
