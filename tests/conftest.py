@@ -84,6 +84,7 @@ MACHINERY = {
     "debootstrap": Machinery(
         lambda: all(shutil.which(name) for name in ("debootstrap", "ssh")), f"{INSTALL_HINT} (with openssh-client)"
     ),
+    "mounts": Machinery(_may_administer, "run the tests as a root who may mount file systems"),
     "root": Machinery(lambda: os.geteuid() == 0, "run the tests as root"),
 }
 
