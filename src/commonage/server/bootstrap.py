@@ -35,6 +35,7 @@ from commonage.server.engines import SITE, make_engine
 from commonage.server.hub import HubPlan
 from commonage.server.identity import HubIdentity
 from commonage.server.joining import Joining, joining_plan
+from commonage.server.parts import Apart
 from commonage.server.registry import PlatformRegistry, RegistryPlan
 from commonage.server.rules import priority_classes_of, rules_of, volumes_of
 from commonage.server.secrets import Secrets
@@ -144,7 +145,10 @@ def registry_of(settings: Settings, data: DataDir, secrets: Secrets, port: int) 
         realm=f"{(settings.public_url or f'http://{host}:{port}').rstrip('/')}{API_PATH}/registry/token",
         keep_days=settings.registry_keep_days,
     )
-    return PlatformRegistry(plan, authority_of(data.path), secrets.registry_password)
+    authority, password = authority_of(data.path), secrets.registry_password
+    if settings.children == "apart":
+        return PlatformRegistry(plan, authority, password, supervise=lambda child: Apart(child, data.path))
+    return PlatformRegistry(plan, authority, password)
 
 
 async def assemble(
