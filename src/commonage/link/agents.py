@@ -45,16 +45,12 @@ class _Link:
 class LinkedAgents:
     """Implements `ports.agents.Agents` and `CardsElsewhere`.
 
-    `reaches` are what containers on other machines need of this one, as `ADDRESS:PORT`: their walls let that through.
     `now` gives unix seconds.
     """
 
-    def __init__(
-        self, authority: Authority, *, reaches: Collection[str] = (), now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, authority: Authority, *, now: Callable[[], float] = time.time) -> None:
         self._authority, self._now = authority, now
         self._listener = Listener(authority, self._attend, now)
-        self._listener.reaches = tuple(reaches)
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, Heard] = {}
         self._watchers: set[asyncio.Queue[str]] = set()
@@ -173,6 +169,12 @@ class LinkedAgents:
                 yield await mine.get()
         finally:
             self._watchers.discard(mine)
+
+    def let_reach(self, addresses: Collection[str]) -> None:
+        """Told to those that are linked, and to each that comes."""
+        self._listener.reaches = tuple(addresses)
+        for link in self._links.values():
+            link.peer.say("reach", messages.Reach(self._listener.reaches))
 
     # --- the port: what is asked ----------------------------------------------------------------------------------
 
