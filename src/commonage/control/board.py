@@ -32,6 +32,7 @@ class Board:
         self._nodes: dict[str, Node] = {}
         self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
         self.recalled_for: dict[str, str] = {}  # whom each that was evicted makes room for; the schedule loop's
+        self.progress: dict[str, float] = {}  # how far attempts are that start (0..1), by id; the reconcile loop's
         self.snapshot = Snapshot(rules=rules)
         self.outcome: Plan | None = None
         self.changed = asyncio.Event()  # something the planner should know
