@@ -16,7 +16,7 @@ from commonage.control.departures import Departures
 from commonage.control.device_warnings import DeviceWarnings
 from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet
-from commonage.control.fleets import Fleets
+from commonage.control.fleets import Fleets, Renting
 from commonage.control.gangs import Gangs
 from commonage.control.images import Images
 from commonage.control.ledger import Ledger
@@ -46,6 +46,7 @@ from commonage.ports.clouds import Cloud
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.identity import Identity
+from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics
 from commonage.ports.store import Store
 
@@ -68,6 +69,7 @@ class World:
     chance: Callable[[int], int]
     elsewhere: CardsElsewhere | None = None
     clouds: Sequence[tuple[FleetPolicy, Cloud]] = ()
+    joining: Joining | None = None
 
 
 class Control:
@@ -92,7 +94,9 @@ class Control:
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
         self.departures = Departures(self.board, self.ledger, self.fleet, world.clock)
-        self.fleets = Fleets(world.clouds, self.board, self.ledger, self.departures, world.clock, world.chance)
+        self.fleets = Fleets(
+            Renting(world.clouds, world.joining, world.chance), self.board, self.ledger, self.departures, world.clock
+        )
         self.again = Again(world.store, self.board, self.ledger, world.clock, self._start_session)
         self._orders = Orders(self.catalogue, world.bundles, world.devices, self.gangs.members, self.settings.volumes)
         self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)

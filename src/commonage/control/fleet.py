@@ -33,6 +33,7 @@ from commonage.domain.tenants import PriorityClass, Tenant
 from commonage.placement.explain import ever_fits
 from commonage.placement.filters import refusal
 from commonage.placement.grid import Grid
+from commonage.placement.scaling import most_that_fit
 from commonage.ports.clock import Clock
 from commonage.ports.devices import DeviceSample
 from commonage.ports.engine import Engine
@@ -359,7 +360,9 @@ class Fleet:
         return GpuChoice(text, f"{text} of a GPU" if "/" in text else _title(gpu), free, why_not)
 
     def refuse_if_never(self, request: Request) -> str | None:
-        """Why no machine here could ever run it; None if one could."""
+        """Why no machine here could ever run it; None if one could, or one that may be rented."""
+        if most_that_fit(self._board.fleets, request):
+            return None
         return ever_fits(self._board.snapshot.grid, request)
 
 

@@ -175,6 +175,8 @@ async def assemble(
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database)
     identity = HubIdentity(hub_url, secrets.hub_service_token)
+    plan = joining_plan(settings, data.path, settings.agents_port, account)
+    joining = None if plan is None else Joining(plan, authority_of(data.path), data.path / "joining", clock)
     world = World(
         store=store,
         metrics=metrics,
@@ -187,11 +189,9 @@ async def assemble(
         environments=catalogue_of(settings),
         chance=random.SystemRandom().randrange,
         clouds=[(one.policy(), LibcloudMachines(one.rental())) for one in settings.fleets],
+        joining=None if joining is None else joining.office,
     )
     control = Control(world, control_settings(settings))
-    plan = joining_plan(settings, data.path, settings.agents_port, account)
-    joining = None if plan is None else Joining(plan, authority_of(data.path), data.path / "joining", clock)
-    control.fleets.joining = None if joining is None else joining.office
     web = _application(control, secrets, registry, joining)
     return Parts(control, store, metrics, identity, cards, world.engines, web, registry, agents, joining)
 
