@@ -17,20 +17,21 @@ router = APIRouter(route_class=Guarded, tags=["volumes"])
 async def list_volumes(request: Request) -> Response:
     """The volumes of your tenants, for admins all: whether they may be written to, and where a workload finds them."""
     found = door(request).control.volumes.offered(caller(request))
-    return answer(VolumeList(items=[_volume(one) for one in found]))
+    return answer(VolumeList(items=[volume(one) for one in found]))
 
 
-def _volume(view: VolumeView) -> VolumeOut:
-    volume = view.volume
+def volume(view: VolumeView) -> VolumeOut:
+    """A volume that somebody may have."""
+    found = view.volume
     return VolumeOut(
-        name=volume.name,
-        title=volume.title,
-        description=volume.description,
-        kind=volume.kind.value,
-        writable=volume.writable,
-        always=volume.always,
-        size_mib=volume.size_mib,
-        in_memory=volume.memory,
+        name=found.name,
+        title=found.title,
+        description=found.description,
+        kind=found.kind.value,
+        writable=found.writable,
+        always=found.always,
+        size_mib=found.size_mib,
+        in_memory=found.memory,
         tenants=list(view.tenants),
         place=view.place,
         notes=list(view.notes),
