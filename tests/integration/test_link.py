@@ -53,7 +53,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.authority = Authority.open(folder / "ca")
-        self.agents = LinkedAgents(self.authority)
+        self.agents = LinkedAgents(self.authority, always_reach=["10.0.0.5:3141"])
         self.agents.let_reach(["10.0.0.1:8081"])
 
     def config(self, node: str = NODE, **fields: Any) -> AgentConfig:
@@ -134,9 +134,9 @@ async def test_what_an_agent_tells_arrives_and_what_it_is_told_too(site: Site) -
         heard = await site.connected()
         assert heard.report == machine.report.report
         await until(lambda: machine.reaches, "it is told what containers may reach")
-        assert machine.reaches == ("10.0.0.1:8081",)
+        assert machine.reaches == ("10.0.0.5:3141", "10.0.0.1:8081")
         site.agents.let_reach(["10.0.0.2:8081"])
-        await until(lambda: machine.reaches == ("10.0.0.2:8081",), "it is told at once what is new")
+        await until(lambda: machine.reaches == ("10.0.0.5:3141", "10.0.0.2:8081"), "it is told at once what is new")
         machine.report = replace(machine.report, engine_fault="the daemon is away", fenced=("a-1",))
         await until(lambda: (one := site.heard()) is not None and one.fenced == ("a-1",), "the newer report")
         assert site.heard() is not None

@@ -45,12 +45,16 @@ class _Link:
 class LinkedAgents:
     """Implements `ports.agents.Agents` and `CardsElsewhere`.
 
-    `now` gives unix seconds.
+    `always_reach` is what containers may reach beside what engines say (`let_reach`). `now` gives unix seconds.
     """
 
-    def __init__(self, authority: Authority, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, authority: Authority, *, always_reach: Collection[str] = (), now: Callable[[], float] = time.time
+    ) -> None:
         self._authority, self._now = authority, now
+        self._always_reach = tuple(always_reach)
         self._listener = Listener(authority, self._attend, now)
+        self._listener.reaches = self._always_reach
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, Heard] = {}
         self._watchers: set[asyncio.Queue[str]] = set()
@@ -172,7 +176,7 @@ class LinkedAgents:
 
     def let_reach(self, addresses: Collection[str]) -> None:
         """Told to those that are linked, and to each that comes."""
-        self._listener.reaches = tuple(addresses)
+        self._listener.reaches = tuple(dict.fromkeys([*self._always_reach, *addresses]))
         for link in self._links.values():
             link.peer.say("reach", messages.Reach(self._listener.reaches))
 
