@@ -275,6 +275,10 @@ def environment(view: EnvironmentView) -> EnvironmentOut:
         state=status.state.value,
         detail=status.detail,
         progress=status.progress,
+        image=entry.image,
+        tenant=entry.tenant,
+        needs_gpu=entry.needs_gpu,
+        vram_mib=entry.least_vram_mib,
     )
 
 

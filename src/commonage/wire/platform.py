@@ -50,6 +50,10 @@ class EnvironmentOut(BaseModel):
     state: str
     detail: str
     progress: float | None
+    image: str | None = Field(None, description="The image that is run, where it is one.")
+    tenant: str | None = Field(None, description="Whose members may use it; null: everybody.")
+    needs_gpu: bool = Field(False, description="Nothing runs in it without a GPU.")
+    vram_mib: int = Field(0, description="The least VRAM it runs with.")
 
 
 class EnvironmentList(BaseModel):
