@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -64,7 +65,14 @@ class LinkedAgents:
 
     async def open(self, bind: str, port: int) -> None:
         """Listen for agents; `port` says where then. Raises ListenError."""
-        self.port = await self._listener.open(bind, port)
+        self._begin(await self._listener.open(bind, port))
+
+    async def open_on(self, listening: socket.socket) -> None:
+        """Listen on a socket that is there already, and ours from now on."""
+        self._begin(await self._listener.open_on(listening))
+
+    def _begin(self, port: int) -> None:
+        self.port = port
         self._looking = asyncio.create_task(self._look_for_revoked())
 
     async def close(self) -> None:
