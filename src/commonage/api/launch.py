@@ -35,5 +35,7 @@ async def launch_options(request: Request, query: Annotated[LaunchQuery, Query()
         who = Principal(query.user, frozenset({Scope.READ, Scope.SUBMIT}), tuple(query.group))
     control = door(request).control
     told = [one.text for one in await notices(control.look, who)]
+    home = control.homes.of(who)
+    told += [str(home)] if home is not None and home.is_over else []
     more = {"notices": told, "volumes": [volume(one) for one in control.volumes.offered(who)]}
     return answer(encode.launch_options(control.fleet.launch_options(who)).model_copy(update=more))

@@ -18,6 +18,7 @@ from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet
 from commonage.control.fleets import Fleets, Renting
 from commonage.control.gangs import Gangs
+from commonage.control.homes import HomeWatch
 from commonage.control.images import Images
 from commonage.control.ledger import Ledger
 from commonage.control.look import Look
@@ -45,6 +46,7 @@ from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
+from commonage.ports.homes import Homes
 from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics
@@ -70,6 +72,7 @@ class World:
     elsewhere: CardsElsewhere | None = None
     clouds: Sequence[tuple[FleetPolicy, Cloud]] = ()
     joining: Joining | None = None
+    homes: Homes | None = None
 
 
 class Control:
@@ -90,6 +93,7 @@ class Control:
             self.board.govern,
         )  # fmt: skip
         self.volumes = Volumes(self.fleet, self.settings)
+        self.homes = HomeWatch(world.homes, world.clock, self.settings.home_quota_mib)
         self.tenants = TenantViews(self.board, world.clock, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
@@ -180,6 +184,7 @@ class Control:
             loops.create_task(self.departures.run(), name="departures")
             loops.create_task(self.fleets.run(), name="fleets")
             loops.create_task(self.again.run(), name="again")
+            loops.create_task(self.homes.run(), name="homes")
             loops.create_task(self.schedule.run(), name="schedule")
             loops.create_task(self.sampling.run(), name="sample")
             loops.create_task(self.reservations.run(), name="reservations")

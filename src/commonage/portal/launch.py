@@ -105,6 +105,7 @@ class _Launch:
             "section": "launch",
             "form": form if status != 200 else considered,
             "options": options,
+            "home_use": self._control.homes.of(visitor.who),
             "volumes": [one for one in self._control.volumes.offered(visitor.who) if not one.volume.always],
             "simulated": options.simulated_gpus,
             "explanation": explanation,

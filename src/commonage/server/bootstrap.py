@@ -40,6 +40,7 @@ from commonage.server.registry import PlatformRegistry, RegistryPlan
 from commonage.server.rules import priority_classes_of, rules_of, volumes_of
 from commonage.server.secrets import Secrets
 from commonage.server.settings import Settings
+from commonage.storage.homes import HomeFolders
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.urls import sqlite_url
@@ -190,6 +191,7 @@ async def assemble(
         chance=random.SystemRandom().randrange,
         clouds=[(one.policy(), LibcloudMachines(one.rental())) for one in settings.fleets],
         joining=None if joining is None else joining.office,
+        homes=HomeFolders(data.folder("workspaces")),
     )
     control = Control(world, control_settings(settings))
     web = _application(control, secrets, registry, joining)
