@@ -39,7 +39,7 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
 from commonage.domain.fleets import FleetPolicy
 from commonage.domain.ids import IdSequence
-from commonage.domain.workloads import Spec, Workload
+from commonage.domain.workloads import Spec, State, Workload
 from commonage.ports.agents import CardsElsewhere
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
@@ -138,6 +138,8 @@ class Control:
 
     def _changed(self, workload: Workload) -> None:
         self.timers.changed(workload)
+        if workload.attempt is not None and workload.attempt.state is State.LOST:
+            self.fleet.suspect(workload.attempt.lease.node)  # before it is planned anew
         self.gangs.changed(workload)
         self.again.changed(workload)
         self.reconcile.forget_misses(workload)
