@@ -91,6 +91,18 @@ def _programs(_: Patient) -> Finding:
     return Finding("programs", "ok", "traefik and uv are there")
 
 
+def _registry(patient: Patient) -> Finding:
+    if not patient.settings.registry:
+        return Finding("registry", "ok", "no registry of images is wished (registry = false)")
+    if shutil.which("docker-registry") is None and patient.settings.children == "own":
+        return Finding("registry", "bad", "docker-registry is not there", "run: apt-get install docker-registry")
+    where = f"{patient.settings.registry_bind}:{patient.settings.registry_port}"
+    if patient.settings.public_url is None and patient.settings.registry_bind not in ("127.0.0.1", "::1"):
+        advice = "set public_url to an address with HTTPS: passwords for the registry go to the control plane"
+        return Finding("registry", "note", f"a registry at {where}, passwords over plain HTTP", advice)
+    return Finding("registry", "ok", f"a registry at {where}")
+
+
 def _compiler(_: Patient) -> Finding:
     if shutil.which("gcc") or shutil.which("cc"):
         return Finding("compiler", "ok", "a C compiler is there")
@@ -223,7 +235,7 @@ def _clock(patient: Patient) -> Finding:
 
 _Check = Callable[[Patient], Finding]
 _OF_THE_MACHINE: tuple[_Check, ...] = (
-    _python, _disk, _programs, _compiler, _cgroups, _docker, _gpus, _database, _clock,
+    _python, _disk, _programs, _compiler, _cgroups, _docker, _registry, _gpus, _database, _clock,
 )  # fmt: skip
 _BEFORE_A_START: tuple[_Check, ...] = (_port, _not_running)
 _OF_A_RUNNING_SERVER: tuple[_Check, ...] = (_control, _hub, _proxy)
