@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from commonage.engines.docker.engine import DockerEngine
-from commonage.engines.docker.settings import DockerSettings, parse_mount
+from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.dockerd.shared import parse_mount
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
 from commonage.ports.devices import Devices

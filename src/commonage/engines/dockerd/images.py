@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Literal
 
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
-from commonage.engines.docker.client import Client, DaemonUnreachable
+from commonage.engines.containers.hands import Away
+from commonage.engines.dockerd.connection import Connection
+from commonage.ports.agents import Told
 
-Told = Callable[[str, float | None], None]
-"""Is told what is being done, and how far it is (0..1)."""
+Have = Callable[[str, Told], Awaitable[None]]
+"""Has an image of this name where it is needed, and tells how far it is."""
 
 _FIRST_WORD_S = 15.0
 _SILENCE_S = 120.0
@@ -21,7 +23,7 @@ _SILENCE_S = 120.0
 class Images:
     """The images of one daemon. `pull`: whether one that is missing is fetched."""
 
-    def __init__(self, client: Client, site: str, pull: Literal["missing", "never"]) -> None:
+    def __init__(self, client: Connection, site: str, pull: Literal["missing", "never"]) -> None:
         self._client = client
         self._site = site
         self._pull = pull
@@ -33,10 +35,10 @@ class Images:
         """Where each environment stands that was ever asked for."""
         return list(self._statuses.values())
 
-    async def ensure(self, environment: Environment, told: Told) -> str:
-        """The image of the environment, here. Raises EngineFailure, with the environment's name, when it cannot be.
+    async def ensure(self, environment: Environment, told: Told, have: Have | None = None) -> str:
+        """The image of the environment, here or where `have` has it.
 
-        DaemonUnreachable is raised as it is: ask again.
+        Raises EngineFailure, with the environment's name, when it cannot be. Away is raised as it is: ask again.
         """
         name = environment.name
 
@@ -46,10 +48,9 @@ class Images:
 
         try:
             image = _image_of(environment)
-            if await self._client.image(image) is None:
-                await self._fetch(image, note)
-        except DaemonUnreachable:  # which says nothing about the image
-            self._note(name, EnvironmentState.ABSENT, "the Docker daemon does not answer")
+            await (have or self.have_here)(image, note)
+        except Away as error:  # which says nothing about the image
+            self._note(name, EnvironmentState.ABSENT, error.message)
             raise
         except EngineFailure as error:
             words = f"the environment {name} cannot be prepared: {error.message}"
@@ -60,6 +61,11 @@ class Images:
 
     def _note(self, name: str, state: EnvironmentState, detail: str, progress: float | None = None) -> None:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, detail, progress)
+
+    async def have_here(self, image: str, told: Told) -> None:
+        """Have it at our daemon. Raises EngineFailure."""
+        if await self._client.image(image) is None:
+            await self._fetch(image, told)
 
     async def _fetch(self, image: str, told: Told) -> None:
         if self._pull == "never":
