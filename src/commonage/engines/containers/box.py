@@ -149,9 +149,13 @@ class Box:
                 return None
         return None if found is None else End(int(found[1]), found[2] is not None, found[3] is not None, at)
 
+    def has_end(self) -> bool:
+        """True once the entry has begun to write down how the command ended."""
+        return os.path.lexists(self.path / "end")
+
     def could_not_tell(self) -> bool:
         """True if the entry was there to the end, but found no room to write it down."""
-        return os.path.lexists(self.path / "end") and self.end() is None
+        return self.has_end() and self.end() is None
 
     def was_run_again(self) -> bool:
         """True if the daemon ran the entry a second time, so that the first exit code is gone."""

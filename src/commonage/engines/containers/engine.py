@@ -50,21 +50,23 @@ class ContainerEngine:
 
     # --- for who inherits ---------------------------------------------------------------------------------
 
-    async def _read_down(self) -> Sequence[Order]:
-        """Find the orders that were written down, and our installation's name. Raises EngineFailure."""
+    async def _read_down(self) -> Sequence[tuple[Order, int | None]]:
+        """The orders that were written down, with their ports; finds our installation's name. Raises EngineFailure."""
         try:
             await self._in_thread(self._files.open)
             self._installation = await self._in_thread(lambda: installation_of(self._folder))
-            return [order for order, _ in await self._in_thread(self._files.load)]
+            return await self._in_thread(self._files.load)
         except OSError as error:
             raise EngineFailure(f"the folder {self._folder} cannot be used: {error}") from error
 
-    async def _take_up(self, orders: Sequence[Order], hands: Hands) -> None:
+    async def _take_up(self, orders: Sequence[tuple[Order, int | None]], hands: Hands) -> None:
         """Find all that runs, ended since, or was written down but not started."""
         self._hands = hands
         self._looker = Looker(hands, self._in_thread)
-        for order in orders:
-            self._note(order).begun.set_result(None)
+        for order, port in orders:
+            run = self._note(order)
+            run.port = port
+            run.begun.set_result(None)
         await self._look_at_all()
 
     async def _let_go(self) -> None:
@@ -80,7 +82,9 @@ class ContainerEngine:
         if run is None:
             self._files.folder(order.attempt_id)  # raises for what cannot be an id
             self._hands.check(order)
+            port = self._hands.port_for(order, self._ports_at(self._hands.node_of(order)))
             run = self._note(order)
+            run.port = port
             # A task of its own: a caller that is cancelled must not leave something half written.
             self._spawn(self._begin(run))
         await asyncio.shield(run.begun)
@@ -89,6 +93,9 @@ class ContainerEngine:
         run = Run(order, self._files.folder(order.attempt_id), self._starting(order))
         self._board.runs[order.attempt_id] = run
         return run
+
+    def _ports_at(self, node: str) -> set[int]:
+        return {run.port for run in self._board if run.port is not None and self._hands.node_of(run.order) == node}
 
     def _starting(self, order: Order, detail: str = "starting", progress: float | None = None) -> Sighting:
         return Sighting(order.attempt_id, Seen.STARTING, time.time(), self._hands.node_of(order), detail, progress)
@@ -112,7 +119,7 @@ class ContainerEngine:
         if self._files.is_forgotten(run.id):
             return False
         try:
-            self._files.create(run.order, None)
+            self._files.create(run.order, run.port)
         except OSError as error:
             self._files.remove(run.id)
             raise EngineFailure(f"its run folder cannot be written: {error}", retryable=True) from error

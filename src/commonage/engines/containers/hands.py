@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -73,6 +73,13 @@ class Hands(Protocol):
 
     def node_of(self, order: Order) -> str:
         """The machine that it runs on."""
+        ...
+
+    def port_for(self, order: Order, taken: Collection[int]) -> int | None:
+        """The port of its machine that is to be its; None where it needs none. `taken` are those of others there.
+
+        Raises EngineFailure when there is none left.
+        """
         ...
 
     async def launch(self, run: Run, told: Told) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
 from functools import partial
 
 from commonage.domain.sightings import Order
@@ -59,6 +60,10 @@ class DockerHands:
     def node_of(self, order: Order) -> str:
         """There is but one."""
         return self._daemon.node
+
+    def port_for(self, order: Order, taken: Collection[int]) -> int | None:
+        """Each container has an address, and so all ports, of its own."""
+        return None
 
     async def launch(self, run: Run, told: Told) -> None:
         """Have its image here and its container started."""
