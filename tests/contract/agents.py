@@ -1,125 +1,78 @@
-"""Agents on the machines of the tests' Swarm that need no link: they ask the machine's daemon, and this kernel."""
+"""Agents of the tests' own: an authority, what joining would have written, and the agent as a program of its own."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import signal
-import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import suppress
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
-from tests.contract.dockerd import Dockerd
-from tests.contract.swarm import Swarm
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Device, NodeReport
-from commonage.domain.sightings import Measurement, ProcessOwner
-from commonage.engines.containers.kernel import measure, owners_of
-from commonage.ports.agents import Heard, Told
-from commonage.ports.devices import Hold
+from commonage.agent.config import AgentConfig, config_text
+from commonage.link.ca import Authority
 
 
-def processes_of(attempt: str) -> list[int]:
-    """Every process that carries the attempt's mark."""
-    mark = f"COMMONAGE_ATTEMPT_ID={attempt}\0".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
+def make_config(folder: Path, authority: Authority, node: str, port: int, **fields: Any) -> AgentConfig:
+    """What joining writes: a key, its request, a certificate, the authority's, all in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    (folder / "agent.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    csr = request.public_bytes(serialization.Encoding.PEM).decode()
+    (folder / "agent.csr").write_text(csr)
+    (folder / "agent.crt").write_text(authority.sign(csr, node))
+    (folder / "ca.crt").write_text(authority.certificate)
+    about: dict[str, Any] = {
+        "node": node,
+        "control": (f"127.0.0.1:{port}",),
+        "certificate": str(folder / "agent.crt"),
+        "key": str(folder / "agent.key"),
+        "request": str(folder / "agent.csr"),
+        "authority": str(folder / "ca.crt"),
+        "state": str(folder / "state"),
+        "gpus": "simulated:2x24GiB",
+        "docker": f"unix://{folder}/no-docker.sock",
+        "walls": False,
+    }
+    return AgentConfig(**{**about, **fields})
 
 
-class LocalAgents:
-    """One for each machine. `devices` are those of each, by its name; `away` are machines whose agent is not there."""
+class AgentProgram:
+    """The agent as it runs on a machine: a process, which `close` ends.
 
-    def __init__(self, swarm: Swarm, devices: Mapping[str, tuple[Device, ...]] | None = None) -> None:
-        self._swarm = swarm
-        self._devices = dict(devices or {})
-        self.away: set[str] = set()
-        self.faults: dict[str, str] = {}
-        self.fenced: dict[str, tuple[str, ...]] = {}
-        self.confined: list[tuple[str, Hold]] = []
-        self.released: list[tuple[str, str]] = []
+    `before`: words before the command, for a network namespace. `source`: the folder of a bundle, for `python`.
+    """
 
-    def heard(self) -> Sequence[Heard]:
-        return [
-            Heard(
-                name,
-                NodeReport(name, 4000, 16384, self._devices.get(name, ()), 100_000, (("rack", "7"),)),
-                time.time(),
-                name not in self.away,
-                self.faults.get(name, ""),
-                self.fenced.get(name, ()),
-            )
-            for name in self._swarm.machines
-        ]
+    def __init__(
+        self,
+        folder: Path,
+        config: AgentConfig,
+        *,
+        before: Sequence[str] = (),
+        python: Sequence[str] = (sys.executable,),
+        source: Path | None = None,
+    ) -> None:
+        self.log = folder / "agent.log"
+        file = folder / "agent.toml"
+        file.write_text(config_text(config))
+        environment = {**os.environ, **({"PYTHONPATH": str(source)} if source else {})}
+        command = [*before, *python, "-m", "commonage.agent", "run", "--verbose", "--config", str(file)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
-    async def changes(self) -> AsyncIterator[str]:
-        await asyncio.Event().wait()
-        yield ""
+    def close(self) -> int:
+        """Have it end; its exit code."""
+        self.process.terminate()
+        return self.process.wait(20)
 
-    def _daemon(self, node: str) -> Dockerd:
-        if node in self.away:
-            raise EngineFailure(f"the agent of {node} does not answer", retryable=True)
-        return self._swarm.machines[node].daemon
-
-    def _containers(self, node: str) -> dict[str, tuple[str, int]]:
-        """(attempt, first process) by container."""
-        daemon = self._daemon(node)
-        found = {}
-        for one in daemon.containers(label=["commonage.attempt"]):
-            with suppress(RuntimeError):
-                pid = daemon.ask("GET", f"/containers/{one['Id']}/json")["State"]["Pid"]
-                found[one["Id"]] = (one["Labels"]["commonage.attempt"], pid)
-        return found
-
-    async def measure(self, node: str) -> Sequence[Measurement]:
-        containers = await asyncio.to_thread(self._containers, node)
-        return [found for one, pid in containers.values() if pid and (found := measure(one, pid))]
-
-    async def owners(self, node: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """All machines are this one, as far as the kernel goes."""
-        attempts = {}
-        for name in set(self._swarm.machines) - self.away:
-            containers = await asyncio.to_thread(self._containers, name)
-            attempts.update({container: attempt for container, (attempt, _) in containers.items()})
-        return owners_of(pids, attempts)
-
-    async def confine(self, node: str, hold: Hold) -> Mapping[str, str]:
-        self._daemon(node)
-        self.confined.append((node, hold))
-        return {"CONFINED_AT": node}
-
-    async def release(self, node: str, attempt_id: str) -> None:
-        self.released.append((node, attempt_id))
-
-    async def pull(self, node: str, image: str, told: Told) -> None:
-        daemon = self._daemon(node)
-
-        def have() -> None:
-            try:
-                daemon.ask("GET", f"/images/{quote(image)}/json")
-            except RuntimeError:
-                told(f"fetching the image {image}", 0.5)
-                answer = daemon.ask("POST", f"/images/create?fromImage={quote(image)}")
-                raise EngineFailure(f"the image {image} cannot be fetched: {json.dumps(str(answer))}") from None
-
-        try:
-            await asyncio.to_thread(have)
-        except RuntimeError as error:
-            raise EngineFailure(str(error)) from error
-
-    async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
-        self._daemon(node)
-        for attempt in attempt_ids:
-            for pid in processes_of(attempt):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        return list(attempt_ids)
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        self.process.kill()
+        self.process.wait()

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.contract.agents import LocalAgents, processes_of
 from tests.contract.dockerd import IMAGE
+from tests.contract.local_agents import LocalAgents, processes_of
 from tests.contract.swarm import Swarm, swarm_of
 
 from commonage.domain.environments import Environment

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commonage.domain.errors import CommonageError
+from commonage.domain.images import Image
 from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage import Usage
@@ -118,6 +119,18 @@ class GivesWhatIsOver(MemoryStore):
         return await super().reservations(after=0.0)
 
 
+class ForgetsWhatWasRemoved(MemoryStore):
+    async def images(self) -> Sequence[Image]:
+        return [each for each in await super().images() if each.removed is None]
+
+
+class KeepsTheFirstImage(MemoryStore):
+    def write(self, batch: Batch) -> None:
+        kept = dict(self.shelf.images)
+        super().write(replace(batch, images=list(reversed(batch.images))))
+        self.shelf.images.update(kept)
+
+
 Test = Callable[[Store], Awaitable[None]]
 
 
@@ -125,6 +138,8 @@ Test = Callable[[Store], Awaitable[None]]
     ("broken", "test"),
     [
         (LosesAnEvent, suite.test_events_are_given_in_order),
+        (ForgetsWhatWasRemoved, suite.test_what_was_removed_is_remembered_with_who_did_it),
+        (KeepsTheFirstImage, suite.test_a_newer_image_takes_the_name_of_the_older),
         (LosesAnEvent, suite.test_it_survives_closing),
         (IgnoresVersions, suite.test_update_must_follow_the_version_there),
         (IgnoresVersions, suite.test_of_two_changes_at_once_one_is_refused_whole),

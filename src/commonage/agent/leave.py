@@ -6,6 +6,7 @@ Also what runs on a machine for `commonage node leave`. The control plane forget
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from commonage.agent.steps_agent import COMMAND, HOME, PROGRAMS, SCRIPT, SERVICE, STATE, UNIT, runs
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.agent.steps_storage import remove_lines
-from commonage.agent.steps_swarm import CERTIFICATES, swarm_of
+from commonage.agent.steps_swarm import CERTIFICATES, LOGINS, read_logins, swarm_of
 
 DONE, FAILED, MISUSED = 0, 1, 2
 
@@ -75,6 +76,13 @@ def leave(host: Host) -> list[str]:
     return [*said, *_remove_files(host)]
 
 
+def _forget_login(host: Host, registry: str) -> None:
+    """Docker's credentials there."""
+    kept = read_logins(host)
+    if kept.get("auths", {}).pop(registry, None) is not None:
+        host.write(LOGINS, json.dumps(kept, indent=2) + "\n", 0o600)
+
+
 def _remove_files(host: Host) -> list[str]:
     said = []
     authority = host.read(HOME / "ca.crt")
@@ -82,6 +90,7 @@ def _remove_files(host: Host) -> list[str]:
         for file in CERTIFICATES.glob("*/ca.crt"):
             if host.read(file) == authority:
                 shutil.rmtree(file.parent)
+                _forget_login(host, file.parent.name)
                 said.append(f"{file.parent.name} is not trusted any more")
     if UNIT.exists():
         host.must("systemctl", "disable", "--quiet", SERVICE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -11,18 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import commonage
+from commonage.agent.config import AgentConfig, config_text
 from commonage.agent.steps import Case, Look, bad, done, needed
 from commonage.agent.steps_host import Host, StepFailed
 
 HOME = Path("/etc/commonage")
-SETTINGS, KEY, CERTIFICATE, AUTHORITY = HOME / "agent.json", HOME / "agent.key", HOME / "agent.crt", HOME / "ca.crt"
+SETTINGS, KEY, REQUEST = HOME / "agent.toml", HOME / "agent.key", HOME / "agent.csr"
+CERTIFICATE, AUTHORITY = HOME / "agent.crt", HOME / "ca.crt"
 PROGRAMS = Path("/usr/local/lib/commonage")
 CURRENT = PROGRAMS / "agent"
 COMMAND = Path("/usr/local/sbin/commonage-agent")
 SERVICE = "commonage-agent"
 UNIT = Path(f"/etc/systemd/system/{SERVICE}.service")
 SCRIPT = Path(f"/etc/init.d/{SERVICE}")
-STATE = Path("/var/lib/commonage")
+STATE = Path("/var/lib/commonage-agent")
 _RENEW_WITHIN_S = 3 * 86400
 _SEEN_WITHIN_S = 30.0
 
@@ -50,6 +51,7 @@ class Certificate:
             host.write(KEY, key, 0o600)
         request = host.must("openssl", "req", "-new", "-key", str(KEY), "-subj", f"/CN={case.options.node}")
         signed = case.door.post("/certificate", {"node": case.options.node, "csr": request})
+        host.write(REQUEST, request)
         host.write(CERTIFICATE, str(signed["certificate"]))
         host.write(AUTHORITY, case.terms.authority)
         case.restart = True
@@ -65,7 +67,7 @@ class Agent:
         changes: list[str] = []
         if os.path.realpath(CURRENT) != str(_place()):
             changes.append(f"put the agent {commonage.__version__} into {_place()}")
-        if read_settings(case.host) != agent_settings(case):
+        if case.host.read(SETTINGS) != agent_settings(case):
             changes.append(f"write {SETTINGS}")
         if any(case.host.read(path) != text for path, text, _ in _files(case.host)):
             changes.append("have it run as a systemd unit" if case.host.systemd else f"have {SCRIPT} keep it running")
@@ -78,7 +80,7 @@ class Agent:
         host = case.host
         _put_program()
         STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
-        host.write(SETTINGS, json.dumps(agent_settings(case), indent=2) + "\n", 0o600)
+        host.write(SETTINGS, agent_settings(case), 0o600)
         for path, text, mode in _files(host):
             host.write(path, text, mode)
         if host.systemd:
@@ -103,7 +105,7 @@ class Seen:
             said.update(case.door.post("/seen", {"node": case.options.node}))
             return bool(said["connected"]) and "ready" in dict(said["swarm"]).values()
 
-        if read_settings(case.host) and runs(case.host):
+        if case.host.read(SETTINGS) is not None and runs(case.host):
             if case.host.wait(is_seen, _SEEN_WITHIN_S):
                 return done(f"{case.terms.site} sees {case.options.node} ready")
             what = "its agent is not connected" if not said.get("connected") else "the Swarm does not see it ready"
@@ -114,27 +116,27 @@ class Seen:
         """There is nothing to change: by now it runs, or an earlier step has said why not."""
 
 
-def agent_settings(case: Case) -> dict[str, Any]:
-    """What the agent is told (`commonage.agent.settings`)."""
-    return {
-        "node": case.options.node,
-        "control": case.terms.agents,
-        "authority": str(AUTHORITY),
-        "certificate": str(CERTIFICATE),
-        "key": str(KEY),
-        "shared_dir": case.terms.shared_dir,
-        "state_dir": str(STATE),
-        "gpus": case.options.gpus,
-        "labels": dict(case.options.labels),
-    }
-
-
-def read_settings(host: Host) -> dict[str, Any]:
-    """The agent's settings as they stand here; empty where there are none that can be read."""
+def agent_settings(case: Case) -> str:
+    """The agent's settings: the site's, and this machine's own. Raises StepFailed for a site that is newer than we."""
+    options = case.options
     try:
-        return dict(json.loads(host.read(SETTINGS) or "{}"))
-    except (ValueError, TypeError):
-        return {}
+        return config_text(
+            AgentConfig(
+                node=options.node,
+                control=case.terms.agents,
+                certificate=str(CERTIFICATE),
+                key=str(KEY),
+                request=str(REQUEST),
+                authority=str(AUTHORITY),
+                state=str(STATE),
+                shared=case.terms.shared_dir,
+                gpus=options.gpus,
+                labels=options.labels,
+                **case.terms.agent,
+            )
+        )
+    except TypeError as error:
+        raise StepFailed(f"the site says something of its agents that this one does not know: {error}") from None
 
 
 def runs(host: Host) -> bool:
@@ -156,7 +158,7 @@ def log_of(host: Host) -> str:
 def _unfit(case: Case) -> str:
     """Why the certificate that is here does not do; empty if it does."""
     host, shown = case.host, str(CERTIFICATE)
-    if host.read(CERTIFICATE) is None or host.read(KEY) is None:
+    if None in (host.read(CERTIFICATE), host.read(KEY), host.read(REQUEST)):
         return "there is none"
     if not host.run("openssl", "verify", "-CAfile", str(AUTHORITY), shown).ok:
         return "the one here is not the site's, or has expired"

@@ -102,7 +102,7 @@ def _name(case: Case) -> Iterator[str]:
 
 def _ports(case: Case) -> Iterator[str]:
     for what, place in [("the Swarm's manager", one) for one in case.terms.managers[:1]] + [
-        ("the agents' listener", case.terms.agents),
+        ("the agents' listener", case.terms.agents[0]),
         *([("the registry", case.terms.registry)] if case.terms.registry else []),
     ]:
         if why := _unreachable(place):

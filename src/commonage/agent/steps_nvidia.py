@@ -7,6 +7,7 @@ from pathlib import Path
 from commonage.agent.steps import Case, Look, bad, done, needed, not_here
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.agent.steps_packages import install, names_of
+from commonage.gpus.simulated import parse_simulated
 
 PCI = Path("/sys/bus/pci/devices")
 _NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
@@ -74,6 +75,10 @@ def vram_mib(case: Case) -> int:
     """The memory of all cards together, MiB, as it stands in the Swarm; 0 where there are none."""
     if case.options.vram_mib is not None:
         return case.options.vram_mib
+    if case.options.gpus.startswith("simulated"):
+        return sum(some.count * some.memory_mib for some in parse_simulated(case.options.gpus))
+    if case.options.gpus == "none":
+        return 0
     if not has_driver(case):
         return 0
     said = case.host.must("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")

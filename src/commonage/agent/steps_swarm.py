@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 from pathlib import Path
@@ -11,6 +12,7 @@ from commonage.agent.steps import Case, Look, bad, done, needed, not_here
 from commonage.agent.steps_host import Host, StepFailed
 
 CERTIFICATES = Path("/etc/docker/certs.d")
+LOGINS = Path("/root/.docker/config.json")
 _MEMBER_WITHIN_S = 30.0
 _PULL_S = 1800.0
 
@@ -24,13 +26,34 @@ class Registry:
         """Docker reads the file at each pull."""
         if not case.terms.registry:
             return not_here("the site has no registry of its own")
-        if case.host.read(_authority_file(case)) == case.terms.authority:
-            return done(f"{case.terms.registry} is trusted")
-        return needed(f"trust {case.terms.registry} by the site's authority")
+        changes = []
+        if case.host.read(_authority_file(case)) != case.terms.authority:
+            changes.append(f"trust {case.terms.registry} by the site's authority")
+        if read_logins(case.host) != _logins(case):
+            changes.append(f"sign Docker in there, as a machine ({LOGINS})")
+        return needed(*changes) if changes else done(f"{case.terms.registry} is trusted")
 
     def apply(self, case: Case) -> None:
-        """The file."""
+        """The two files."""
         case.host.write(_authority_file(case), case.terms.authority)
+        case.host.write(LOGINS, json.dumps(_logins(case), indent=2) + "\n", 0o600)
+
+
+def read_logins(host: Host) -> dict[str, Any]:
+    """Docker's file with credentials, as it stands. Raises StepFailed if it cannot be read."""
+    try:
+        return dict(json.loads(host.read(LOGINS) or "{}"))
+    except (ValueError, TypeError) as error:
+        raise StepFailed(f"{LOGINS} is no JSON object ({error}); mend it") from None
+
+
+def _logins(case: Case) -> dict[str, Any]:
+    """The same with that of the site's registry in it."""
+    kept, terms = read_logins(case.host), case.terms
+    if not terms.registry_login:
+        return kept
+    login = {"auth": base64.b64encode(terms.registry_login.encode()).decode()}
+    return {**kept, "auths": {**kept.get("auths", {}), terms.registry: login}}
 
 
 class Swarm:

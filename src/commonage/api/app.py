@@ -19,6 +19,7 @@ from commonage.api import (
     events,
     failures,
     health,
+    images,
     info,
     joining,
     launch,
@@ -41,8 +42,8 @@ from commonage.ports.registry import Registry
 from commonage.wire.hub import API_PATH
 
 _ROUTERS = (
-    workloads, workload_parts, nodes, joining, environments, registry, volumes, tenants, reservations, events, usage,
-    info, launch, bundles, tokens, health,
+    workloads, workload_parts, nodes, joining, environments, images, registry, volumes, tenants, reservations, events,
+    usage, info, launch, bundles, tokens, health,
 )  # fmt: skip
 
 

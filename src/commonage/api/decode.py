@@ -48,6 +48,7 @@ def submission(ask: SubmitIn) -> Submission:
         array_size=_members(ask),
         gang=ask.nodes is not None,
         preemptible=ask.preemptible,
+        requeue=ask.requeue,
         labels=parse_labels(ask.on.items()),
         one_numa=ask.one_numa,
         bundle=ask.bundle,

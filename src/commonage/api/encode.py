@@ -90,6 +90,8 @@ def workload(found: Workload, standing: Standing, *, internal: bool = False) -> 
         array_index=found.array_index,
         array_size=spec.array_size,
         preemptible=spec.preemptible,
+        requeue=spec.requeue,
+        losses=found.losses,
         gang=spec.gang,
         volumes=[one.text for one in spec.volumes],
         variables=dict(spec.variables),
@@ -256,6 +258,7 @@ def node(view: NodeView) -> NodeOut:
         workloads=view.workloads,
         labels=dict(report.labels),
         notes=list(view.notes),
+        leave_by=known.leave_by,
     )
 
 

@@ -16,7 +16,8 @@ router = APIRouter(route_class=Guarded, tags=["environments"])
 
 @router.get("/environments", summary="The catalogue", response_model=EnvironmentList, responses=problems())
 async def list_environments(request: Request) -> Response:
-    """What workloads can run in, and whether it is made already."""
-    caller(request).need(Scope.READ)
-    found = door(request).control.fleet.environments()
+    """What your workloads can run in, and whether it is made already."""
+    who = caller(request)
+    who.need(Scope.READ)
+    found = door(request).control.fleet.environments(who)
     return answer(EnvironmentList(items=[encode.environment(one) for one in found]))

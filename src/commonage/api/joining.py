@@ -17,7 +17,7 @@ from commonage.domain.errors import Conflict
 from commonage.domain.principals import Scope
 from commonage.ports.joining import Joining
 from commonage.wire.hub import PORTAL_PATH
-from commonage.wire.joining import ExpelledOut, JoinKitOut, JoinTokenIn, JoinTokenOut
+from commonage.wire.joining import DoneOut, JoinKitOut, JoinTokenIn, JoinTokenOut
 
 router = APIRouter(route_class=Guarded, tags=["nodes"])
 
@@ -52,12 +52,12 @@ async def make(request: Request) -> Response:
     )
 
 
-@router.delete("/join-tokens", status_code=204, summary="Revoke all join tokens", responses=problems("conflict"))
+@router.delete("/join-tokens", summary="Revoke all join tokens", response_model=DoneOut, responses=problems("conflict"))
 async def revoke(request: Request) -> Response:
     """Machines that have joined stay. For admins."""
     caller(request).need(Scope.ADMIN)
     await _joining(request).forget_tokens()
-    return Response(status_code=204)
+    return answer(DoneOut(done=["no join token that was made until now is good any more"]))
 
 
 @router.get(
@@ -77,13 +77,13 @@ async def kit(request: Request) -> Response:
 @router.post(
     "/nodes/{site}/{name}/expel",
     summary="Take back a machine's certificate and its place in the Swarm",
-    response_model=ExpelledOut,
+    response_model=DoneOut,
     responses=problems("conflict"),
 )
 async def expel(request: Request, site: str, name: str) -> Response:
     """`commonage node rm` does so after it removed the machine. It may join again with a new token. For admins."""
     caller(request).need(Scope.ADMIN)
-    return answer(ExpelledOut(done=list(await _joining(request).expel(name))))
+    return answer(DoneOut(done=list(await _joining(request).expel(name))))
 
 
 def script_route(joining: Joining) -> Route:

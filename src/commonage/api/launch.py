@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from commonage.api import encode
 from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.control.notices import notices
 from commonage.domain.errors import Forbidden
 from commonage.domain.principals import Principal, Scope
 from commonage.wire.platform import LaunchOptions
@@ -31,4 +32,6 @@ async def launch_options(request: Request, query: Annotated[LaunchQuery, Query()
         if not who.is_admin:
             raise Forbidden("only admins may see what somebody else may have", code="not-admin")
         who = Principal(query.user, frozenset({Scope.READ, Scope.SUBMIT}), tuple(query.group))
-    return answer(encode.launch_options(door(request).control.fleet.launch_options(who)))
+    control = door(request).control
+    told = [one.text for one in await notices(control.look, who)]
+    return answer(encode.launch_options(control.fleet.launch_options(who)).model_copy(update={"notices": told}))

@@ -12,10 +12,11 @@ from commonage.api import encode
 from commonage.api.routing import Guarded, answer, caller, door, problems
 from commonage.api.spans import span_of
 from commonage.control.fleet import NodeView
+from commonage.control.windows import deadline_of, zone_of
 from commonage.domain.errors import NotFound
 from commonage.domain.principals import Scope
 from commonage.wire.platform import NodeList, NodeOut
-from commonage.wire.queries import MetricsQuery, ResumeQuery
+from commonage.wire.queries import DrainQuery, MetricsQuery, RemoveQuery, ResumeQuery
 from commonage.wire.workloads import MetricsOut
 
 router = APIRouter(route_class=Guarded, tags=["nodes"])
@@ -57,15 +58,37 @@ async def metrics(request: Request, site: str, name: str, query: Annotated[Metri
     "/nodes/{site}/{name}/drain",
     summary="Let a machine take no more work",
     response_model=NodeOut,
-    responses=problems("node-not-found"),
+    responses=problems("node-not-found", "invalid-time", "invalid-input", "invalid-parameter", "unknown-field"),
 )
-async def drain(request: Request, site: str, name: str) -> Response:
-    """What runs there goes on; nothing new is placed. For admins."""
-    who = caller(request)
+async def drain(request: Request, site: str, name: str, query: Annotated[DrainQuery, Query()]) -> Response:
+    """Nothing new is placed. What runs there goes on, unless `requeue` or a deadline says otherwise. For admins.
+
+    Whoever is concerned is told by an event of the workload.
+    """
+    control, who = door(request).control, caller(request)
     who.need(Scope.ADMIN)
     _view(request, site, name)
-    await door(request).control.fleet.drain(who, name, True)
+    by = None if query.by is None else deadline_of(query.by, zone_of(query.time_zone), control.clock.now())
+    await control.departures.drain(who, name, requeue=query.requeue, by=by)
     return answer(encode.node(_view(request, site, name)))
+
+
+@router.delete(
+    "/nodes/{site}/{name}",
+    summary="Know a machine no more",
+    response_model=NodeOut,
+    responses=problems("node-not-found", "node-in-use", "invalid-parameter", "unknown-field"),
+)
+async def remove(request: Request, site: str, name: str, query: Annotated[RemoveQuery, Query()]) -> Response:
+    """One that is lost, or drained and empty; the problem says what runs there. One that reports later is back.
+
+    With `force` what is still counted as running on a lost machine counts as lost. For admins.
+    """
+    who = caller(request)
+    who.need(Scope.ADMIN)
+    was = _view(request, site, name)
+    await door(request).control.departures.remove(who, name, force=query.force)
+    return answer(encode.node(was))
 
 
 @router.post(

@@ -40,6 +40,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "not-admin": ("For admins only", "Only admins may raise a priority, or act for somebody else."),
         "not-a-member": ("Not a member", "Work can only be submitted for a tenant one belongs to."),
         "volume-read-only": ("Read-only", "The volume may be had, but nobody may write to it."),
+        "not-yours": ("Not yours", "What somebody else registered, only they and admins may replace or remove."),
         "reserved-name": (
             "Reserved name",
             "The user's name is one that Commonage itself uses; have an admin rename the user.",
@@ -53,6 +54,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "device-not-found": ("No such GPU", "The sentence names those the machine has."),
         "tenant-not-found": ("No such tenant", "There is none of this name, or you are no member of it."),
         "reservation-not-found": ("No such reservation", "There is none of this id, or it is over."),
+        "image-not-found": ("No such image", "The catalogue has none of this name that you may see."),
         "user-not-found": ("No such user", "The hub knows nobody of this name."),
         "registry-not-found": ("No registry", "This installation runs no registry of images."),
         "bundle-not-found": ("No such bundle", "No files of this digest were sent; send them first."),
@@ -71,6 +73,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "dependency-broken": (
             "Would wait for ever",
             "What it should wait for has ended in a way that never meets the condition.",
+        ),
+        "node-in-use": (
+            "Machine in use",
+            "A machine is removed when it is lost, or drained and empty; the sentence says what runs there.",
         ),
         "reservation-conflict": (
             "It cannot be kept",
@@ -127,7 +133,15 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         ),
         "unknown-environment": (
             "No such environment",
-            "The catalogue has no such entry, or it is not offered for this kind of workload.",
+            "The catalogue has no such entry (any more), or it is not offered for this kind of workload or tenant.",
+        ),
+        "invalid-image": (
+            "Not an image",
+            "An image is called `TENANT/NAME` or `TENANT/NAME:TAG`, and a digest says which one it is.",
+        ),
+        "needs-gpu": (
+            "It needs a GPU",
+            "What this environment has in it does not run without a GPU, or with so little.",
         ),
         "unknown-tenant": ("No such tenant", "The settings declare no tenant of this name; the sentence lists those."),
         "unknown-priority": (

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from commonage.api import failures
 from commonage.api.problems import problem_of
 from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.control.control import Control
 from commonage.control.membership import tenants_of
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import CommonageError, NotFound, Unauthenticated
@@ -57,9 +58,7 @@ async def collect(request: Request) -> Response:
     It happens every day by itself. For admins.
     """
     caller(request).need(Scope.ADMIN)
-    environments = door(request).control.fleet.environments()
-    keep = {one.environment.image for one in environments if one.environment.image}
-    found = await _registry(request).collect(keep)
+    found = await _registry(request).collect(images_in_use(door(request).control))
     return answer(CollectedOut(images=list(found.images), freed_bytes=found.freed_bytes))
 
 
@@ -93,6 +92,11 @@ async def token(
 
 
 router.routes.extend(_open.routes)
+
+
+def images_in_use(control: Control) -> set[str]:
+    """The names of all images that the catalogue has."""
+    return {one.environment.image for one in control.fleet.environments() if one.environment.image}
 
 
 def _refused(error: CommonageError) -> Response:
@@ -135,7 +139,9 @@ def _basic(header: str | None) -> tuple[str, str | None]:
     try:
         user, colon, password = base64.b64decode(rest.strip(), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
-        colon = ""
+        user = colon = password = ""
+    if colon and not password:
+        raise Unauthenticated("the password is a token of the hub's, and none was given; `commonage login` gets one")
     if not colon:
         raise Unauthenticated("the Authorization header is not of the form 'Basic', then NAME:TOKEN in base 64")
     return user, password

@@ -35,6 +35,7 @@ _INVALID = (
     "invalid-array",
     "invalid-bundle",
     "unknown-environment",
+    "needs-gpu",
     "unknown-dependency",
     "unknown-tenant",
     "unknown-priority",

@@ -38,12 +38,11 @@ VERBS: dict[str, Verb] = {
     ),
     "stop": Verb("commonage.cli.stop:stop", "End workloads.", WORK),
     "top": Verb("commonage.cli.top:top", "Watch machines, cards and workloads.", MACHINES),
-    "node": Verb("commonage.cli.node:node", "List machines; drain or resume one.", MACHINES),
+    "node": Verb("commonage.cli.node:node", "List machines; join, drain, remove them.", MACHINES),
     "env": Verb("commonage.cli.env:env", "List the environments that workloads can run in.", MACHINES),
     "image": Verb(
         "commonage.cli.image:image", "Build images for work to run in; push, list and remove them.", MACHINES
     ),
-    "volume": Verb("commonage.cli.volume:volume", "List data that workloads may have.", MACHINES),
     "volume": Verb("commonage.cli.volume:volume", "List data that workloads may have.", MACHINES),
     "reservation": Verb(
         "commonage.cli.reservation:reservation", "List what is kept for whom and when; keep room.", MACHINES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -24,26 +24,32 @@ if TYPE_CHECKING:
 
 
 class _Group(click.Group):
-    """With a verb that needs the server's rooms, by name only, as in the table of all verbs."""
+    """With verbs from elsewhere, by name only, as in the table of all verbs: `mig` needs the server's rooms."""
+
+    elsewhere: ClassVar[dict[str, str]] = {
+        "mig": "commonage.server.commands.node_mig",
+        **dict.fromkeys(("join", "leave", "rm", "token", "template"), "commonage.cli.node_join"),
+    }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), "mig"]
+        return [*super().list_commands(ctx), *self.elsewhere]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "mig":
-            found: click.Command = import_module("commonage.server.commands.node_mig").mig
+        if cmd_name in self.elsewhere:
+            found: click.Command = getattr(import_module(self.elsewhere[cmd_name]), cmd_name)
             return found
         return super().get_command(ctx, cmd_name)
 
 
 @click.group(cls=_Group)
 def node() -> None:
-    """List machines; let one take no more work, or again.
+    """List machines; have them join and leave; let one take no more work, or again.
 
     \b
     Example:
       commonage node ls
       commonage node show gpu-1
+      commonage node join admin@gpu-2
       commonage node drain gpu-1
       commonage node mig gpu-1 0 1g.10gb,2g.20gb
     """
@@ -83,7 +89,7 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
       commonage node show gpu-1
     """
     with connect(server) as client:
-        site, machine = _find(client, name)
+        site, machine = find(client, name)
         (found,) = (one for one in client.nodes() if (one.site, one.name) == (site, machine))
     if as_json:
         show.print_json(found)
@@ -93,18 +99,32 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
 
 @node.command("drain")
 @click.argument("name")
+@click.option("--requeue", is_flag=True, help="Have jobs queue again now, and sessions that wish it start elsewhere.")
+@click.option("--by", metavar="TIME", help='When all must have left: 2h, 18:00 or "2026-11-24 14:00". Users are told.')
+@click.option("--time-zone", metavar="ZONE", help="Of --by: Europe/Berlin, UTC or +01:00; your own if left out.")
 @as_json
 @asks_server
-def drain(server: Server, name: str, as_json: bool) -> None:
-    """Let a machine finish what it runs and take no more. For admins.
+def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: str | None, as_json: bool) -> None:
+    """Let a machine take no more work. For admins.
+
+    What it runs goes on. With --requeue jobs and services begin anew elsewhere, unless they were submitted with
+    --no-requeue; with --by whatever still runs then must leave, and its users are told now.
 
     \b
     Example:
       commonage node drain gpu-1
+      commonage node drain gpu-1 --requeue
+      commonage node drain gpu-1 --by 18:00
     """
+    from commonage.cli.reservation import time_zone as own_zone
+
+    zone = None if by is None else time_zone or own_zone()
     with connect(server) as client:
-        site, machine = _find(client, name)
-        _say(client.drain(site, machine), as_json)
+        site, machine = find(client, name)
+        changed = client.drain(site, machine, requeue=requeue, by=by, time_zone=zone)
+    _say(changed, as_json)
+    if not as_json and changed.leave_by is not None:
+        click.echo(f"What still runs there must leave by {show.clock(changed.leave_by)}.")
 
 
 @node.command("resume")
@@ -123,7 +143,7 @@ def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
       commonage node resume gpu-1 --gpu 0
     """
     with connect(server) as client:
-        site, machine = _find(client, name)
+        site, machine = find(client, name)
         changed = client.resume(site, machine, gpu=gpu)
     _say(changed, as_json)
     if not as_json:
@@ -131,7 +151,7 @@ def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
             click.echo(line, err=True)
 
 
-def _find(client: Client, name: str) -> tuple[str, str]:
+def find(client: Client, name: str) -> tuple[str, str]:
     """The machine that is meant by NAME or SITE/NAME."""
     site, slash, machine = name.partition("/")
     nodes = client.nodes()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from commonage.control.catalogue import Catalogue
 from commonage.control.receipts import Receipts
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission, spec_of
-from commonage.domain.environments import Environment
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.suggestions import Suggestion, suggestion_of
 
@@ -18,7 +17,7 @@ class Advice:
     """Reads receipts; changes nothing."""
 
     receipts: Receipts
-    catalogue: Mapping[str, Environment]
+    catalogue: Catalogue
     settings: ControlSettings
 
     async def on(self, who: Principal, ask: Submission) -> Suggestion | None:

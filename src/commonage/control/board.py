@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from commonage.domain.fleet import Node
 from commonage.domain.ids import attempt_id
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastHold
-from commonage.domain.workloads import Spec, State, Workload
+from commonage.domain.workloads import Kind, Spec, State, Workload
 from commonage.placement.asks import Ask, Held
 from commonage.placement.plan import Plan
 from commonage.placement.snapshot import Snapshot
@@ -114,6 +115,12 @@ class Board:
         self._nodes.update((node.name, node) for node in nodes)
         self.snapshot.put(changed)
 
+    def remove_node(self, name: str) -> None:
+        """A machine is gone for good. Nothing may hold a lease on it."""
+        if self._nodes.pop(name, None) is not None:
+            self.snapshot.remove(name)
+            self.changed.set()
+
     def govern(self, rules: Rules) -> None:
         """Plan by these rules from now on."""
         self.snapshot.govern(rules)
@@ -180,7 +187,8 @@ def ask_for(spec: Spec, workload_id: str, submitted_at: float, attempt: int = 1)
     return Ask(
         workload_id=workload_id,
         attempt_id=attempt_id(workload_id, attempt),
-        request=spec.request,
+        # Whoever has filled the disk needs a session to delete something.
+        request=replace(spec.request, on_full_disk=True) if spec.kind is Kind.SESSION else spec.request,
         priority=spec.priority,
         submitted_at=submitted_at,
         time_limit_s=spec.time_limit_s,

@@ -7,15 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from commonage.control.advice import Advice
+from commonage.control.again import Again
+from commonage.control.all_cards import AllCards
 from commonage.control.attribution import Round
 from commonage.control.board import Board
+from commonage.control.catalogue import Catalogue
+from commonage.control.departures import Departures
 from commonage.control.device_warnings import DeviceWarnings
 from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet
+from commonage.control.fleets import Fleets
 from commonage.control.gangs import Gangs
+from commonage.control.images import Images
 from commonage.control.ledger import Ledger
 from commonage.control.look import Look
 from commonage.control.orders import Orders
+from commonage.control.prepulls import Prepulls
 from commonage.control.receipts import Receipts
 from commonage.control.reconcile import Reconcile
 from commonage.control.reservations import Reservations
@@ -29,10 +36,13 @@ from commonage.control.watchdog import Watchdog
 from commonage.control.work import Work
 from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
+from commonage.domain.fleets import FleetPolicy
 from commonage.domain.ids import IdSequence
-from commonage.domain.workloads import Workload
+from commonage.domain.workloads import Spec, Workload
+from commonage.ports.agents import CardsElsewhere
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
+from commonage.ports.clouds import Cloud
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.identity import Identity
@@ -42,7 +52,10 @@ from commonage.ports.store import Store
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n."""
+    """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n.
+
+    `devices` are the cards of this machine, `elsewhere` those of machines with agents.
+    """
 
     store: Store
     metrics: Metrics
@@ -53,6 +66,8 @@ class World:
     engines: Sequence[Engine]
     environments: Sequence[Environment]
     chance: Callable[[int], int]
+    elsewhere: CardsElsewhere | None = None
+    clouds: Sequence[tuple[FleetPolicy, Cloud]] = ()
 
 
 class Control:
@@ -63,11 +78,11 @@ class Control:
         self.store, self.metrics, self.clock = world.store, world.metrics, world.clock
         self.identity, self.bundles = world.identity, world.bundles
         self._engines: Mapping[str, Engine] = {engine.site: engine for engine in world.engines}
-        catalogue = {environment.name: environment for environment in world.environments}
+        self.catalogue = Catalogue(world.environments)
         self.feed = Feed()
         self.board = Board(self.settings.rules)
         self.ledger = Ledger(world.store, self.board, self.feed, world.clock)
-        self.fleet = Fleet(self._engines, catalogue, self.board, self.ledger, world.clock, self.settings)
+        self.fleet = Fleet(self._engines, self.catalogue, self.board, self.ledger, world.clock, self.settings)
         self.reservations = Reservations(
             world.store, self.board, self.ledger, self.fleet, world.clock, self.settings, world.chance,
             self.board.govern,
@@ -76,17 +91,28 @@ class Control:
         self.tenants = TenantViews(self.board, world.clock, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
-        self._orders = Orders(catalogue, world.bundles, world.devices, self.gangs.members, self.settings.volumes)
+        self.departures = Departures(self.board, self.ledger, self.fleet, world.clock)
+        self.fleets = Fleets(world.clouds, self.board, self.ledger, self.departures, world.clock, world.chance)
+        self.again = Again(world.store, self.board, self.ledger, world.clock, self._start_session)
+        self._orders = Orders(self.catalogue, world.bundles, world.devices, self.gangs.members, self.settings.volumes)
         self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
         self.schedule = Schedule(self.board, self.ledger, world.clock)
         self.timers = Timers(world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s)
-        self.sampling = Sampling(self._engines, world.devices, self.board, self.fleet, world.metrics, world.clock)
+        cards = AllCards(world.devices, world.elsewhere)
+        self.sampling = Sampling(self._engines, cards, self.board, self.fleet, world.metrics, world.clock)
         self.watchdog = Watchdog(self.board, self.ledger, world.clock, self.settings)
         self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
-        self.device_warnings = DeviceWarnings(world.devices, self.board, self.ledger, world.clock)
-        self.advice = Advice(self.receipts, catalogue, self.settings)
+        self.device_warnings = DeviceWarnings(cards, self.board, self.ledger, world.clock)
+        self.advice = Advice(self.receipts, self.catalogue, self.settings)
+        self.timers.lack, self.catalogue.on_change = self.catalogue.lack, self.timers.catalogue_changed
+        everywhere = self.settings.prepull
+        self.prepulls = Prepulls(self._engines, self.board, self.catalogue, world.clock, everywhere=everywhere)
+        self.images = Images(
+            world.store, self.board, self.ledger, self.catalogue, self.prepulls, world.clock, self.settings
+        )
+        self.fleet.image_status = self.prepulls.status
         self.sampling.on_round = self._measured
-        self.fleet.forget_faults = lambda uuid: asyncio.to_thread(world.devices.resume, uuid)
+        self.fleet.forget_faults = cards.resume
         self._world = world
         self.work = self._work(IdSequence())
         self.ledger.on_effect = self.reconcile.effect
@@ -99,9 +125,13 @@ class Control:
             self.settings, ids, world.chance,
         )  # fmt: skip
 
+    async def _start_session(self, spec: Spec) -> Workload:
+        return await self.work.through_the_hub(spec)  # which is made anew by `open`
+
     def _changed(self, workload: Workload) -> None:
         self.timers.changed(workload)
         self.gangs.changed(workload)
+        self.again.changed(workload)
         self.reconcile.forget_misses(workload)
         self.receipts.changed(workload)
 
@@ -121,8 +151,10 @@ class Control:
         """Take up the work that the store remembers and the engines still run. Once, before run()."""
         await self.ledger.open()
         await self.receipts.open()
+        await self.images.open()
         await self.reservations.open()
         await self.gangs.open()
+        await self.again.open()
         self.work = self._work(IdSequence(await self.store.last_workload_id()))
         for engine in self._engines.values():
             await engine.open()
@@ -141,9 +173,13 @@ class Control:
             loops.create_task(self.fleet.run(), name="fleet")
             loops.create_task(self.timers.run(), name="timers")
             loops.create_task(self.gangs.run(), name="gangs")
+            loops.create_task(self.departures.run(), name="departures")
+            loops.create_task(self.fleets.run(), name="fleets")
+            loops.create_task(self.again.run(), name="again")
             loops.create_task(self.schedule.run(), name="schedule")
             loops.create_task(self.sampling.run(), name="sample")
             loops.create_task(self.reservations.run(), name="reservations")
+            loops.create_task(self.prepulls.run(), name="prepulls")
 
     async def stand_down(self, within_s: float = 20.0) -> int:
         """End all that runs, as the machine's owner goes: sessions for good, other work back to the queue.
@@ -159,6 +195,7 @@ class Control:
         """After run() was cancelled: let go of engines and listeners. What runs goes on running."""
         self.feed.close()
         await self.reconcile.close()
+        await self.prepulls.close()
         for engine in self._engines.values():
             await engine.close()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from commonage.control.board import Board
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node
+from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Happening, Record, step
 from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
@@ -29,9 +30,11 @@ class Change:
     happening: Happening | None = None
     events: Sequence[Event] = ()
     nodes: Sequence[Node] = ()
+    departed: Sequence[tuple[str, str]] = ()
     receipts: Sequence[Receipt] = ()
     reservations: Sequence[Reservation] = ()
     unreserved: Sequence[str] = ()
+    images: Sequence[Image] = ()
 
     def answer(self, draft: Draft) -> None:
         """Tell who asked that it is written."""
@@ -65,9 +68,11 @@ def draft_of(changes: Sequence[Change], board: Board, now: float, first_seq: int
     draft = Draft()
     for change in changes:
         draft.batch.nodes.extend(change.nodes)
+        draft.batch.departed.extend(change.departed)
         draft.batch.receipts.extend(change.receipts)
         draft.batch.reservations.extend(change.reservations)
         draft.batch.unreserved.extend(change.unreserved)
+        draft.batch.images.extend(change.images)
         draft.batch.events.extend(change.events)
         for workload in change.inserts:
             draft.batch.inserts.append(workload)

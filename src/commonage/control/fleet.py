@@ -16,6 +16,7 @@ import numpy as np
 from commonage.control.attribution import Stray, in_words
 from commonage.control.board import Board
 from commonage.control.card_alarms import alarms, card_of
+from commonage.control.catalogue import Catalogue
 from commonage.control.ledger import Ledger
 from commonage.control.membership import tenants_of
 from commonage.control.settings import ControlSettings
@@ -37,6 +38,7 @@ from commonage.ports.devices import DeviceSample
 from commonage.ports.engine import Engine
 
 log = logging.getLogger(__name__)
+GONE_FOR_S = 15.0  # so long a machine that was removed has to leave its site; if it reports later, it has joined anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Fleet:
     def __init__(
         self,
         engines: Mapping[str, Engine],
-        catalogue: Mapping[str, Environment],
+        catalogue: Catalogue,
         board: Board,
         ledger: Ledger,
         clock: Clock,
@@ -122,7 +124,9 @@ class Fleet:
         self.measured: dict[str, DeviceSample] = {}  # written by the sampling loop
         self.strays: Mapping[str, Sequence[Stray]] = {}  # by device uuid; written by the sampling loop
         self.forget_faults: Callable[[str], Awaitable[None]] = _nobody_remembers  # of a card, by its uuid
+        self._gone: dict[str, float] = {}  # machines that were removed: when
         self._writing = asyncio.Lock()  # a report must not undo a wish to drain that came meanwhile
+        self.image_status: Callable[[Environment], EnvironmentStatus | None] = lambda _environment: None
         self.passed_at = 0.0
 
     # --- loop -----------------------------------------------------------------------------------------------------
@@ -154,6 +158,9 @@ class Fleet:
             reports.update((report.name, (engine, report)) for report in found)
         async with self._writing:
             now = self._clock.now()
+            self._gone = {name: at for name, at in self._gone.items() if now - at < GONE_FOR_S}
+            for name in self._gone:
+                reports.pop(name, None)
             nodes = [self._taken_in(engine, report, now) for engine, report in reports.values()]
             silent = [node for name, node in self._board.nodes.items() if name not in reports]
             await self._keep([*nodes, *(self._unheard(node, now) for node in silent)], now)
@@ -162,10 +169,11 @@ class Fleet:
     def _taken_in(self, engine: Engine, report: NodeReport, now: float) -> Node:
         known = self._board.nodes.get(report.name)
         drained = _drained_by(known)
-        reason = drained or "; ".join(report.faults)
+        reason = drained or "; ".join(report.faults) or report.tight
         report = replace(report, devices=tuple(self._with_strays(device) for device in report.devices))
         state = NodeState.DRAINING if drained or report.faults else NodeState.READY
-        return Node(report.name, engine.site, engine.capabilities().name, state, report, now, bool(drained), reason)
+        by = known.leave_by if drained and known is not None else None
+        return Node(report.name, engine.site, engine.capabilities().name, state, report, now, bool(drained), reason, by)
 
     def _with_strays(self, device: Device) -> Device:
         """The planner, too, should know of VRAM that is in nobody's lease and yet not free."""
@@ -248,21 +256,37 @@ class Fleet:
         notes = engine.capabilities().notes if engine else ()
         return NodeView(node, int(grid.cpus[number]), int(grid.memory[number]), tuple(devices), workloads, notes)
 
-    def environments(self) -> Sequence[EnvironmentView]:
-        """The catalogue, with where each entry stands."""
-        return [EnvironmentView(one, self._status(one)) for one in self.catalogue.values()]
+    def environments(self, who: Principal | None = None) -> Sequence[EnvironmentView]:
+        """The catalogue as `who` may see it (None: all of it), with where each entry stands."""
+        found = self.catalogue.environments_for(who, self._settings)
+        return [EnvironmentView(one, self._status(one)) for one in found]
 
     def _status(self, environment: Environment) -> EnvironmentStatus:
-        absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, "made on first use")
+        brought = self.image_status(environment)
+        if brought is not None:
+            return brought
+        what = "made" if environment.image is None else "fetched"
+        absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, f"{what} on first use")
         return self._statuses.get(environment.name, absent)
 
-    async def drain(self, who: Principal, name: str, drain: bool) -> Node:
-        """Let a machine take no new work (True) or take work again. For admins. Raises NotFound, Forbidden."""
+    async def drain(self, who: Principal, name: str, drain: bool, leave_by: float | None = None) -> Node:
+        """Let a machine take no new work (True) or take work again. For admins. Raises NotFound, Forbidden.
+
+        What becomes of the work on it is for `departures`; `leave_by` is kept for that.
+        """
         who.need(Scope.ADMIN)
         async with self._writing:
-            node = self._known(name)
-            await self._keep([_drained(node, f"drained by {who.name}" if drain else "")], self._clock.now())
+            node = self.known(name)
+            wished = replace(_drained(node, f"drained by {who.name}" if drain else ""), leave_by=leave_by)
+            await self._keep([wished], self._clock.now())
             return self._board.nodes[name]
+
+    async def forget(self, node: Node, events: Sequence[Event]) -> None:
+        """Know a machine no more, with the events that tell of it. Nothing may hold a lease there."""
+        async with self._writing:
+            await self._ledger.depart(node, events)
+            self._gone[node.name] = self._clock.now()
+            self._board.remove_node(node.name)
 
     async def resume(self, who: Principal, name: str, gpu: str | None = None) -> Node:
         """Let a machine take work again, and forget the faults of its cards that are only remembered; with `gpu` (index
@@ -271,7 +295,7 @@ class Fleet:
         Raises NotFound, Forbidden.
         """
         who.need(Scope.ADMIN)
-        node = self._known(name)
+        node = self.known(name)
         cards = node.report.devices if gpu is None else (card_of(node, gpu),)
         for uuid in dict.fromkeys(card.parent_uuid or card.uuid for card in cards):
             await self.forget_faults(uuid)
@@ -280,7 +304,8 @@ class Fleet:
         await self.look()
         return self._board.nodes[name]
 
-    def _known(self, name: str) -> Node:
+    def known(self, name: str) -> Node:
+        """A machine by its name. Raises NotFound, with those that are there."""
         node = self._board.nodes.get(name)
         if node is None:
             there = ", ".join(sorted(self._board.nodes)) or "none"
@@ -296,7 +321,7 @@ class Fleet:
         reports = [node.report for node in self._board.nodes.values() if node.state is not NodeState.LOST]
         devices = [device for report in reports for device in report.devices if not device.faults]
         return LaunchView(
-            environments=tuple(self.environments()),
+            environments=tuple(self.environments(who)),
             gpu_choices=self._choices(grid, devices),
             models=tuple(sorted({device.model for device in devices})),
             max_cpus_milli=max((report.cpus_milli for report in reports), default=0),
@@ -363,4 +388,4 @@ def _essence(node: Node) -> tuple[object, ...]:
     report = node.report
     devices = [replace(one, notices=()) for one in report.devices]
     offered = (report.cpus_milli, report.memory_mib, report.labels)
-    return (node.site, node.engine, node.state, node.drain, node.reason, *offered, devices)
+    return (node.site, node.engine, node.state, node.drain, node.reason, node.leave_by, *offered, devices)

@@ -20,6 +20,7 @@ from commonage.control.feed import Feed
 from commonage.domain.errors import CommonageError, NotFound, StaleVersion, Unavailable
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
+from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Happening
 from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
@@ -91,11 +92,19 @@ class Ledger:
         """Write nodes, receipts, and events that belong to no step."""
         await self._put(Change(self._future(), events=events, nodes=nodes, receipts=receipts))
 
+    async def depart(self, node: Node, events: Sequence[Event]) -> None:
+        """Take a machine away, with the events that tell of it."""
+        await self._put(Change(self._future(), events=events, departed=[(node.site, node.name)]))
+
     async def reserve(
         self, events: Sequence[Event], *, reservations: Sequence[Reservation] = (), unreserved: Sequence[str] = ()
     ) -> None:
         """Write reservations, or take those of these ids away, with the events that tell of it."""
         await self._put(Change(self._future(), events=events, reservations=reservations, unreserved=unreserved))
+
+    async def enlist(self, images: Sequence[Image], events: Sequence[Event]) -> None:
+        """Write images of the catalogue, removed ones too, with the events that tell of it."""
+        await self._put(Change(self._future(), events=events, images=images))
 
     def _future(self) -> asyncio.Future[Workload | None]:
         return asyncio.get_running_loop().create_future()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from commonage.control.board import Board
 from commonage.control.feed import Feed
+from commonage.control.troubles import trouble
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.events import Event
 from commonage.domain.explanations import Explanation
@@ -76,11 +77,17 @@ class Look:
         """Why it stands where it stands; for a queued one from the last plan."""
         ask = self.board.ask(workload.id)
         if ask is None:
-            return Standing(workload.reason)
+            told = self.trouble(workload)
+            return Standing(f"{workload.reason}; {told}" if told else workload.reason)
         position = self.board.position(workload.id, self.clock.now())
         if self.board.outcome is None or position is None:
             return Standing(workload.reason, position)
         return Standing(why_waiting(self.board.snapshot, self.board.outcome, ask, position), position)
+
+    def trouble(self, workload: Workload) -> str:
+        """What is wrong with the machine that it runs on, in words; empty if nothing is."""
+        node = self.board.nodes.get(workload.attempt.lease.node) if workload.attempt is not None else None
+        return trouble(workload, node, self.clock.now())
 
     async def explain(self, who: Principal, workload_id: str) -> Explanation:
         """Why it waits, and until when. For one that does not wait: what became of it."""
@@ -88,7 +95,8 @@ class Look:
         ask = self.board.ask(workload_id)
         if ask is None:
             state = str(workload.state).replace("_", " ")
-            said = workload.reason if workload.reason.startswith(state) else f"{state}: {workload.reason}"
+            reason = self.standing(workload).reason
+            said = reason if reason.startswith(state) else f"{state}: {reason}"
             return Explanation(workload_id, said, queue_length=self.board.queue_length())
         return explain(self.board.snapshot, ask, self.clock.now())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from commonage.control.settings import ControlSettings
+from commonage.domain.environments import Environment
 from commonage.domain.errors import Forbidden, InvalidInput
 from commonage.domain.principals import Principal
 from commonage.domain.tenants import Tenant
@@ -48,9 +49,15 @@ def tenant_of(asked: str | None, who: Principal, groups: Collection[str], settin
     raise Forbidden(f"{who.name} is no member of {asked[:60]!r}; there is to choose from: {there}", code="not-a-member")
 
 
-def may_use(tenant: Tenant, environment: str) -> bool:
-    """True if its members may run work in this environment."""
-    return not tenant.environments or environment in tenant.environments
+def may_use(tenant: Tenant, environment: Environment) -> bool:
+    """True if its members may run work in this environment: their own, or everybody's if it is not kept from them.
+
+    Where the tenant's environments are listed, an image's name stands for all of its kernels.
+    """
+    if environment.tenant is not None:
+        return environment.tenant == tenant.name
+    listed, name = tenant.environments, environment.name
+    return not listed or name in listed or name.rpartition("/")[0] in listed
 
 
 def within_sites(labels: tuple[tuple[str, str], ...], tenant: Tenant) -> tuple[tuple[str, str], ...]:

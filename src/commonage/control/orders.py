@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from commonage.domain.environments import Environment
+from commonage.control.catalogue import Catalogue
 from commonage.domain.errors import EngineFailure, Forbidden, InvalidInput
 from commonage.domain.sightings import Order
 from commonage.domain.volumes import Mount, Volume, mounts_of
@@ -18,7 +18,7 @@ from commonage.ports.devices import Devices
 class Orders:
     """Makes orders from workloads. `gang_of` gives all members of a workload's gang, by their rank. `volumes`: all."""
 
-    catalogue: Mapping[str, Environment]
+    catalogue: Catalogue
     bundles: Bundles
     devices: Devices
     gang_of: Callable[[Workload], Sequence[Workload]]
@@ -29,7 +29,7 @@ class Orders:
         spec, attempt = workload.spec, workload.attempt
         environment = self.catalogue.get(spec.environment)
         if environment is None or attempt is None:
-            raise EngineFailure(f"its environment {spec.environment!r} is not in the catalogue any more")
+            raise EngineFailure(self.catalogue.lack(spec.environment) or "it has not been given a machine")
         variables = {
             **dict(environment.variables),
             "COMMONAGE_WORKLOAD_ID": workload.id,

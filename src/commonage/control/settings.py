@@ -29,6 +29,7 @@ class ControlSettings:
     max_live: int = 200_000
     prices: Prices = field(default_factory=Prices)
     volumes: tuple[Volume, ...] = ()
+    prepull: bool = True
     home_quota_mib: int | None = None
     warn_before_s: float = 300.0
     sample_every_s: float = 5.0

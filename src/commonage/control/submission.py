@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from commonage.control.membership import may_use, tenant_of, within_sites
+from commonage.control.catalogue import Catalogue
+from commonage.control.membership import may_use, tenant_of, tenants_of, within_sites
 from commonage.control.settings import ControlSettings
 from commonage.domain.environments import Environment
 from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
-from commonage.domain.principals import Principal
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.quantities import format_memory
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Tenant
 from commonage.domain.volumes import VolumeRequest, allowed
@@ -41,6 +43,7 @@ class Submission:
     one_numa: bool = False
     priority: int | str = 0
     preemptible: bool | None = None
+    requeue: bool | None = None
     time_limit_s: int | None = None
     grace_s: int = 10
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -55,11 +58,12 @@ class Submission:
     groups: tuple[str, ...] | None = None
 
 
-def spec_of(ask: Submission, who: Principal, catalogue: Mapping[str, Environment], settings: ControlSettings) -> Spec:
+def spec_of(ask: Submission, who: Principal, catalogue: Catalogue, settings: ControlSettings) -> Spec:
     """The spec of an ask, or the error that says what is wrong with it."""
     owner = _owner(ask, who)
-    tenant = tenant_of(ask.tenant, who, _groups(ask, who, owner), settings)
+    tenant = _tenant(ask, who, owner, catalogue, settings)
     environment = _environment(ask, tenant, catalogue, settings)
+    _see_to_its_gpu(ask, environment)
     priority, preemptible = _priority(ask, who, settings)
     return Spec(
         kind=ask.kind,
@@ -81,15 +85,29 @@ def spec_of(ask: Submission, who: Principal, catalogue: Mapping[str, Environment
         key=ask.key,
         preemptible=preemptible if ask.preemptible is None else ask.preemptible,
         gang=ask.gang,
+        requeue=ask.kind is not Kind.SESSION if ask.requeue is None else ask.requeue,
         volumes=allowed(ask.volumes, settings.volumes, tenant.name),
     )
 
 
-def _groups(ask: Submission, who: Principal, owner: str) -> tuple[str, ...]:
-    """The owner's groups: known of who asks, and of others where the hub's spawner says them."""
-    if ask.groups is not None and who.is_admin:
-        return ask.groups
-    return who.groups if owner == who.name else ()
+def _tenant(ask: Submission, who: Principal, owner: str, catalogue: Catalogue, settings: ControlSettings) -> Tenant:
+    """On whose account it is: the tenant asked for; else that of its image, if the owner is one of its members.
+
+    The owner's groups are known of who asks; of others the hub's spawner says them, and then it asks for the owner:
+    that it may do more itself counts for nothing.
+    """
+    said = ask.groups is not None and who.is_admin
+    groups = (ask.groups or ()) if said else who.groups if owner == who.name else ()
+    judged = replace(who, name=owner, scopes=who.scopes - {Scope.ADMIN}) if said else who
+    found = catalogue.get(ask.environment or "")
+    own = found.tenant if found is not None else None
+    if ask.tenant is None and own is not None and (judged.is_admin or own in _names(tenants_of(groups, settings))):
+        return tenant_of(own, judged, groups, settings)
+    return tenant_of(ask.tenant, judged, groups, settings)
+
+
+def _names(tenants: Sequence[Tenant]) -> frozenset[str]:
+    return frozenset(one.name for one in tenants)
 
 
 def _request(ask: Submission, tenant: Tenant, settings: ControlSettings) -> Request:
@@ -102,26 +120,52 @@ def _request(ask: Submission, tenant: Tenant, settings: ControlSettings) -> Requ
     )
 
 
-def _environment(
-    ask: Submission, tenant: Tenant, catalogue: Mapping[str, Environment], settings: ControlSettings
-) -> Environment:
-    offered = [one for one in catalogue.values() if ask.kind in one.kinds and may_use(tenant, one.name)]
+def _environment(ask: Submission, tenant: Tenant, catalogue: Catalogue, settings: ControlSettings) -> Environment:
+    offered = [one for one in catalogue.values() if ask.kind in one.kinds and may_use(tenant, one)]
     default = settings.session_environment if ask.kind is Kind.SESSION else settings.job_environment
     if ask.environment is None and offered and default not in [one.name for one in offered]:
         return offered[0]  # the usual one is not this tenant's to use
     name = ask.environment or default
     found = catalogue.get(name)
     if found is None or found not in offered:
-        shown = name if len(name) <= 60 else name[:57] + "..."
-        what = f"there is no environment {shown!r}"
-        if found is not None:
-            whose = f"{tenant.name}" if ask.kind in found.kinds else f"{ask.kind}s"
-            what = f"{whose} cannot run in {shown!r}"
+        what = _why_not(name, ask.kind, tenant, catalogue)
         there = ", ".join(sorted(one.name for one in offered)) or "none"
         raise InvalidInput(
             f"{what}; for a {ask.kind} there are: {there}", field="environment", code="unknown-environment"
         )
     return found
+
+
+def _why_not(name: str, kind: Kind, tenant: Tenant, catalogue: Catalogue) -> str:
+    """Why nothing of this kind can run in it on this tenant's account. Says nothing of what others have."""
+    shown = name if len(name) <= 60 else name[:57] + "..."
+    found = catalogue.get(name)
+    if found is not None and found.tenant in (None, tenant.name):
+        return f"{tenant.name if kind in found.kinds else f'{kind}s'} cannot run in {shown!r}"
+    removed = catalogue.removed(name)
+    if removed is not None and removed.tenant in (None, tenant.name):
+        return catalogue.lack(name) or ""
+    return f"there is no environment {shown!r}"
+
+
+def _see_to_its_gpu(ask: Submission, environment: Environment) -> None:
+    """Raise InvalidInput where the environment cannot do with the GPU that was asked for, or with none."""
+    least = environment.least_vram_mib
+    if ask.gpu is None and (environment.needs_gpu or least):
+        much = f" with {format_memory(least)} of VRAM" if least else ""
+        example = f"{least}MiB" if least else "1"
+        raise InvalidInput(
+            f"{environment.name} needs a GPU{much}, and none was asked for; ask for one, like `--gpus {example}`",
+            field="gpus",
+            code="needs-gpu",
+        )
+    if ask.gpu is not None and 0 < ask.gpu.vram_mib < least:
+        raise InvalidInput(
+            f"{environment.name} needs {format_memory(least)} of VRAM, and {format_memory(ask.gpu.vram_mib)} was asked "
+            f"for; ask for more, like `--gpus {least}MiB`",
+            field="gpus",
+            code="needs-gpu",
+        )
 
 
 def _owner(ask: Submission, who: Principal) -> str:

@@ -1,4 +1,5 @@
-"""What time and other workloads do to a workload: pauses that end, limits that strike, dependencies that are met.
+"""What time and other workloads do to a workload: pauses that end, limits that strike, dependencies that are met,
+images that come and go.
 
 One loop; it only tells the ledger what happened. Limits are kept to within half a second.
 """
@@ -7,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
 from commonage.domain.errors import CommonageError, NotFound
-from commonage.domain.lifecycle import Released, StopAsked, TimeRunsOut
+from commonage.domain.lifecycle import Released, StopAsked, TimeRunsOut, Withheld
 from commonage.domain.quantities import format_duration
 from commonage.domain.workloads import Condition, Dependency, State, StopCause, StopWish, Workload
 from commonage.ports.clock import Clock
@@ -37,6 +39,7 @@ class Timers:
         self._warn_before_s = warn_before_s
         self._to_check: dict[str, None] = {}
         self._woken = asyncio.Event()
+        self.lack: Callable[[str], str | None] = lambda _environment: None  # why nothing can run in it
         self.passed_at = 0.0
 
     def changed(self, workload: Workload) -> None:
@@ -45,12 +48,14 @@ class Timers:
             self._to_check[dependent] = None
         if workload.state is State.HELD:
             self._to_check[workload.id] = None
+        elif workload.state is State.QUEUED:
+            self._see_that_it_can(workload)
         if self._to_check:
             self._woken.set()
 
     async def run(self) -> None:
         """Until cancelled."""
-        self._to_check.update((workload.id, None) for workload in self._board.in_state(State.HELD))
+        self.catalogue_changed()
         while True:
             try:
                 await self.tick()
@@ -66,7 +71,7 @@ class Timers:
             return  # nothing can be written: saying the same again every tick would only pile up
         for workload in self._board.in_state(State.HELD):
             if workload.not_before is not None and workload.not_before <= now:
-                self._ledger.note(workload.id, Released())
+                self._release(workload)
         # The limit counts from when it runs: making an environment on first use is not the user's time.
         for workload in self._board.in_state(State.RUNNING):
             self._limit(workload, now)
@@ -99,7 +104,28 @@ class Timers:
             wish = StopWish("a dependency", now, StopCause.DEPENDENCY, broken)
             self._ledger.note(held.id, StopAsked(wish))
         elif all(met for met, _ in verdicts):
-            self._ledger.note(held.id, Released())
+            self._release(held)
+
+    def _release(self, held: Workload) -> None:
+        """Nothing that it waited for holds it back. What it needs may have gone meanwhile: then it waits for that."""
+        lack = self._lacks(held)
+        self._ledger.note(held.id, Released() if lack is None else Withheld(lack))
+
+    def catalogue_changed(self) -> None:
+        """Have who waits for what is not there any more say so, and look again at all who are held."""
+        for workload in self._board.in_state(State.QUEUED):
+            self._see_that_it_can(workload)
+        self._to_check.update((workload.id, None) for workload in self._board.in_state(State.HELD))
+        self._woken.set()
+
+    def _see_that_it_can(self, queued: Workload) -> None:
+        lack = self._lacks(queued)
+        if lack is not None:
+            self._ledger.note(queued.id, Withheld(lack))
+
+    def _lacks(self, workload: Workload) -> str | None:
+        lack = self.lack(workload.spec.environment)
+        return None if lack is None else f"{lack}; it waits until that is there again"
 
 
 async def verdict(dependency: Dependency, board: Board, store: Store) -> tuple[bool | None, str]:

@@ -11,11 +11,13 @@ from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from commonage.domain.errors import InvalidInput
+from commonage.domain.quantities import parse_duration
 
 MOST_WINDOWS = 100
 _STEPS = {"day": timedelta(days=1), "week": timedelta(days=7)}
 _OFFSET = re.compile(r"(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>[0-5]\d)", re.ASCII)
 _CLOCK = re.compile(r"(?P<hour>[01]?\d|2[0-3]):(?P<minute>[0-5]\d)", re.ASCII)
+_SPAN = re.compile(r"(\d+(\.\d+)?\s*(s|m|h|d|min|sec)\w*\s*)+", re.ASCII | re.IGNORECASE)
 _HOW = "write it like 2026-11-24 14:00, 16:00, or with a zone like 2026-11-24T14:00+01:00"
 
 Window = tuple[float, float]
@@ -46,6 +48,18 @@ def window_of(starts: str | float, ends: str | float, zone: tzinfo, now: float) 
     if end <= begin and isinstance(ends, str) and _CLOCK.fullmatch(ends.strip()):
         end += timedelta(days=1)  # from 22:00 until 02:00
     return begin, end
+
+
+def deadline_of(given: str, zone: tzinfo, now: float, *, field: str = "by") -> float:
+    """Unix seconds of `2h` from now, `18:00` (the next one), or `2026-11-24 14:00`. Raises InvalidInput."""
+    text = given.strip()
+    if _SPAN.fullmatch(text):
+        return now + parse_duration(text, field=field)
+    day = datetime.fromtimestamp(now, zone)
+    found = _local(text, zone, day, field)
+    if found <= day and _CLOCK.fullmatch(text):
+        found += timedelta(days=1)
+    return found.timestamp()
 
 
 def _local(given: str | float, zone: tzinfo, day: datetime, field: str) -> datetime:

@@ -73,7 +73,7 @@ class Work:
             return before
         self._placeable(spec)
         if spec.kind is Kind.SESSION and not _is_spawner(who):
-            return await self._through_the_hub(spec)
+            return Submitted((await self.through_the_hub(spec),), True)
         state, reason = await self._standing_at_first(who, spec)
         workloads = self._made(spec, state, reason)
         try:
@@ -150,8 +150,11 @@ class Work:
         except NotFound:
             return None
 
-    async def _through_the_hub(self, spec: Spec) -> Submitted:
-        """Have the hub start the session, and wait for its spawner to submit it under our key."""
+    async def through_the_hub(self, spec: Spec) -> Workload:
+        """Have the hub start the session, and wait for its spawner to submit it under our key.
+
+        Raises Conflict, InvalidInput, NotFound as the hub has it; Unavailable.
+        """
         key = spec.key or f"session-{self.ids.next(self.clock.now(), self.chance(1 << 20))}"
         request = spec.request
         options: dict[str, Any] = {
@@ -163,6 +166,8 @@ class Work:
             "priority": spec.priority,
         }
         options |= {"preemptible": spec.preemptible, "on": dict(request.labels), "one_numa": request.one_numa}
+        if spec.requeue:
+            options["requeue"] = "true"
         if request.gpu is not None:
             options["gpus"] = request.gpu.text
         if spec.time_limit_s is not None:
@@ -179,7 +184,7 @@ class Work:
             refused = starting.done()
             found = await self.store.workload_by_key(spec.owner, key)
             if found is not None:
-                return Submitted((found,), True)
+                return found
             if refused:
                 starting.result()
             await self.clock.sleep(0.05)

@@ -105,7 +105,10 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What an engine or agent says of a machine right now. cpus in thousandths, memory and disk in MiB."""
+    """What an engine or agent says of a machine right now. cpus in thousandths, memory and disk in MiB.
+
+    `tight` says in words that its disk is nearly full: it takes nothing but sessions, in which people can delete.
+    """
 
     name: str
     cpus_milli: int
@@ -114,6 +117,7 @@ class NodeReport:
     disk_free_mib: int | None = None
     labels: tuple[tuple[str, str], ...] = ()
     faults: tuple[str, ...] = ()
+    tight: str = ""
 
 
 @dataclass(frozen=True, slots=True)

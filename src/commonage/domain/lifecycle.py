@@ -25,6 +25,13 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Withheld:
+    """What it needs to start is not there (any more); `message` says what. It waits until that comes."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Leased:
     """The schedule loop gave its next attempt a place."""
 
@@ -68,7 +75,7 @@ class TimeRunsOut:
     left_s: float
 
 
-Happening = Released | Leased | Sighted | Refused | Vanished | StopAsked | TimeRunsOut
+Happening = Released | Withheld | Leased | Sighted | Refused | Vanished | StopAsked | TimeRunsOut
 
 # --- what is to be done about it ----------------------------------------------------------------------------------
 
@@ -115,6 +122,8 @@ def step(workload: Workload, happening: Happening, now: float) -> Step:
     match happening:
         case Released():
             return _released(workload, now)
+        case Withheld(message):
+            return _withheld(workload, message, now)
         case Leased(lease):
             return _leased(workload, lease, now)
         case Sighted(sighting):
@@ -135,6 +144,13 @@ def _released(workload: Workload, now: float) -> Step:
         return Step(workload)
     after = replace(workload, state=State.QUEUED, since=now, not_before=None, reason="waiting for its turn")
     return Step(after, (Record(EventKind.QUEUED, "queued"),))
+
+
+def _withheld(workload: Workload, message: str, now: float) -> Step:
+    if not workload.state.waits or (workload.state is State.HELD and workload.reason == message):
+        return Step(workload)
+    after = replace(workload, state=State.HELD, since=now, not_before=None, reason=message)
+    return Step(after, (Record(EventKind.HELD, message),))
 
 
 def _leased(workload: Workload, lease: Lease, now: float) -> Step:

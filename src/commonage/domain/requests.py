@@ -73,7 +73,7 @@ class Request:
     """What one workload needs. cpus in thousandths of a core, memory in MiB.
 
     `labels` are those that its node must carry (`node` and `site` name the machine and the place themselves); with
-    `one_numa` several cards must hang on the same NUMA node.
+    `one_numa` several cards must hang on the same NUMA node. `on_full_disk`: it may start where a disk is nearly full.
     """
 
     cpus_milli: int = 1000
@@ -81,6 +81,7 @@ class Request:
     gpu: GpuRequest | None = None
     labels: tuple[tuple[str, str], ...] = ()
     one_numa: bool = False
+    on_full_disk: bool = False
 
     def __str__(self) -> str:
         cpus = f"{format_cpus(self.cpus_milli)} CPU{'' if self.cpus_milli == 1000 else 's'}"

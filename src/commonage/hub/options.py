@@ -13,9 +13,11 @@ import jinja2
 from commonage.wire.platform import LaunchOptions
 
 # The fields of `SubmitIn` that a session's owner chooses, by the same names everywhere: form, query, API, portal.
-CHOICES = ("environment", "cpus", "memory", "gpus", "time", "tenant", "volumes")
+CHOICES = ("environment", "cpus", "memory", "gpus", "time", "tenant", "volumes", "requeue")
 # Of which there may be several; as one text they have commas between.
 _SEVERAL = ("volumes",)
+# A tick of the form, or a truth value of the API.
+_YES_OR_NO = ("requeue",)
 # Those that the control plane adds when it has the hub start a session. It has checked that the owner may have them;
 # from anybody else, and from the options of an earlier start, they count for nothing.
 EXTRAS = ("key", "priority", "variables", "preemptible", "on", "one_numa")
@@ -48,6 +50,8 @@ def read_options(given: Mapping[str, Any]) -> dict[str, str]:
             value = value[0] if value else None
         if value is None or value == "":
             continue
+        if name in _YES_OR_NO and isinstance(value, bool):
+            value = str(value).lower()
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"{name} must be text or a number, not {value!r}")
         text = str(value).strip()

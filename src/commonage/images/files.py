@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+_Place = tuple[str, str]  # repository and digest
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
@@ -49,10 +50,10 @@ def tagged(storage: Path, repository: str, tag: str) -> str | None:
 def unneeded(storage: Path, address: str, keep: Collection[str], before: float) -> list[Stored]:
     """Those pushed before an instant of which `keep` (names of images) has none, nor an index that lists them."""
     everything = stored(storage)
-    needed = set(_with_parts(storage, _digests(storage, address, keep)))
+    needed = set(_with_parts(storage, _named(storage, address, keep)))
     # What is young may be about to be registered, and so may an index whose parts are old.
-    needed |= set(_with_parts(storage, (one.digest for one in everything if one.at >= before)))
-    return [one for one in everything if one.at < before and one.digest not in needed]
+    needed |= set(_with_parts(storage, ((one.repository, one.digest) for one in everything if one.at >= before)))
+    return [one for one in everything if one.at < before and (one.repository, one.digest) not in needed]
 
 
 def size_bytes(storage: Path) -> int:
@@ -60,29 +61,29 @@ def size_bytes(storage: Path) -> int:
     return sum(file.stat().st_size for file in _root(storage, "blobs").glob("sha256/*/*/data"))
 
 
-def _digests(storage: Path, address: str, names: Iterable[str]) -> Iterator[str]:
+def _named(storage: Path, address: str, names: Iterable[str]) -> Iterator[_Place]:
+    """Where the images with these names lie, those that lie here."""
     for name in names:
-        pinned = _DIGEST.search(name)
-        if pinned is not None:
-            yield pinned[0]
-        elif name.startswith(f"{address}/"):
-            repository, _, tag = name.removeprefix(f"{address}/").partition(":")
-            digest = tagged(storage, repository, tag or "latest")
-            if digest is not None:
-                yield digest
+        if not name.startswith(f"{address}/"):
+            continue
+        rest, _, pinned = name.removeprefix(f"{address}/").partition("@")
+        repository, _, tag = rest.partition(":")
+        digest = pinned or tagged(storage, repository, tag or "latest")
+        if digest:
+            yield repository, digest
 
 
-def _with_parts(storage: Path, digests: Iterable[str]) -> Iterator[str]:
+def _with_parts(storage: Path, places: Iterable[_Place]) -> Iterator[_Place]:
     """These, and those that an index among them lists."""
-    for digest in digests:
-        yield digest
+    for repository, digest in places:
+        yield repository, digest
         algorithm, _, code = digest.partition(":")
         try:
             text = (_root(storage, "blobs") / algorithm / code[:2] / code / "data").read_text(encoding="utf-8")
             parts = json.loads(text).get("manifests", ())
         except (OSError, ValueError, AttributeError):
             continue
-        yield from (str(part["digest"]) for part in parts)
+        yield from ((repository, str(part["digest"])) for part in parts)
 
 
 def _root(storage: Path, what: str) -> Path:

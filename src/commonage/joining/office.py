@@ -50,17 +50,19 @@ class Site:
     """What machines are told besides the Swarm's token. `script_url` is where people fetch the script.
 
     `doors` and `agents` are HOST:PORT, as other machines reach them; `shared_dir` is the folder that all of them see;
-    `images` are those to have at once, asked for anew each time.
+    `images` are to be had at once; `daemon` and `agent` are what must stand in Docker's settings and the agents'.
     """
 
     name: str
     script_url: str
     doors: tuple[str, ...]
-    agents: str
+    agents: tuple[str, ...]
     shared_dir: Path
     registry: str = ""
+    registry_login: str = field(default="", repr=False)
     images: tuple[str, ...] = ()
     daemon: Mapping[str, Any] = field(default_factory=dict)
+    agent: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Office:
@@ -94,9 +96,9 @@ class Office:
         made = await asyncio.to_thread(self._tokens.make, self._site.doors, now, for_s)
         return JoinToken(made, now + for_s, self._site.script_url)
 
-    async def template(self, token: str, options: Sequence[str]) -> str:
+    async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
         """Cloud-init user data with this token and these options of the script."""
-        return cloud_init(self._kit.script, token, options)
+        return cloud_init(self._kit.script, token, options, host_name)
 
     async def forget_tokens(self) -> None:
         """No token that was made until now is good any more."""
@@ -137,8 +139,10 @@ class Office:
             mark=self._mark,
             now=self._clock.now(),
             registry=site.registry,
+            registry_login=site.registry_login,
             images=site.images,
             daemon=site.daemon,
+            agent=site.agent,
         )
 
     async def certificate(self, node: str, csr_pem: str) -> str:

@@ -26,15 +26,17 @@ def digest_of(script: str) -> str:
     return hashlib.sha256(script.encode()).hexdigest()
 
 
-def cloud_init(script: str, token: str, options: Sequence[str] = ()) -> str:
+def cloud_init(script: str, token: str, options: Sequence[str] = (), host_name: str = "") -> str:
     """User data for a cloud's machine: it carries the script itself, so that nothing is fetched unchecked.
 
+    With `host_name` the machine is called so, whatever the cloud calls it.
     Whoever sees the user data may join machines as long as the token is good.
     """
     command = shlex.join(["sh", _SCRIPT, "--token-file", _TOKEN, *options])
     lines = [
         "#cloud-config",
         "# Made by `commonage node template`. The token in it lets machines join until it expires.",
+        *([f"hostname: {_quoted(host_name)}", "preserve_hostname: false"] if host_name else []),
         "write_files:",
         *_file(_SCRIPT, script, "0700"),
         *_file(_TOKEN, token + "\n", "0600"),

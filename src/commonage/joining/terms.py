@@ -17,25 +17,28 @@ class TermsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """All that a machine needs to know of the site it joins.
+    """All that a machine needs to know of the site it joins. Secrets are among it.
 
-    `authority` is the site's own certificate (PEM); `agents` is HOST:PORT where its agent calls; `managers` are
-    HOST:PORT of the Swarm's, `swarm_token` lets in as a worker. `daemon` is what must stand in Docker's settings.
-    `registry` is HOST:PORT or empty. `shared_dir` is the folder that all machines see, `mark` what stands in its
-    MARK_FILE. `images` are had at once. `now` is the control plane's clock (unix seconds) when it said this.
+    `authority` is the site's own certificate (PEM); `agents` are HOST:PORT where its agent calls; `managers` are
+    HOST:PORT of the Swarm's, `swarm_token` lets in as a worker. `daemon` is what must stand in Docker's settings,
+    `agent` what the site says in its agents' (`commonage.agent.config`). `registry` is HOST:PORT or empty,
+    `registry_login` the machines' NAME:PASSWORD there. `shared_dir` is the folder that all machines see, `mark` what
+    stands in its MARK_FILE. `images` are had at once. `now` is the control plane's clock (unix seconds).
     """
 
     site: str
     authority: str
-    agents: str
+    agents: tuple[str, ...]
     managers: tuple[str, ...]
     swarm_token: str
     shared_dir: str
     mark: str
     now: float
     registry: str = ""
+    registry_login: str = ""
     images: tuple[str, ...] = ()
     daemon: Mapping[str, Any] = field(default_factory=dict)
+    agent: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As it is sent."""
@@ -55,14 +58,16 @@ class Terms:
         ]
         if missing:
             raise TermsError(f"the site's terms lack {', '.join(missing)}")
-        for name in ("managers", "images"):
+        for name in ("agents", "managers", "images"):
             if name in kept:
                 kept[name] = _texts(name, kept[name])
-        for name in ("site", "authority", "agents", "swarm_token", "shared_dir", "mark", "registry"):
+        for name in ("site", "authority", "swarm_token", "shared_dir", "mark", "registry", "registry_login"):
             if not isinstance(kept.get(name, ""), str):
                 raise TermsError(f"{name} of the site's terms is no text: {kept[name]!r}")
-        if not isinstance(kept.get("daemon", {}), dict) or not isinstance(kept["now"], int | float):
-            raise TermsError("the site's terms have a clock or settings of Docker that cannot be read")
+        if not all(isinstance(kept.get(name, {}), dict) for name in ("daemon", "agent")):
+            raise TermsError("the site's terms have settings of Docker or of the agent that cannot be read")
+        if not isinstance(kept["now"], int | float):
+            raise TermsError(f"the clock in the site's terms is no number: {kept['now']!r}")
         return cls(**kept)
 
 

@@ -43,11 +43,18 @@ class _Link:
 
 
 class LinkedAgents:
-    """Implements `ports.agents.Agents` and `CardsElsewhere`. `now` gives unix seconds."""
+    """Implements `ports.agents.Agents` and `CardsElsewhere`.
 
-    def __init__(self, authority: Authority, *, now: Callable[[], float] = time.time) -> None:
+    `reaches` are what containers on other machines need of this one, as `ADDRESS:PORT`: their walls let that through.
+    `now` gives unix seconds.
+    """
+
+    def __init__(
+        self, authority: Authority, *, reaches: Collection[str] = (), now: Callable[[], float] = time.time
+    ) -> None:
         self._authority, self._now = authority, now
         self._listener = Listener(authority, self._attend, now)
+        self._listener.reaches = tuple(reaches)
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, Heard] = {}
         self._watchers: set[asyncio.Queue[str]] = set()

@@ -1,7 +1,7 @@
 """Dataclasses to JSON and back, by their own annotations. Strict: what is not exactly of its type is refused.
 
-For what crosses the link. A field that is missing takes its default, so that an older side can be understood; one that
-is not known is refused, and named.
+For what crosses the link, and for files that agents write: it needs no library. A field that is missing takes its
+default, so that an older side can be understood; one that is not known is refused, and named.
 """
 
 from __future__ import annotations

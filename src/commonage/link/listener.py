@@ -7,7 +7,6 @@ import logging
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from commonage.domain.errors import CommonageError
 from commonage.link.ca import Authority, KeyPair
 from commonage.link.codec import from_json
 from commonage.link.messages import PROTOCOL, SERVER_NAME, Hello, Refused, Welcome
-from commonage.link.peer import BROKEN, MOST_BYTES, line_of, read_frame, said, words_of
+from commonage.link.peer import BROKEN, MOST_BYTES, end, line_of, read_frame, said, words_of
 
 _log = logging.getLogger(__name__)
 _WITHIN_S = 10.0
@@ -46,6 +45,7 @@ class Listener:
         self, authority: Authority, attend: Callable[[Caller], Awaitable[None]], now: Callable[[], float]
     ) -> None:
         self._authority, self._attend, self._now = authority, attend, now
+        self.reaches: tuple[str, ...] = ()
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
 
@@ -87,14 +87,12 @@ class Listener:
                 writer.write(line_of(said("refused", refused)))
                 await writer.drain()
                 return
-            writer.write(line_of(said("welcome", Welcome(self._now(), caller.until))))
+            writer.write(line_of(said("welcome", Welcome(self._now(), caller.until, self.reaches))))
             await self._attend(caller)
         except (TimeoutError, *BROKEN) as error:
             _log.info("%s said nothing that is understood: %s", caller.node, words_of(error))
         finally:
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
+            await end(writer)
 
     async def _why_not(self, caller: Caller) -> Refused | None:
         """Why it is not let in. Raises what reading a frame may raise."""

@@ -39,10 +39,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """`now` is the control plane's time, `until` the end of the certificate that was shown; unix seconds."""
+    """`now` is the control plane's time, `until` the end of the certificate that was shown; unix seconds.
+
+    `reaches` are what containers need to reach of the site, as `ADDRESS:PORT`: the hub, the control plane.
+    """
 
     now: float
     until: float
+    reaches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ MOST_BYTES = 8 * 1024 * 1024
 """Of one frame. Readers are made with this limit."""
 _MOST_UNSENT = 4 * MOST_BYTES
 _MOST_QUESTIONS = 1000
+_CLOSE_WITHIN_S = 1.0
 
 BROKEN = (OSError, EOFError, ValueError, RecursionError, Unreadable)
 """What reading a frame may raise."""
@@ -59,6 +60,18 @@ async def read_frame(reader: asyncio.StreamReader, within_s: float) -> Mapping[s
     if not isinstance(frame, dict):
         raise Unreadable("a frame that is no object")
     return frame
+
+
+async def end(writer: asyncio.StreamWriter) -> None:
+    """Close the connection; by force if the other side does not take part."""
+    writer.close()
+    try:
+        async with asyncio.timeout(_CLOSE_WITHIN_S):
+            await writer.wait_closed()
+    except OSError:  # TimeoutError is one
+        return
+    finally:
+        writer.transport.abort()
 
 
 def words_of(error: BaseException) -> str:

@@ -39,18 +39,19 @@ class TakesWork:
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         """[n]: which of these nodes do."""
-        return np.asarray(grid.ready[nodes], np.bool_)
+        return grid.taking(shape, nodes)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> str | None:
         """Its state, and the reason for it."""
         node = grid.nodes[number]
         if node.state is NodeState.READY:
-            return None
+            return None if shape.request.on_full_disk or not node.report.tight else f"{node.name}: {node.report.tight}"
         return f"{node.name} is {node.state}" + (f" ({node.reason})" if node.reason else "")
 
     def several(self, grid: Grid, shape: Shape, nodes: Ints) -> str:
         """How many are in which state."""
-        states = Counter(grid.nodes[number].state for number in nodes.tolist())
+        there = [grid.nodes[number] for number in nodes.tolist()]
+        states = Counter("short of disk" if one.state is NodeState.READY else str(one.state) for one in there)
         counted = ", ".join(f"{count} {'is' if count == 1 else 'are'} {state}" for state, count in states.items())
         return f"nothing starts: {counted}"
 

@@ -39,6 +39,7 @@ class Fits:
         self._cards: Ints = np.zeros(sorts, np.int64)
         self._need_mib: Ints = np.full((sorts, len(grid.kinds) + 1), NEVER, np.int64)
         self._need_milli: Ints = np.full((sorts, len(grid.kinds) + 1), NEVER, np.int64)
+        self._on_full_disk: Bools = np.zeros(sorts, np.bool_)
         self._alone: set[int] = set()  # sorts with wishes that the tables do not know
         self._fresh = {sort for sort, request in enumerate(self._requests) if request is not None}
 
@@ -95,6 +96,7 @@ class Fits:
             shape = self.shapes[sort] = self._grid.shape(request)
             self._cpus[sort], self._memory[sort], self._cards[sort] = shape.cpus_milli, shape.memory_mib, shape.cards
             self._need_mib[sort], self._need_milli[sort] = shape.need_mib, shape.need_milli
+            self._on_full_disk[sort] = request.on_full_disk
             special = bool(request.labels) or (request.one_numa and shape.cards > 1)
             (self._alone.add if special else self._alone.discard)(sort)
         sorts, nodes = np.array(fresh, np.int64), np.arange(len(self._grid.nodes))
@@ -117,7 +119,8 @@ class Fits:
     def _compare(self, sorts: Ints, nodes: Ints, empty: bool) -> Bools:
         grid = self._grid
         cpus, memory = (grid.cpus_total, grid.memory_total) if empty else (grid.cpus, grid.memory)
-        fit: Bools = grid.ready[nodes] & (self._cpus[sorts][:, None] <= cpus[nodes])
+        fit: Bools = grid.ready[nodes] | (self._on_full_disk[sorts][:, None] & grid.tight[nodes])
+        fit &= self._cpus[sorts][:, None] <= cpus[nodes]
         fit &= self._memory[sorts][:, None] <= memory[nodes]
         with_cards = np.flatnonzero(self._cards[sorts])
         if len(with_cards):

@@ -27,7 +27,8 @@ MOST_ROWS = 4096  # of rows for each of who remembers them: a server runs for mo
 class Grid:
     """Nodes by number. Arrays are read by everybody and written only here.
 
-    `cpus`, `memory` [N] are free, `cpus_total`, `memory_total` [N] what there is; `ready` [N] tells who takes work;
+    `cpus`, `memory` [N] are free, `cpus_total`, `memory_total` [N] what there is; `ready` [N] tells who takes work,
+    `tight` [N] who would, but for want of disk takes nothing but what may start there (`Request.on_full_disk`);
     `free_mib`, `free_milli`, `total_mib`, `numa` [N, C]; `kind` [N, C] is the number of the card's kind, -1 where there
     is no card or it takes no work. `changed` lists the nodes that were touched, in order, for those who remember rows;
     `epoch` counts what makes all such memories void, `puts` the reports of nodes.
@@ -99,9 +100,11 @@ class Grid:
         self.kind: Ints
         self.numa: Ints
         self.ready: Bools
+        self.tight: Bools
         for name in ("cpus", "memory", "cpus_total", "memory_total"):
             grown(name, 0, (n,))
-        grown("ready", 0, (n,), np.bool_)
+        for name in ("ready", "tight"):
+            grown(name, 0, (n,), np.bool_)
         for name in ("free_mib", "free_milli", "total_mib"):
             grown(name, 0, (n, c))
         grown("kind", -1, (n, c))
@@ -116,7 +119,8 @@ class Grid:
             if self._card.get(device.uuid, (-1, 0))[0] == number:
                 del self._card[device.uuid]
         self.nodes[number] = node
-        self.ready[number] = node.state is NodeState.READY
+        self.ready[number] = node.state is NodeState.READY and not report.tight
+        self.tight[number] = node.state is NodeState.READY and bool(report.tight)
         self.cpus[number] = self.cpus_total[number] = report.cpus_milli
         self.memory[number] = self.memory_total[number] = report.memory_mib
         self.kind[number] = self.numa[number] = -1
@@ -237,6 +241,11 @@ class Grid:
             return np.ones(len(nodes), np.bool_)
         return np.array([not lacking(self.nodes[number], wanted) for number in nodes.tolist()], np.bool_)
 
+    def taking(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: who takes work of this shape, whatever is free."""
+        ready: Bools = self.ready[nodes]
+        return ready | self.tight[nodes] if shape.request.on_full_disk else ready
+
     def cards_fit(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes), C]: which cards have what the shape takes of one."""
         kind = self.kind[nodes]
@@ -247,7 +256,7 @@ class Grid:
 
     def fits(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: where the shape fits now."""
-        fit: Bools = self.ready[nodes] & (self.cpus[nodes] >= shape.cpus_milli)
+        fit: Bools = self.taking(shape, nodes) & (self.cpus[nodes] >= shape.cpus_milli)
         fit &= self.memory[nodes] >= shape.memory_mib
         if shape.request.labels:
             fit &= self.labelled(shape, nodes)
@@ -257,7 +266,7 @@ class Grid:
 
     def fits_empty(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: where the shape would fit if nothing were held there."""
-        return self.ready[nodes] & self.could_fit(shape, nodes)
+        return self.taking(shape, nodes) & self.could_fit(shape, nodes)
 
     def could_fit(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: the same, were all nodes ready."""

@@ -36,7 +36,7 @@ def lacks(snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> tuple[str, ...]
     members = 1 if ask.gang is None else len(snapshot.queue.gang(ask.gang))
     if members < ask.gang_size:
         return (f"it starts together with {others} others, of which {members - 1} wait here",)
-    over = _over_quota(snapshot, ask, shape)
+    over = over_quota(snapshot, ask, shape)
     if over is not None:
         return (over,)
     fit = grid.fits(shape, np.arange(len(grid.nodes)))
@@ -65,7 +65,7 @@ def might(outcome: Pass, ask: Ask, size: int) -> bool:
     """Whether an ask of `size` members might start beside what the pass left: worth a try."""
     snapshot = outcome.snapshot
     shape = snapshot.grid.shape(ask.request)
-    if _over_quota(snapshot, ask, shape) is not None:
+    if over_quota(snapshot, ask, shape) is not None:
         return False
     fit = snapshot.grid.fits(shape, np.arange(len(snapshot.grid.nodes)))
     may = outcome.gate.mask(ask, shape, _within_quota(snapshot, ask, shape, fit))
@@ -80,7 +80,7 @@ def _too_few(ask: Ask, rooms: int) -> str:
 # --- quotas -----------------------------------------------------------------------------------------------------------
 
 
-def _over_quota(snapshot: Snapshot, ask: Ask, shape: Shape) -> str | None:
+def over_quota(snapshot: Snapshot, ask: Ask, shape: Shape) -> str | None:
     """What quotas say to it, or to its whole gang; what is held within a reservation is not counted."""
     if not snapshot.rules.tenants or snapshot.kept.home(ask, shape) is not None:
         return None

@@ -60,7 +60,7 @@ def cards_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
 
 def fits_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
     """[n]: where the shape would fit on nodes that take work, were `rows` [n, W] what is free there."""
-    fit: Bools = grid.ready[nodes] & (rows[:, 0] >= shape.cpus_milli)
+    fit: Bools = grid.taking(shape, nodes) & (rows[:, 0] >= shape.cpus_milli)
     fit &= rows[:, 1] >= shape.memory_mib
     if shape.request.labels:
         fit &= grid.labelled(shape, nodes)

@@ -20,7 +20,7 @@ from commonage.domain.workloads import Kind, RetryPolicy, Workload
 T = TypeVar("T")
 FIELDS = (
     "kind", "name", "environment", "gpus", "cpus", "memory", "time", "command", "retries", "key", "tenant", "priority",
-    "preemptible", "nodes", "on",
+    "preemptible", "nodes", "on", "requeue",
 )  # fmt: skip
 # Which field an error of control belongs to, where it has another name there.
 _ALIASES = {"time_limit_s": "time", "array": "command"}
@@ -62,6 +62,7 @@ class LaunchForm:
                 "tenant": spec.tenant,
                 "priority": str(spec.priority) if spec.priority else "",
                 "preemptible": "1" if spec.preemptible else "",
+                "requeue": ("yes" if spec.requeue else "no") if spec.requeue is (spec.kind is Kind.SESSION) else "",
                 "nodes": str(spec.array_size) if spec.gang else "",
                 "on": " ".join(f"{name}={value}" for name, value in spec.request.labels),
             }
@@ -113,6 +114,7 @@ class LaunchForm:
             tenant=self.values["tenant"] or None,
             priority=_priority(self.values["priority"]),
             preemptible=True if self.values["preemptible"] else None,
+            requeue={"yes": True, "no": False}.get(self.values["requeue"]),
             array_size=(parsed("nodes", _nodes) or 0) if is_job else 0,
             gang=is_job and bool(self.values["nodes"]),
             labels=parsed("on", _labels) or (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC
 from typing import Any
 
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from starlette.routing import Route
 
 from commonage.control.card_alarms import card_of
 from commonage.control.control import Control
+from commonage.control.windows import deadline_of
 from commonage.domain.fleet import Node
 from commonage.domain.principals import Principal
 from commonage.portal import cards, live
@@ -25,13 +27,16 @@ WIDTH, HEIGHT = 120, 28  # of a sparkline, in its own units
 
 
 def routes(site: Site) -> list[Route]:
-    """GET nodes and its live stream; POST nodes/NAME/drain with `drain` 1 or 0, and nodes/NAME/resume with a `gpu`."""
+    """GET nodes and its live stream; POST nodes/NAME/drain with `drain` 1 (and `requeue`, `by`) or 0,
+    nodes/NAME/resume with a `gpu`, and nodes/NAME/remove.
+    """
     view = _Nodes(site)
     return [
         Route("/nodes", site.page(view.page), methods=["GET"]),
         Route("/live/nodes", site.page(view.live), methods=["GET"]),
         Route("/nodes/{name}/drain", site.page(view.drain), methods=["POST"]),
         Route("/nodes/{name}/resume", site.page(view.resume), methods=["POST"]),
+        Route("/nodes/{name}/remove", site.page(view.remove), methods=["POST"]),
     ]
 
 
@@ -56,10 +61,23 @@ class _Nodes:
     async def drain(self, request: Request, visitor: Visitor) -> Response:
         fleet, name = self._site.control.fleet, request.path_params["name"]
         if form_text(await request.form(), "drain") == "1":
-            node = await fleet.drain(visitor.who, name, True)
+            node = await self._drained(request, visitor, name)
         else:
             node = await fleet.resume(visitor.who, name)
         return _answer(request, _said(node))
+
+    async def _drained(self, request: Request, visitor: Visitor, name: str) -> Node:
+        """With `requeue` 1 what may is sent elsewhere now, with `by` all by then, in UTC where no zone is named."""
+        form, control = await request.form(), self._site.control
+        by = form_text(form, "by")
+        deadline = deadline_of(by, UTC, control.clock.now()) if by else None
+        requeue = form_text(form, "requeue") == "1"
+        return await control.departures.drain(visitor.who, name, requeue=requeue, by=deadline)
+
+    async def remove(self, request: Request, visitor: Visitor) -> Response:
+        name, force = request.path_params["name"], form_text(await request.form(), "force") == "1"
+        await self._site.control.departures.remove(visitor.who, name, force=force)
+        return _answer(request, f"{name} is removed; it is back if it reports again")
 
     async def resume(self, request: Request, visitor: Visitor) -> Response:
         gpu = form_text(await request.form(), "gpu")
@@ -77,7 +95,9 @@ def _answer(request: Request, text: str, tone: str = "good") -> Response:
 
 def _said(node: Node) -> str:
     if node.drain:
-        return f"{node.name} takes no new work; what runs there goes on"
+        if node.leave_by is not None:
+            return f"{node.name} takes no new work, and whoever runs there is told when to leave"
+        return f"{node.name} takes no new work"
     return f"{node.name} takes work again"
 
 
@@ -102,7 +122,7 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
         "machines": cards.machines(views, who),
         "lines": lines,
         "simulated": control.fleet.simulated_gpus,
-        "environments": control.fleet.environments(),
+        "environments": control.fleet.environments(who),
         "capabilities": control.fleet.capabilities(),
     }
 

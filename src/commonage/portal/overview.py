@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
+from commonage.control.notices import notices
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import State
 from commonage.portal import cards, live
@@ -21,7 +22,7 @@ _WAITING = 8
 _ACTIVE = 8
 _EVENTS = 10
 _PARTS = "parts/overview.html"
-_LIVE = ("spoken", "totals", "machines", "active", "waiting", "events")
+_LIVE = ("told", "spoken", "totals", "machines", "active", "waiting", "events")
 
 
 def routes(site: Site) -> list[Route]:
@@ -62,6 +63,7 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
     counts = control.look.live_counts()
     events = await recent_events(control, who, _EVENTS)
     return {
+        "notices": await notices(control.look, who),
         "machines": cards.machines(views, who),
         "totals": cards.totals(views),
         "simulated": control.fleet.simulated_gpus,

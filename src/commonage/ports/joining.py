@@ -60,8 +60,11 @@ class Joining(Protocol):
         """A new one. Raises InvalidInput."""
         ...
 
-    async def template(self, token: str, options: Sequence[str]) -> str:
-        """Cloud-init user data that has a new machine join with this token and these options of the script."""
+    async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
+        """Cloud-init user data that has a new machine join with this token and these options of the script.
+
+        With `host_name` it is called so, whatever the cloud calls it.
+        """
         ...
 
     async def forget_tokens(self) -> None:

@@ -18,6 +18,22 @@ class RegistryAbout:
 
 
 @dataclass(frozen=True, slots=True)
+class RegistryAccount:
+    """With what name and password machines fetch the images whose names begin with `address` (`HOST:PORT`)."""
+
+    address: str
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"RegistryAccount({self.address}, {self.user})"  # a log line or a traceback must not show the password
+
+    def is_for(self, image: str) -> bool:
+        """True for an image of that registry."""
+        return image.startswith(f"{self.address}/")
+
+
+@dataclass(frozen=True, slots=True)
 class RegistryToken:
     """What lets its bearer do what was granted. `issued_at` in unix seconds, `lasts_s` from then on."""
 

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
+from commonage.domain.images import Image
 from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage import PastHold, Usage
@@ -26,8 +27,8 @@ class Batch:
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
     still have the former; several of one workload follow each other. A workload's `attempt` is written with it:
     inserted or replaced by its id; `receipts` are, too. `events` have their `seq` given. `nodes` are inserted or
-    replaced by (site, name), `reservations` by their id; `departed` names machines and `unreserved` reservations that
-    are taken away.
+    replaced by (site, name), `reservations` by their id, `images` by their name; `departed` names machines and
+    `unreserved` reservations that are taken away.
     Members of an array, if they share a client key, come in one batch; the first has it. A spec's secrets are dropped
     when its workload has ended.
     """
@@ -40,10 +41,11 @@ class Batch:
     reservations: list[Reservation] = field(default_factory=list)
     unreserved: list[str] = field(default_factory=list)
     departed: list[tuple[str, str]] = field(default_factory=list)
+    images: list[Image] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         work = self.inserts or self.updates or self.events
-        rest = self.nodes or self.departed or self.receipts or self.reservations or self.unreserved
+        rest = self.nodes or self.departed or self.receipts or self.reservations or self.unreserved or self.images
         return bool(work or rest)
 
 
@@ -159,4 +161,8 @@ class Store(Protocol):
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
         """Those whose window ends after that instant, in the order in which they begin."""
+        ...
+
+    async def images(self) -> Sequence[Image]:
+        """All that were ever in the catalogue, removed ones too, by name."""
         ...

@@ -17,6 +17,8 @@ import httpx2
 from commonage.sdk import bundles, calls, transport
 from commonage.sdk.calls import Answer, Call, Patience, Which, given, may_repeat
 from commonage.sdk.errors import ApiError
+from commonage.wire.images import ImageIn, ImageOut, RemovedOut
+from commonage.wire.joining import JoinKitOut, JoinTokenOut
 from commonage.wire.platform import (
     EnvironmentOut,
     HealthOut,
@@ -27,6 +29,7 @@ from commonage.wire.platform import (
     TokenOut,
     UsageOut,
 )
+from commonage.wire.registry import CollectedOut, RegistryOut
 from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
 from commonage.wire.volumes import VolumeOut
 from commonage.wire.workloads import (
@@ -191,13 +194,43 @@ class AsyncClient:
         """What a machine and its cards measured. The last hour if not said otherwise."""
         return await self._call(calls.node_metrics(site, name, since, until, points))
 
-    async def drain(self, site: str, name: str) -> NodeOut:
-        """Let the machine take no more work. For admins."""
-        return await self._call(calls.drain(site, name))
+    async def drain(
+        self, site: str, name: str, *, requeue: bool = False, by: str | None = None, time_zone: str | None = None
+    ) -> NodeOut:
+        """Let the machine take no more work. For admins.
+
+        With `requeue` jobs queue again now; `by` (`2h`, `18:00` in `time_zone`) is when all that still runs must leave.
+        """
+        return await self._call(calls.drain(site, name, requeue, by, time_zone))
+
+    async def remove_node(self, site: str, name: str, *, force: bool = False) -> NodeOut:
+        """Know a machine no more: one that is lost, or drained and empty; the machine as it was. For admins.
+
+        With `force` what is still counted as running on a lost one counts as lost.
+        """
+        return await self._call(calls.remove_node(site, name, force))
 
     async def resume(self, site: str, name: str, *, gpu: str | None = None) -> NodeOut:
         """Let the machine take work again; with `gpu` (index or uuid) forget the faults of that one. For admins."""
         return await self._call(calls.resume(site, name, gpu))
+
+    async def join_token(
+        self, *, for_s: int = 3600, cloud_init: bool = False, options: Sequence[str] = ()
+    ) -> JoinTokenOut:
+        """A token with which machines join for so many seconds; on wish with user data for a cloud's. For admins."""
+        return await self._call(calls.join_token(for_s, cloud_init, options))
+
+    async def revoke_join_tokens(self) -> Sequence[str]:
+        """Have no token that was made until now be good any more. For admins."""
+        return (await self._call(calls.revoke_join_tokens())).done
+
+    async def join_kit(self) -> JoinKitOut:
+        """The script and the packed program with which a machine joins. For admins."""
+        return await self._call(calls.join_kit())
+
+    async def expel_node(self, site: str, name: str) -> Sequence[str]:
+        """Take back a machine's certificate and its place in the Swarm; says what was done. For admins."""
+        return (await self._call(calls.expel_node(site, name))).done
 
     async def environments(self) -> Sequence[EnvironmentOut]:
         """The catalogue."""
@@ -206,6 +239,26 @@ class AsyncClient:
     async def volumes(self) -> Sequence[VolumeOut]:
         """The volumes that one may have."""
         return (await self._call(calls.volumes())).items
+
+    async def images(self) -> Sequence[ImageOut]:
+        """The images of the catalogue that one may see."""
+        return (await self._call(calls.images())).items
+
+    async def image(self, name: str) -> ImageOut:
+        """One of them: what it was made from, where it lies, how much work is in it."""
+        return await self._call(calls.image(name))
+
+    async def register_image(self, ask: ImageIn) -> ImageOut:
+        """Have the catalogue know an image that was pushed."""
+        return await self._call(calls.register_image(ask))
+
+    async def remove_image(self, name: str) -> RemovedOut:
+        """Take an image out of the catalogue. What runs in it goes on."""
+        return await self._call(calls.remove_image(name))
+
+    async def prepull(self, name: str, nodes: Sequence[str] = ()) -> ImageOut:
+        """Have an image brought to these machines, or to all that take work."""
+        return await self._call(calls.prepull(name, nodes))
 
     async def usage(self, *, since: float | None = None, until: float | None = None, by: str = "owner") -> UsageOut:
         """What was held within [since, until), the last 30 days if not said otherwise."""
@@ -226,6 +279,14 @@ class AsyncClient:
     async def unreserve(self, reservation_id: str) -> ReservationOut:
         """Take a reservation away. For admins."""
         return await self._call(calls.unreserve(reservation_id))
+
+    async def registry(self) -> RegistryOut:
+        """Where the site's registry of images is, and the authority behind it. Raises ApiError where there is none."""
+        return await self._call(calls.registry())
+
+    async def collect_registry(self) -> CollectedOut:
+        """Throw out of the registry what is old and not in the catalogue. For admins."""
+        return await self._call(calls.collect_registry())
 
     async def info(self) -> InfoOut:
         """This installation, and who you are to it."""

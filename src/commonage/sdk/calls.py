@@ -11,6 +11,8 @@ from pydantic import BaseModel
 
 from commonage.sdk.errors import GATEWAY, ApiError
 from commonage.wire.hub import API_PATH
+from commonage.wire.images import ImageIn, ImageList, ImageOut, PrepullIn, RemovedOut
+from commonage.wire.joining import DoneOut, JoinKitOut, JoinTokenIn, JoinTokenOut
 from commonage.wire.platform import (
     EnvironmentList,
     HealthOut,
@@ -22,6 +24,7 @@ from commonage.wire.platform import (
     TokenOut,
     UsageOut,
 )
+from commonage.wire.registry import CollectedOut, RegistryOut
 from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList
 from commonage.wire.volumes import VolumeList
 from commonage.wire.workloads import (
@@ -177,9 +180,9 @@ def node_metrics(site: str, name: str, since: float | None, until: float | None,
     return Call("GET", node_path(site, name, "metrics"), MetricsOut, given(since=since, until=until, points=points))
 
 
-def node_path(site: str, name: str, what: str) -> str:
-    """The path of something of a machine."""
-    return f"/nodes/{quote(site, safe='')}/{quote(name, safe='')}/{what}"
+def node_path(site: str, name: str, *what: str) -> str:
+    """The path of a machine or of something of it."""
+    return "/".join(["/nodes", quote(site, safe=""), quote(name, safe=""), *what])
 
 
 def event_page(workload_id: str | None, after: int, limit: int) -> Call[EventPage]:
@@ -197,14 +200,42 @@ def nodes() -> Call[NodeList]:
     return Call("GET", "/nodes", NodeList)
 
 
-def drain(site: str, name: str) -> Call[NodeOut]:
-    """Let a machine take no more work."""
-    return Call("POST", node_path(site, name, "drain"), NodeOut)
+def drain(site: str, name: str, requeue: bool, by: str | None, time_zone: str | None) -> Call[NodeOut]:
+    """Let a machine take no more work, and say what becomes of the work there."""
+    query = given(requeue=True if requeue else None, by=by, time_zone=time_zone)
+    return Call("POST", node_path(site, name, "drain"), NodeOut, query)
+
+
+def remove_node(site: str, name: str, force: bool) -> Call[NodeOut]:
+    """Know a machine no more. The second time there is none, which is an error."""
+    query = given(force=True if force else None)
+    return Call("DELETE", node_path(site, name), NodeOut, query, repeatable=False)
 
 
 def resume(site: str, name: str, gpu: str | None) -> Call[NodeOut]:
     """Let a machine take work again, or forget the faults of one GPU."""
     return Call("POST", node_path(site, name, "resume"), NodeOut, given(gpu=gpu))
+
+
+def join_token(for_s: int, cloud_init: bool, options: Sequence[str]) -> Call[JoinTokenOut]:
+    """A token with which machines join."""
+    ask = JoinTokenIn(for_s=for_s, cloud_init=cloud_init, options=list(options))
+    return Call("POST", "/join-tokens", JoinTokenOut, body=ask)
+
+
+def revoke_join_tokens() -> Call[DoneOut]:
+    """No token that was made until now is good any more."""
+    return Call("DELETE", "/join-tokens", DoneOut)
+
+
+def join_kit() -> Call[JoinKitOut]:
+    """What to bring to a machine that joins."""
+    return Call("GET", "/join-kit", JoinKitOut)
+
+
+def expel_node(site: str, name: str) -> Call[DoneOut]:
+    """Take back a machine's certificate and its place in the Swarm."""
+    return Call("POST", node_path(site, name, "expel"), DoneOut)
 
 
 def environments() -> Call[EnvironmentList]:
@@ -217,9 +248,50 @@ def volumes() -> Call[VolumeList]:
     return Call("GET", "/volumes", VolumeList)
 
 
+def images() -> Call[ImageList]:
+    """The images of the catalogue."""
+    return Call("GET", "/images", ImageList)
+
+
+def image(name: str) -> Call[ImageOut]:
+    """One of them."""
+    return Call("GET", image_path(name), ImageOut)
+
+
+def register_image(ask: ImageIn) -> Call[ImageOut]:
+    """Have the catalogue know an image. Doing it twice is doing it once."""
+    return Call("POST", "/images", ImageOut, body=ask)
+
+
+def remove_image(name: str) -> Call[RemovedOut]:
+    """Take an image out of the catalogue. The second time there is none, which is an error."""
+    return Call("DELETE", image_path(name), RemovedOut, repeatable=False)
+
+
+def prepull(name: str, nodes: Sequence[str]) -> Call[ImageOut]:
+    """Bring an image to machines."""
+    return Call("POST", f"{image_path(name)}/prepull", ImageOut, body=PrepullIn(nodes=list(nodes)))
+
+
+def image_path(name: str) -> str:
+    """Where an image is: `TENANT/NAME:TAG` are two parts of the path."""
+    scope, _, rest = name.partition("/")
+    return f"/images/{quote(scope, safe='')}/{quote(rest, safe='')}"
+
+
 def usage(since: float | None, until: float | None, by: str) -> Call[UsageOut]:
     """What was used."""
     return Call("GET", "/usage", UsageOut, given(since=since, until=until, by=by))
+
+
+def registry() -> Call[RegistryOut]:
+    """The site's registry of images."""
+    return Call("GET", "/registry", RegistryOut)
+
+
+def collect_registry() -> Call[CollectedOut]:
+    """Throw out of the registry what nobody needs."""
+    return Call("POST", "/registry/collect", CollectedOut)
 
 
 def info() -> Call[InfoOut]:

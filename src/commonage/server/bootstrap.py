@@ -25,11 +25,13 @@ from commonage.gpus.slots import parse_slots
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.engine import Engine
+from commonage.server.authority import authority_of
 from commonage.server.clock import SystemClock
 from commonage.server.data_dir import DataDir, Ports
 from commonage.server.engines import SITE, make_engine
 from commonage.server.hub import HubPlan
 from commonage.server.identity import HubIdentity
+from commonage.server.registry import PlatformRegistry, RegistryPlan
 from commonage.server.rules import priority_classes_of, rules_of, volumes_of
 from commonage.server.secrets import Secrets
 from commonage.server.settings import Settings
@@ -39,6 +41,7 @@ from commonage.store.urls import sqlite_url
 from commonage.telemetry.http_meter import HttpMeter
 from commonage.telemetry.prometheus import metrics_router
 from commonage.telemetry.sql_metrics import SqlMetrics
+from commonage.wire.hub import API_PATH
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Parts:
     cards: Opened
     engines: Sequence[Engine]
     web: Application
+    registry: PlatformRegistry | None = None
 
 
 def database_of(settings: Settings, data_dir: Path) -> str:
@@ -105,6 +109,7 @@ def control_settings(settings: Settings) -> ControlSettings:
         prices=settings.prices,
         volumes=volumes_of(settings, [ControlSettings().default_tenant, *(one.name for one in settings.tenants)]),
         home_quota_mib=settings.home_quota,
+        prepull=settings.prepull,
         warn_before_s=settings.warn_before,
         sample_every_s=settings.sample_every,
         gpu_over_share=settings.gpu_over_share,
@@ -118,8 +123,31 @@ def sharing_of(settings: Settings, data_dir: Path) -> Sharing:
     return Sharing(data_dir.absolute() / "gpus", settings.gpu_isolation, parse_slots(settings.gpu_slots))
 
 
+def registry_of(settings: Settings, data: DataDir, secrets: Secrets, port: int) -> PlatformRegistry | None:
+    """The registry of images, where there is to be one. `port` is the one that people reach. Raises AuthorityError."""
+    if not settings.registry:
+        return None
+    everywhere = settings.registry_bind in ("0.0.0.0", "::")
+    host = settings.registry_host or (socket.gethostname().lower() if everywhere else settings.registry_bind)
+    plan = RegistryPlan(
+        folder=data.path / "registry",
+        logs=data.logs,
+        bind=settings.registry_bind,
+        port=settings.registry_port,
+        host=host,
+        realm=f"{(settings.public_url or f'http://{host}:{port}').rstrip('/')}{API_PATH}/registry/token",
+        keep_days=settings.registry_keep_days,
+    )
+    return PlatformRegistry(plan, authority_of(data.path), secrets.registry_password)
+
+
 async def assemble(
-    settings: Settings, data: DataDir, secrets: Secrets, hub_url: str, reaches: tuple[int, ...] = ()
+    settings: Settings,
+    data: DataDir,
+    secrets: Secrets,
+    hub_url: str,
+    reaches: tuple[int, ...] = (),
+    registry: PlatformRegistry | None = None,
 ) -> Parts:
     """Make all parts, wired, none of them open yet but the cards. Raises InvalidInput, DevicesUnavailable.
 
@@ -129,7 +157,8 @@ async def assemble(
     node_name = settings.node_name or socket.gethostname()
     sharing = sharing_of(settings, data.path)
     cards = await asyncio.to_thread(share_devices, settings.gpus, sharing, node_name=node_name, clock=clock)
-    engine = make_engine(settings, data.path, cards.devices, reaches)
+    account = registry.account if registry is not None else None
+    engine = make_engine(settings, data.path, cards.devices, reaches, account)
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database)
     identity = HubIdentity(hub_url, secrets.hub_service_token)
@@ -145,14 +174,15 @@ async def assemble(
         chance=random.SystemRandom().randrange,
     )
     control = Control(world, control_settings(settings))
-    return Parts(control, store, metrics, identity, cards, world.engines, _application(control, secrets))
+    web = _application(control, secrets, registry)
+    return Parts(control, store, metrics, identity, cards, world.engines, web, registry)
 
 
-def _application(control: Control, secrets: Secrets) -> Application:
+def _application(control: Control, secrets: Secrets, registry: PlatformRegistry | None) -> Application:
     """API, portal and /metrics, measured."""
     meter = HttpMeter()
     identity, clock = control.identity, control.clock
     portal = create_router(control, PortalAuth(identity, clock, secrets.cookie_secret))
     figures = metrics_router(control, meter)
-    app = create_app(control, Auth(identity, secrets.spawner_token), portal, figures.routes)
+    app = create_app(control, Auth(identity, secrets.spawner_token), portal, figures.routes, images=registry)
     return Application(meter.around(app), lambda: end_streams(app))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from commonage.engines.docker.engine import DockerEngine
@@ -11,15 +12,26 @@ from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
+from commonage.ports.registry import RegistryAccount
 from commonage.server.settings import Settings
 
 SITE = "local"
 
 
-def make_engine(settings: Settings, data: Path, devices: Devices, reaches: tuple[int, ...]) -> Engine:
-    """The engine of the settings, not open yet. `reaches`: ports of the loopback that containers are to reach."""
+def make_engine(
+    settings: Settings,
+    data: Path,
+    devices: Devices,
+    reaches: tuple[int, ...],
+    account: RegistryAccount | None = None,
+) -> Engine:
+    """The engine of the settings, not open yet. `reaches`: ports of the loopback that containers are to reach.
+
+    `account`: with what images of our own registry are fetched.
+    """
     if settings.engine == "docker":
-        return DockerEngine(SITE, data, devices=devices, settings=docker_settings(settings, reaches))
+        told = replace(docker_settings(settings, reaches), account=account)
+        return DockerEngine(SITE, data, devices=devices, settings=told)
     return ProcessEngine(SITE, data, devices=devices, settings=process_settings(settings))
 
 

@@ -24,11 +24,12 @@ import httpx2
 import uvloop
 
 from commonage import __version__
+from commonage.api.registry import images_in_use
 from commonage.domain.errors import CommonageError
 from commonage.domain.sightings import Seen
 from commonage.domain.workloads import State
 from commonage.server import listen, logs
-from commonage.server.bootstrap import Parts, assemble, database_of, hub_plan
+from commonage.server.bootstrap import Parts, assemble, database_of, hub_plan, registry_of
 from commonage.server.children import ChildFailed, Supervisor
 from commonage.server.data_dir import DataDir, DataDirError, Ports, Running, free_port, keep_ports, prepare, sentence
 from commonage.server.hub import HubPlan, hub_children
@@ -191,7 +192,8 @@ class _Server:
             await _until_portal_answers(plan, _APART_WITHIN_S)
 
     async def _open(self, closing: AsyncExitStack, plan: HubPlan, listening: socket.socket) -> _Opened:
-        parts = await assemble(self._settings, self._data, self._secrets, plan.hub_url, plan.inner_ports)
+        registry = registry_of(self._settings, self._data, self._secrets, plan.port)
+        parts = await assemble(self._settings, self._data, self._secrets, plan.hub_url, plan.inner_ports, registry)
         closing.callback(parts.cards.devices.close)
         closing.push_async_callback(parts.identity.aclose)
         await _opened(closing, parts.store.open, parts.store.close)
@@ -202,6 +204,10 @@ class _Server:
         web = Web(parts.web.serve, listening)
         closing.push_async_callback(web.stop)
         closing.callback(parts.web.end_streams)
+        if registry is not None:
+            await _opened(closing, registry.start, registry.stop)
+            tending = asyncio.create_task(registry.tend(lambda: images_in_use(parts.control)), name="registry")
+            closing.push_async_callback(_cancel, tending)
         return _Opened(parts, (loops, web.start()))
 
     def _announce(self, plan: HubPlan) -> None:

@@ -27,7 +27,7 @@ from commonage.domain.registry import DELETE, PULL, Access
 from commonage.images.files import Stored, size_bytes, unneeded
 from commonage.images.tokens import ISSUER, LASTS_S, Signer
 from commonage.link.ca import Authority
-from commonage.ports.registry import Collected, RegistryAbout, RegistryToken
+from commonage.ports.registry import Collected, RegistryAbout, RegistryAccount, RegistryToken
 from commonage.server.children import Child, ChildFailed, Supervisor
 
 log = logging.getLogger(__name__)
@@ -81,15 +81,16 @@ class PlatformRegistry:
         machine_password: str,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._plan, self._authority, self._machine_password, self._now = plan, authority, machine_password, now
+        self._plan, self._authority, self._now = plan, authority, now
         self._signer = Signer()
         self._running: Supervisor | None = None
         self._collecting = asyncio.Lock()
         self.about = RegistryAbout(plan.address, authority.certificate)
+        self.account = RegistryAccount(plan.address, MACHINE, machine_password)
 
     def is_machine(self, user: str, password: str) -> bool:
         """True for the machines' account."""
-        return user == MACHINE and hmac.compare_digest(password.encode(), self._machine_password.encode())
+        return user == MACHINE and hmac.compare_digest(password.encode(), self.account.password.encode())
 
     def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
         """A token for what was granted, good for five minutes."""

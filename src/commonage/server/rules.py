@@ -13,7 +13,9 @@ from commonage.server.settings import Settings
 def rules_of(settings: Settings, environments: Collection[str], sites: Collection[str]) -> Rules:
     """What the planner goes by. Raises InvalidInput where a tenant names an environment or a site that is not there."""
     for entry in settings.tenants:
-        _there(f"the tenant {entry.name}: environments", entry.environments, environments)
+        # Images come and go while the server runs; theirs are the names with a slash.
+        fixed = [name for name in entry.environments if "/" not in name]
+        _there(f"the tenant {entry.name}: environments", fixed, environments)
         _there(f"the tenant {entry.name}: sites", entry.sites, sites)
     return Rules(
         tenants=tuple(entry.tenant() for entry in settings.tenants),

@@ -35,6 +35,7 @@ class Secrets:
     spawner_token: str
     proxy_token: str
     cookie_secret: str
+    registry_password: str
 
     def __repr__(self) -> str:
         return f"Secrets({self.folder})"  # a log line or a traceback must not show them
@@ -52,6 +53,7 @@ _MAKERS: Mapping[str, Callable[[], str]] = {
     "spawner_token": lambda: chance.token_hex(32),
     "proxy_token": lambda: chance.token_hex(32),
     "cookie_secret": lambda: chance.token_hex(32),
+    "registry_password": lambda: chance.token_hex(32),
 }
 
 

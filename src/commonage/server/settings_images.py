@@ -53,3 +53,9 @@ class ImageSettings(BaseModel):
         "How many days an image stays in the registry that the catalogue does not name (any more).",
         Row("a number of days", "Images"),
     )
+    prepull: bool = setting(
+        True,
+        "Bring every image of the catalogue to every machine before anybody waits for it; else only on first use, and "
+        "where somebody asks (`commonage image prepull`).",
+        Row("true or false", "Images"),
+    )

@@ -8,6 +8,7 @@ from commonage.domain.errors import Conflict, StaleVersion
 from commonage.domain.workloads import Spec, Workload
 from commonage.ports.store import Batch
 from commonage.store import codec
+from commonage.store.images import image_row
 from commonage.store.receipts import receipt_row
 from commonage.store.reservations import reservation_row
 
@@ -33,6 +34,7 @@ class Changes:
         self.nodes = [codec.node_row(node) for node in {(each.site, each.name): each for each in batch.nodes}.values()]
         self.reservations = [reservation_row(each) for each in {each.id: each for each in batch.reservations}.values()]
         self.unreserved = list(batch.unreserved)
+        self.images = [image_row(each) for each in {each.name: each for each in batch.images}.values()]
         self.departed = [{"of_site": codec.clean(site), "of_name": codec.clean(name)} for site, name in batch.departed]
         self.receipts = [receipt_row(each) for each in {each.attempt_id: each for each in batch.receipts}.values()]
 

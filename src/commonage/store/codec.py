@@ -326,6 +326,7 @@ def _report_to_json(report: NodeReport) -> Row:
         "disk_free_mib": report.disk_free_mib,
         "labels": report.labels,
         "faults": report.faults,
+        "tight": report.tight,
     }
 
 
@@ -338,6 +339,7 @@ def _report_from_json(read: Mapping[str, Any]) -> NodeReport:
         disk_free_mib=read.get("disk_free_mib"),
         labels=_pairs(read.get("labels", ())),
         faults=tuple(read.get("faults", ())),
+        tight=read.get("tight", ""),
     )
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from commonage.domain.errors import Unavailable
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
+from commonage.domain.images import Image
 from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage import PastHold, Usage
@@ -22,6 +23,7 @@ from commonage.store.attempts import Attempts
 from commonage.store.changes import Changes
 from commonage.store.database import Database, connect
 from commonage.store.events import Events
+from commonage.store.images import Images
 from commonage.store.nodes import Nodes
 from commonage.store.receipts import Receipts
 from commonage.store.reservations import Reservations
@@ -128,6 +130,10 @@ class SqlStore:
         """Those that end after that, in the order in which they begin."""
         return await self._parts.reservations.after(after)
 
+    async def images(self) -> Sequence[Image]:
+        """All of them, by name."""
+        return await self._parts.images.all()
+
 
 class _Parts:
     """What an open store consists of."""
@@ -140,6 +146,7 @@ class _Parts:
         self.nodes = Nodes(database)
         self.receipts = Receipts(database)
         self.reservations = Reservations(database)
+        self.images = Images(database)
 
     async def write(self, changes: Changes) -> None:
         """Write it all in one transaction."""
@@ -152,5 +159,6 @@ class _Parts:
             self.nodes.write(connection, changes)
             self.receipts.write(connection, changes.receipts)
             self.reservations.write(connection, changes.reservations, changes.unreserved)
+            self.images.write(connection, changes.images)
 
         await self.database.write(work)

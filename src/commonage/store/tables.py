@@ -220,3 +220,14 @@ reservations = Table(
     sqlite_with_rowid=False,
 )
 Index(None, reservations.c.ends_at)
+
+# Images of the catalogue by their names; those that were removed stay, as the word on why they are not there.
+images = Table(
+    "images",
+    metadata,
+    Column("name", Id, primary_key=True),
+    Column("tenant", Text),
+    Column("removed_at", Double),
+    Column("body", Text, nullable=False),
+    sqlite_with_rowid=False,
+)

@@ -15,6 +15,7 @@ from commonage.domain.environments import Environment
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Device, Lease, Node, NodeReport, NodeState, Share
 from commonage.domain.ids import IdSequence, attempt_id
+from commonage.domain.images import Image, Kernel, Provenance
 from commonage.domain.receipts import Receipt, likeness_of
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
@@ -131,6 +132,7 @@ _OF_WORKLOAD = frozenset(
         "not_before",
         "warned",
         "retried",
+        "losses",
         "version",
     }
 )
@@ -209,3 +211,11 @@ def reservation(starts_at: float = NOW + 3600, ends_at: float = NOW + 7200, **fi
     """An hour from now, for an hour, room for one request of a tenant; `fields` are those of Reservation."""
     base = Reservation(f"r{workload_id()}", "course", starts_at, ends_at, request(gpus="4GiB"))
     return replace(base, **fields)
+
+
+def image(name: str = "lab/torch", tenant: str | None = "lab", **fields: Any) -> Image:
+    """An image with one kernel, for everything; `fields` are those of Image."""
+    reference = f"registry.test:5000/{name.partition(':')[0]}@sha256:{'ab' * 32}"
+    kernels = (Kernel("python3", "Python", "/opt/commonage/kernels/python3"),)
+    base = Image(name, tenant, reference, "ann", NOW, kinds=tuple(Kind), kernels=kernels, size_bytes=500_000_000)
+    return replace(base, provenance=Provenance("ann", NOW - 60, "buildah 1.28", "debian:trixie"), **fields)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
+from commonage.domain.images import Image
 from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Amounts, Reservation
 from commonage.domain.usage import PastHold, Usage
@@ -41,6 +42,7 @@ class Shelf:
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
     receipts: dict[str, Receipt] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
+    images: dict[str, Image] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -132,6 +134,7 @@ class MemoryStore:
         shelf.reservations.update((each.id, each) for each in batch.reservations)
         for gone in batch.unreserved:
             shelf.reservations.pop(gone, None)
+        shelf.images.update((each.name, each) for each in batch.images)
 
     async def live(self) -> Sequence[Workload]:
         """Those that have not ended, oldest first."""
@@ -269,6 +272,11 @@ class MemoryStore:
         await self._turn()
         found = (each for each in self.shelf.reservations.values() if each.ends_at > after)
         return sorted(found, key=lambda each: (each.starts_at, each.id))
+
+    async def images(self) -> Sequence[Image]:
+        """All of them, by name."""
+        await self._turn()
+        return [self.shelf.images[name] for name in sorted(self.shelf.images)]
 
 
 def matches(workload: Workload, which: Filter) -> bool:

@@ -19,6 +19,7 @@ from commonage.domain.workloads import State, Workload
 from commonage.ports.store import Batch, Filter, Store
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
+from commonage.testing.store_images_contract import StoreImagesContract
 from commonage.testing.store_reading_contract import StoreReadingContract, some_examples
 from commonage.testing.store_receipts_contract import StoreReceiptsContract
 from commonage.testing.store_reservations_contract import StoreReservationsContract
@@ -41,7 +42,7 @@ async def outcome(store: Store, batch: Batch) -> str | None:
 
 
 @pytest.mark.anyio
-class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservationsContract):
+class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservationsContract, StoreImagesContract):
     """Writing: all or nothing, nobody's change lost, durable."""
 
     async def test_new_store_is_empty(self, store: Store) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from commonage.domain.fleet import Device, Isolation, Lease, Node, NodeReport, NodeState, Share
 from commonage.domain.ids import attempt_id
+from commonage.domain.images import Image, Kernel, Provenance, Removal, SourceFile
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.workloads import (
     Attempt,
@@ -220,4 +221,28 @@ def nodes() -> st.SearchStrategy[Node]:
         drain=st.booleans(),
         reason=texts(),
         leave_by=st.none() | instants(),
+    )
+
+
+def images() -> st.SearchStrategy[Image]:
+    """Of the catalogue, removed ones too."""
+    digests = st.just("sha256:" + "ab" * 32)
+    files = st.lists(st.builds(SourceFile, texts(), digests), max_size=2).map(tuple)
+    made = st.builds(Provenance, texts(), st.none() | instants(), texts(), texts(), texts(), files, texts())
+    return st.builds(
+        Image,
+        name=texts(min_size=1),
+        tenant=st.none() | texts(),
+        reference=digests,
+        by=texts(),
+        at=instants(),
+        title=texts(),
+        size_bytes=st.none() | amounts(),
+        kinds=st.lists(st.sampled_from(Kind), max_size=3).map(tuple),
+        kernels=st.lists(st.builds(Kernel, texts(), texts(), texts()), max_size=2).map(tuple),
+        variables=pairs(),
+        needs_gpu=st.booleans(),
+        least_vram_mib=amounts(),
+        provenance=made,
+        removed=st.none() | st.builds(Removal, texts(), instants()),
     )

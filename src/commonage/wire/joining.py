@@ -38,7 +38,7 @@ class JoinKitOut(BaseModel):
     bundle: str = Field(description="The packed program, in base64.")
 
 
-class ExpelledOut(BaseModel):
-    """What putting a machine out came to, a sentence each."""
+class DoneOut(BaseModel):
+    """What something came to, a sentence each."""
 
     done: list[str]

@@ -29,6 +29,7 @@ class NodeOut(BaseModel):
     workloads: int = Field(description="Attempts that hold a lease here.")
     labels: dict[str, str] = Field(default_factory=dict, description="What `on` of a workload may ask for.")
     notes: list[str]
+    leave_by: float | None = Field(None, description="When all that still runs on it, as it is drained, must leave.")
 
 
 class NodeList(BaseModel):
@@ -108,6 +109,9 @@ class LaunchOptions(BaseModel):
     simulated_gpus: bool
     tenants: list[TenantChoice] = Field(default_factory=list, description="On whose account it may be.")
     priorities: list[str] = Field(default_factory=list, description="Names of the priority classes one may ask for.")
+    notices: list[str] = Field(
+        default_factory=list, description="What became of one's sessions whose machine went away."
+    )
 
 
 class InfoOut(BaseModel):

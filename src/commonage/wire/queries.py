@@ -58,6 +58,27 @@ class MetricsQuery(Strict):
     points: int = Field(200, ge=1, le=2000)
 
 
+class DrainQuery(Strict):
+    """What becomes of the work there."""
+
+    requeue: bool = Field(
+        False,
+        description="Have jobs queue again now, and sessions that wish it start elsewhere; not all may do either.",
+    )
+    by: Annotated[PlainText, Field(min_length=1, max_length=64)] | None = Field(
+        None, description="When all that still runs there must leave: `2h`, `18:00`, `2026-11-24 14:00`."
+    )
+    time_zone: Annotated[PlainText, Field(max_length=64)] = Field(
+        "UTC", description="Of a `by` without one: `Europe/Berlin`, `UTC`, `+01:00`."
+    )
+
+
+class RemoveQuery(Strict):
+    """On whose word."""
+
+    force: bool = Field(False, description="Yours, that what was still counted as running on it does not run any more.")
+
+
 class ResumeQuery(Strict):
     """All of a machine, or one GPU of it."""
 

@@ -66,6 +66,11 @@ class SubmitIn(Strict):
     preemptible: bool | None = Field(
         None, description="Others may take its place; it then returns to the queue. As its priority class if left out."
     )
+    requeue: bool | None = Field(
+        None,
+        description="What becomes of it when its machine is lost or drained: back to the queue, for a session started "
+        "again elsewhere. If left out, true for jobs and services, false for sessions.",
+    )
     on: dict[LabelName, LabelValue] = Field(
         default_factory=dict,
         max_length=16,
@@ -186,6 +191,8 @@ class WorkloadOut(BaseModel):
     array_index: int | None
     array_size: int
     preemptible: bool = False
+    requeue: bool = Field(False, description="It queues (a session starts) again when its machine is lost or drained.")
+    losses: int = Field(0, description="How often it queued again because its machine was lost.")
     gang: bool = Field(False, description="The members of its array start together, on different nodes.")
     volumes: list[str] = Field(default_factory=list, description="As they were asked for, with their modes.")
     variables: dict[str, str]

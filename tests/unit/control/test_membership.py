@@ -2,6 +2,7 @@
 
 import pytest
 
+from commonage.control.catalogue import Catalogue
 from commonage.control.membership import tenant_of, tenants_of, within_sites
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission, spec_of
@@ -15,14 +16,13 @@ OPTICS = Tenant("optics", sites=("north",), environments=("torch", "notebook"))
 COURSE = Tenant("course", sites=("north", "south"))
 SETTINGS = ControlSettings(rules=Rules((OPTICS, COURSE)))
 USER = frozenset({Scope.READ, Scope.SUBMIT})
-CATALOGUE = {
-    one.name: one
-    for one in (
+CATALOGUE = Catalogue(
+    (
         make.environment("base", kinds=(Kind.JOB,)),
         make.environment("torch", kinds=(Kind.JOB, Kind.SESSION)),
         make.environment("notebook", kinds=(Kind.SESSION,)),
     )
-}
+)
 
 
 def person(*groups: str, admin: bool = False) -> Principal:

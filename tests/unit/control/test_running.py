@@ -283,7 +283,7 @@ async def test_stop_while_its_start_is_tried_again() -> None:
 async def test_an_attempt_that_vanishes_is_lost_and_tried_again() -> None:
     site = Site()
     async with site.open() as control:
-        one = await submit(control, job(retry=RetryPolicy(1, 1.0)))
+        one = await submit(control, job(retry=RetryPolicy(1, 1.0), requeue=False))
         await site.clock.advance(1)
         site.engine.lose(f"{one.id}-1")
         await site.clock.advance(30)
@@ -297,7 +297,7 @@ async def test_an_attempt_that_was_started_and_is_never_seen_is_given_up() -> No
     site = Site()
     site.engine.default = Behaviour(lasts_s=None, start_delay_s=1000)
     async with site.open() as control:
-        one = await submit(control)
+        one = await submit(control, job(requeue=False))
         await site.clock.advance(1)
         site.engine.lose(f"{one.id}-1")
         await site.clock.advance(60)
@@ -319,7 +319,7 @@ async def test_a_stopped_one_that_vanishes_has_stopped() -> None:
 async def test_a_lost_machine() -> None:
     site = Site()
     async with site.open() as control:
-        one = await submit(control, job(gpu=parse_gpus("1"), retry=RetryPolicy(1, 1.0)))
+        one = await submit(control, job(gpu=parse_gpus("1")))
         await site.clock.advance(1)
         site.engine.lose_node("gpu-1")
         await site.clock.advance(60)

@@ -15,6 +15,7 @@ from commonage.domain.lifecycle import (
     StopAsked,
     TimeRunsOut,
     Vanished,
+    Withheld,
     step,
 )
 from commonage.domain.sightings import Seen, Sighting
@@ -42,6 +43,7 @@ def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
     attempt = workload.attempt.id if workload.attempt else attempt_id(workload.id, 1)
     return {
         "released": Released(),
+        "withheld": Withheld("its image is gone"),
         "leased": Leased(lease_for(workload, at)),
         "seen starting": sighted(attempt, Seen.STARTING, at),
         "seen running": sighted(attempt, Seen.RUNNING, at),

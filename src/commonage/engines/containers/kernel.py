@@ -37,6 +37,20 @@ def process_started_at(pid: int) -> float | None:
     return None if look is None else booted_at() + look.began / _TICKS
 
 
+def daemon_started_at(pid: int, name: str = "dockerd") -> float | None:
+    """When the daemon called `name` began that is asked through the process `pid`, unix seconds.
+
+    That is `pid` itself, or whatever passes its words on: then it is the only process of that name. None if there is
+    none, or more than one.
+    """
+    look = _look(pid)
+    if look is None or look.name != name:
+        others = (_look(int(entry.name)) for entry in os.scandir("/proc") if entry.name.isdigit())
+        found = [one for one in others if one is not None and one.name == name]
+        look = found[0] if len(found) == 1 else None
+    return None if look is None else booted_at() + look.began / _TICKS
+
+
 def measure(attempt_id: str, pid: int, root: Path = Path("/sys/fs/cgroup")) -> Measurement | None:
     """What the container uses whose first process is `pid`; None if it is gone, or its control group is not seen."""
     groups = _groups_of(pid)
@@ -45,7 +59,7 @@ def measure(attempt_id: str, pid: int, root: Path = Path("/sys/fs/cgroup")) -> M
     unified = (root / "cgroup.controllers").exists()
     try:
         if unified:
-            group = root / groups[""]
+            group = _folder(root, groups[""])
             cpu_s = _field(group / "cpu.stat", "usage_usec") / 1e6
             memory = int((group / "memory.current").read_text()) - _field(group / "memory.stat", "inactive_file")
             pids = _pids(group)
@@ -84,6 +98,16 @@ def _groups_of(pid: int) -> dict[str, str] | None:
         for controller in controllers.split(","):
             found[controller] = path.lstrip("/")
     return found
+
+
+def _folder(root: Path, path: str) -> Path:
+    """Where a group of version 2 is. From a container, as a control plane may be, the way to others leads up first and
+    does not say where to; then it is looked for where Docker makes them.
+    """
+    if not path.startswith("../"):
+        return root / path
+    places = (root / parent / path.rpartition("/")[2] for parent in ("docker", "system.slice"))
+    return next((place for place in places if place.exists()), root / path)
 
 
 def _pids(group: Path) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from commonage.engines.containers.kernel import process_started_at
+from commonage.engines.containers.kernel import daemon_started_at
 from commonage.engines.dockerd.connection import Connection, Json
 from commonage.engines.dockerd.errors import DaemonUnreachable, Refused, translated
 
@@ -44,8 +44,8 @@ class Client(Connection):
             probe.connect(parts.path)
             credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             pid, _, _ = struct.unpack("3i", credentials)
-            # With socket activation it is the service manager who listens.
-            return process_started_at(pid) if pid > 1 else None
+            # It may be another who listens: the service manager, or a filter before the socket.
+            return daemon_started_at(pid)
         return None
 
     async def events(self, label: str) -> AsyncIterator[Json]:

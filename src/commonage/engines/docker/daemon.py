@@ -15,6 +15,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, NodeReport
 from commonage.domain.sightings import Capabilities
 from commonage.engines.common.board import InThread
+from commonage.engines.common.disk import tight_disk
 from commonage.engines.containers.box import Owner
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.settings import DockerSettings
@@ -97,9 +98,6 @@ class Daemon:
                 faults.append(error.message)
         places = [data, Path(str(self._info.get("DockerRootDir", data)))]
         free_mib = min(shutil.disk_usage(place).free // _MIB for place in places if place.exists())
-        least = self._settings.disk_low_mib
-        if free_mib < least:
-            faults.append(f"only {free_mib} MiB are free on the disk of {data} or of Docker; {least} MiB are needed")
         return NodeReport(
             self.node,
             self._settings.cpus_milli or int(self._info.get("NCPU", 0)) * 1000,
@@ -108,6 +106,7 @@ class Daemon:
             free_mib,
             tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(self._settings.labels)}.items())),
             tuple(faults),
+            tight_disk(free_mib, self._settings.disk_low_mib, f"the disk of {data} or of Docker"),
         )
 
 

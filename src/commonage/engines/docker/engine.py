@@ -54,7 +54,7 @@ class DockerEngine(ContainerEngine):
         self._devices = devices
         self._client = Client(self._settings.url)
         self._daemon = Daemon(self._client, self._settings, self._in_thread)
-        self._images = Images(self._client, site, self._settings.pull)
+        self._images = Images(self._client, site, self._settings.pull, self._settings.account)
         self._relays = Relays(self._settings.reaches)
 
     # --- the port: what it is -----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from commonage.engines.dockerd.shared import Mount
+from commonage.ports.registry import RegistryAccount
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,8 @@ class DockerSettings:
     `memory_mib` (None: what the daemon says) and `labels` are what the one node reports. `cpu_hold`: what an attempt
     asked for is its `share` of cores that others want, too, or a `quota`. `reaches`: ports of this machine's loopback
     that containers reach by their network's gateway (the hub, the control plane). `networks` is the range of addresses
-    of the tenants' networks. `mounts`: see `dockerd.shared`.
+    of the tenants' networks. `account`: with what images of the site's own registry are fetched. `mounts`: see
+    `dockerd.shared`.
     `processes_max`, `log_keep_mib`, `bundle_max_mib`, `disk_low_mib`, `keep_logs_days` and `keep_logs_mib` as for
     processes: of one attempt, of one log, of files sent along, free for the node to be sound, and of old logs.
     """
@@ -30,6 +32,7 @@ class DockerSettings:
     cpu_hold: Literal["share", "quota"] = "share"
     reaches: tuple[int, ...] = ()
     networks: str = "10.213.0.0/16"
+    account: RegistryAccount | None = None
     mounts: tuple[Mount, ...] = ()
     processes_max: int = 4096
     log_keep_mib: int = 256

@@ -13,6 +13,7 @@ import aiohttp
 from aiodocker import Docker
 
 from commonage.engines.dockerd.errors import Refused, failure_of, translated
+from commonage.ports.registry import RegistryAccount
 
 Json = Mapping[str, Any]
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
@@ -73,10 +74,12 @@ class Connection:
                 return None
             raise
 
-    async def pull(self, name: str) -> AsyncIterator[Json]:
-        """Fetch an image; what comes are the daemon's progress messages."""
+    async def pull(self, name: str, account: RegistryAccount | None = None) -> AsyncIterator[Json]:
+        """Fetch an image, with the account where it is for that; what comes are the daemon's progress messages."""
+        known = account is not None and account.is_for(name)
+        auth = {"username": account.user, "password": account.password} if account is not None and known else None
         with translated(self.url):
-            async for message in self._daemon.images.pull(name, stream=True):
+            async for message in self._daemon.images.pull(name, auth=auth, stream=True):
                 yield message
 
     async def networks(self, label: str) -> Sequence[Json]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Literal
 
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
+from commonage.engines.containers.fetching import progress_of
 from commonage.engines.containers.hands import Away
 from commonage.engines.dockerd.connection import Connection
 from commonage.ports.agents import Told
+from commonage.ports.registry import RegistryAccount
 
 Have = Callable[[str, Told], Awaitable[None]]
 """Has an image of this name where it is needed, and tells how far it is."""
@@ -21,12 +23,19 @@ _SILENCE_S = 120.0
 
 
 class Images:
-    """The images of one daemon. `pull`: whether one that is missing is fetched."""
+    """The images of one daemon. `pull`: whether a missing one is fetched; `account`: with what from our registry."""
 
-    def __init__(self, client: Connection, site: str, pull: Literal["missing", "never"]) -> None:
+    def __init__(
+        self,
+        client: Connection,
+        site: str,
+        pull: Literal["missing", "never"],
+        account: RegistryAccount | None = None,
+    ) -> None:
         self._client = client
         self._site = site
         self._pull = pull
+        self._account = account
         self._statuses: dict[str, EnvironmentStatus] = {}
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._listeners: dict[str, list[Told]] = {}
@@ -90,7 +99,7 @@ class Images:
     async def _pull_image(self, image: str) -> None:
         layers: dict[str, tuple[int, int]] = {}
         patience = _FIRST_WORD_S
-        async with aclosing(self._client.pull(image)) as messages:  # type: ignore[type-var]  # a generator in practice
+        async with aclosing(self._client.pull(image, self._account)) as messages:  # type: ignore[type-var]  # a generator in practice
             while True:
                 try:
                     async with asyncio.timeout(patience):
@@ -121,18 +130,3 @@ def _image_of(environment: Environment) -> str:
         f"it has {has}no image, and workloads run in containers here: give it an `image` in the settings, or set "
         "docker_image for the environments that come with Commonage"
     )
-
-
-def progress_of(message: Mapping[str, Any], layers: dict[str, tuple[int, int]]) -> tuple[str, float | None]:
-    """What a progress message says, and how much of all layers is here. `layers` (bytes here, bytes in all) is kept."""
-    status, layer = str(message.get("status", "")), str(message.get("id", ""))
-    detail = message.get("progressDetail") or {}
-    if status == "Downloading" and detail.get("total"):
-        layers[layer] = (int(detail.get("current", 0)), int(detail["total"]))
-    elif status in ("Download complete", "Pull complete", "Already exists") and layer in layers:
-        layers[layer] = (layers[layer][1], layers[layer][1])
-    total = sum(size for _, size in layers.values())
-    if not total:
-        return status.lower(), None
-    here = sum(size for size, _ in layers.values())
-    return f"{here / 1e6:.0f} of {total / 1e6:.0f} MB", here / total

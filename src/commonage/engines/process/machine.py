@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from commonage.domain.fleet import Device, NodeReport
+from commonage.engines.common.disk import tight_disk
 from commonage.engines.process.settings import ProcessSettings
 from commonage.ports.devices import Devices, DevicesUnavailable
 
@@ -36,8 +37,6 @@ def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) 
         except DevicesUnavailable as error:
             faults.append(error.message)
     free_mib = shutil.disk_usage(data).free // _MIB
-    if free_mib < settings.disk_low_mib:
-        faults.append(f"only {free_mib} MiB are free on the disk of {data}; {settings.disk_low_mib} MiB are needed")
     return NodeReport(
         node_name(settings),
         settings.cpus_milli or len(os.sched_getaffinity(0)) * 1000,
@@ -46,6 +45,7 @@ def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) 
         free_mib,
         tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(settings.labels)}.items())),
         tuple(faults),
+        tight_disk(free_mib, settings.disk_low_mib, f"the disk of {data}"),
     )
 
 

@@ -20,6 +20,7 @@ from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, Measurement, ProcessOwner
+from commonage.engines.common.disk import tight_disk
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.housekeeping import Bounds, House
@@ -63,7 +64,7 @@ class SwarmEngine(ContainerEngine):
         self._settings = settings or SwarmSettings()
         self._client = Client(self._settings.url)
         self._fleet = Fleet(self._client, agents)
-        self._images = Images(self._client, site, self._settings.pull)
+        self._images = Images(self._client, site, self._settings.pull, self._settings.account)
         self._relays = Relays(self._settings.reaches)
         self._notes: tuple[str, ...] = ()
         self._here = ""
@@ -81,16 +82,15 @@ class SwarmEngine(ContainerEngine):
         return await self._in_thread(self._reports)
 
     def _reports(self) -> list[NodeReport]:
-        faults = [self._fleet.fault] if self._fleet.fault else []
+        faults = (self._fleet.fault,) if self._fleet.fault else ()
         free_mib = shutil.disk_usage(self._data).free // _MIB
-        least = self._settings.disk_low_mib
-        if free_mib < least:
-            faults.append(f"only {free_mib} MiB are free in the site's folder {self._data}; {least} MiB are needed")
+        tight = tight_disk(free_mib, self._settings.disk_low_mib, f"the site's folder {self._data}")
         return [
             replace(
                 report,
                 faults=(*report.faults, *faults),
                 disk_free_mib=free_mib if report.disk_free_mib is None else min(free_mib, report.disk_free_mib),
+                tight=report.tight or tight,
             )
             for report in self._fleet.reports()
         ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from commonage.engines.dockerd.shared import Mount
+from commonage.ports.registry import RegistryAccount
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,9 @@ class SwarmSettings:
     `cpu_hold`: what an attempt asked for is its `share` of cores that others want, too, or a `quota`, which then Swarm
     reserves. `reaches`: ports of this machine's loopback that containers reach (the hub, the control plane) by
     `address`, which is the Swarm's own of this machine if left out. `networks` is the range of addresses of the
-    tenants' networks; `encrypted`: between machines nobody reads what passes on them. `mounts`: see `dockerd.shared`.
-    `ports` are those of the machines, from the first to the last, that sessions and services get one of.
+    tenants' networks; `encrypted`: between machines nobody reads what passes on them. `account`: with what images of
+    the site's own registry are fetched. `mounts`: see `dockerd.shared`. `ports` are those of the machines, from the
+    first to the last, that sessions and services get one of.
     `patience_s`: how long an attempt waits for room that Swarm does not see, before it is given back to the planner.
     `grace_s`: what Swarm gives a container that it ends itself.
     `processes_max`, `log_keep_mib`, `bundle_max_mib`, `disk_low_mib`, `keep_logs_days` and `keep_logs_mib` as with the
@@ -31,6 +33,7 @@ class SwarmSettings:
     address: str | None = None
     networks: str = "10.214.0.0/16"
     encrypted: bool = False
+    account: RegistryAccount | None = None
     mounts: tuple[Mount, ...] = ()
     ports: tuple[int, int] = (20000, 29999)
     patience_s: float = 60.0

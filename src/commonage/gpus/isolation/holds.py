@@ -6,18 +6,17 @@ too much, never too little. Used by `devices.IsolatedDevices`, under its lock; `
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
+from commonage.link.codec import Unreadable, from_json, to_json
 from commonage.ports.devices import Hold
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
-_HOLDS = TypeAdapter(Hold)
 _SUFFIX = ".json"
 
 
@@ -32,7 +31,7 @@ class Holds:
         path = self._path(hold.attempt_id)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = path.with_suffix(".new")
-        new.write_bytes(_HOLDS.dump_json(hold))
+        new.write_text(json.dumps(to_json(hold)), encoding="utf-8")
         os.replace(new, path)
 
     def get(self, attempt_id: str) -> Hold | None:
@@ -41,10 +40,10 @@ class Holds:
         if not _ID.fullmatch(attempt_id):
             return None
         try:
-            return _HOLDS.validate_json(self._path(attempt_id).read_bytes())
+            return from_json(Hold, json.loads(self._path(attempt_id).read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValidationError):
+        except (OSError, ValueError, Unreadable):
             return Hold(attempt_id, ())
 
     def drop(self, attempt_id: str) -> None:

@@ -172,7 +172,8 @@ class ExpectedWaste:
         grid = self._grid
         result = np.zeros((len(nodes), 2))
         result[:, 0] = np.inf
-        fits = grid.ready[nodes] & (grid.cpus[nodes] >= shape.cpus_milli) & (grid.memory[nodes] >= shape.memory_mib)
+        fits = grid.taking(shape, nodes) & (grid.cpus[nodes] >= shape.cpus_milli)
+        fits &= grid.memory[nodes] >= shape.memory_mib
         if shape.request.labels:
             fits &= grid.labelled(shape, nodes)
         fitting = None

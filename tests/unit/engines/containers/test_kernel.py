@@ -1,13 +1,15 @@
 """What the kernel says of containers, in folders that look like its control groups, of both versions."""
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from commonage.domain.sightings import Measurement
 from commonage.engines.containers import kernel
-from commonage.engines.containers.kernel import measure, owners_of, process_started_at
+from commonage.engines.containers.kernel import daemon_started_at, measure, owners_of, process_started_at
 
 MIB = 1024 * 1024
 CONTAINER = "ab" * 32
@@ -28,6 +30,18 @@ def test_version_2_is_measured_with_the_groups_inside(tmp_path: Path, monkeypatc
     (group / "cgroup.procs").write_text("7\n5\n")
     (group / "inner" / "cgroup.procs").write_text("9\n")
     assert measure("a-1", 5, tmp_path) == Measurement("a-1", 2.5, 60, (5, 7, 9))
+
+
+def test_version_2_is_measured_from_within_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups(monkeypatch, _=f"../{CONTAINER}")
+    group = tmp_path / "docker" / CONTAINER
+    group.mkdir(parents=True)
+    (tmp_path / "cgroup.controllers").write_text("cpu memory")
+    (group / "cpu.stat").write_text("usage_usec 1500000\n")
+    (group / "memory.current").write_text(str(30 * MIB))
+    (group / "memory.stat").write_text("inactive_file 0\n")
+    (group / "cgroup.procs").write_text("5\n")
+    assert measure("a-1", 5, tmp_path) == Measurement("a-1", 1.5, 30, (5,))
 
 
 def test_version_1_is_measured_by_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,3 +71,17 @@ def test_a_process_is_its_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert owner.started_at == pytest.approx(process_started_at(me), abs=0.1)
     [stranger] = owners_of([me], {"cd" * 32: "b-1"})
     assert stranger.attempt_id is None
+
+
+def test_a_daemon_is_found_behind_whoever_passes_its_words_on(tmp_path: Path) -> None:
+    me, own = os.getpid(), Path("/proc/self/comm").read_text().strip()
+    assert daemon_started_at(me, own) == pytest.approx(process_started_at(me), abs=0.1)
+    assert daemon_started_at(me, "no-such-daemon") is None
+    daemon = tmp_path / "cm-kernel-d"
+    daemon.symlink_to(shutil.which("sleep") or "")
+    with subprocess.Popen([daemon, "60"]) as one, subprocess.Popen([daemon, "60"]) as another:
+        assert daemon_started_at(me, daemon.name) is None  # which of the two nobody knows
+        another.kill()
+        another.wait()
+        assert daemon_started_at(me, daemon.name) == pytest.approx(process_started_at(one.pid), abs=0.1)
+        one.kill()

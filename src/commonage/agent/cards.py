@@ -1,0 +1,183 @@
+"""The cards of this machine as the agent has them: opened when there are some, asked in a thread of their own.
+
+A driver may take long, or never answer: what was known last stands, with a fault, until it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, cast
+
+from commonage.agent.config import AgentConfig
+from commonage.domain.errors import CommonageError, InvalidInput
+from commonage.domain.fleet import Device, Lease
+from commonage.domain.sightings import ProcessOwner
+from commonage.gpus.detect import AMD_DRIVER, Opened, share_devices
+from commonage.gpus.isolation.devices import Sharing, Wanted
+from commonage.gpus.none import NoDevices
+from commonage.gpus.slots import parse_slots
+from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable, Hold
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_LEVELS = ("auto", "driver-limit", "mig", "mps", "cooperative")
+_LOOK_WITHIN_S = 5.0
+_OPEN_AGAIN_S = 60.0
+_UNSEEN_S = 1800.0
+
+Owners = Callable[[Collection[int]], Sequence[ProcessOwner]]
+
+
+class Here:
+    """This machine's clock, for what wants one."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The cards at one moment; `fault` is the machine's, empty if there is none."""
+
+    devices: tuple[Device, ...] = ()
+    samples: tuple[DeviceSample, ...] = ()
+    owners: tuple[ProcessOwner, ...] = ()
+    fault: str = ""
+
+
+class Cards:
+    """Made with what the site wants of the cards. Raises InvalidInput for what cannot be wanted."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        if config.isolation not in _LEVELS:
+            raise InvalidInput(f"isolation is {config.isolation!r}; it takes one of {', '.join(_LEVELS)}")
+        self._config = config
+        folder = Path(config.state) / "gpus"
+        self._sharing = Sharing(folder, cast(Wanted, config.isolation), parse_slots(config.slots))
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cards")
+        self._devices: Devices = NoDevices()
+        self._opened = False
+        self._open_again_at = 0.0
+        self._why = ""
+        self._last = Look()
+        self._looking: asyncio.Future[Look] | None = None
+        self._unseen: dict[str, float] = {}
+
+    @property
+    def is_silent(self) -> bool:
+        """True while the driver keeps us waiting: whatever else is asked of it waits, too."""
+        return self._looking is not None
+
+    async def look(self, owners: Owners) -> Look:
+        """Now, or as it was with a fault while the driver does not answer. `owners` looks up processes."""
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(self._do(lambda: self._look(owners)))
+        done, _ = await asyncio.wait({self._looking}, timeout=_LOOK_WITHIN_S)
+        if not done:
+            why = "the driver of its cards does not answer"
+            return replace(self._last, devices=tuple(_with(why, one) for one in self._last.devices), samples=())
+        looked, self._looking = self._looking, None
+        self._last = looked.result()
+        return self._last
+
+    def _look(self, owners: Owners) -> Look:
+        self._open()
+        try:
+            devices = tuple(self._devices.inventory())
+            began = time.time()
+            samples = tuple(self._devices.measure())
+        except DevicesUnavailable as error:
+            return Look(fault=error.message)
+        pids = {one.pid for sample in samples for one in sample.processes if one.attempt_id is None and one.pid}
+        # One that began after the driver was asked is another than the driver saw.
+        found = tuple(one for one in owners(pids) if one.started_at <= began) if pids else ()
+        return Look(devices, samples, found, self._why)
+
+    def _open(self) -> None:
+        """Have the cards open; where there are none yet, try again now and then: a driver may come later."""
+        if self._opened or time.monotonic() < self._open_again_at:
+            return
+        self._open_again_at = time.monotonic() + _OPEN_AGAIN_S
+        try:
+            opened = self._found()
+        except CommonageError as error:
+            self._why = "" if self._config.gpus == "auto" else error.message
+            _log.info("no cards: %s", error.message)
+            return
+        _log.info("%s", opened.said)
+        self._devices, self._opened, self._why = opened.devices, True, ""
+        # Which attempts live is not known yet: all holds are kept until their containers were missed for long.
+        self._devices.settle(self._devices.confined())
+
+    def _found(self) -> Opened:
+        def opened(wanted: str) -> Opened:
+            return share_devices(wanted, self._sharing, node_name=self._config.node, clock=Here())
+
+        if self._config.gpus != "auto":
+            return opened(self._config.gpus)
+        # Nothing is simulated here unless somebody says so.
+        try:
+            return opened("nvml")
+        except DevicesUnavailable:
+            if not AMD_DRIVER.exists():
+                raise
+        return opened("amd")
+
+    # --- what is asked --------------------------------------------------------------------------------------------
+
+    async def confine(self, hold: Hold) -> Mapping[str, str]:
+        """As `Devices.confine`."""
+        return await self._do(lambda: self._devices.confine(hold))
+
+    async def release(self, attempt_ids: Collection[str]) -> None:
+        """As `Devices.release`, of each."""
+        for one in attempt_ids:
+            await self._do(partial(self._devices.release, one))
+
+    async def note_held(self, leases: Sequence[Lease]) -> None:
+        """As `Devices.note_held`."""
+        await self._do(lambda: self._devices.note_held(leases))
+
+    async def resume(self, uuid: str) -> None:
+        """As `Devices.resume`."""
+        await self._do(lambda: self._devices.resume(uuid))
+
+    async def take_warnings(self) -> Sequence[tuple[str, str]]:
+        """As `Devices.take_warnings`."""
+        return await self._do(self._devices.take_warnings)
+
+    async def release_unseen(self, live: Collection[str], now: float) -> None:
+        """Release what is held for attempts whose containers were not here for long: nobody told us of their end.
+
+        `now` is of a clock that only rises.
+        """
+        confined = await self._do(self._devices.confined)
+        self._unseen = {one: self._unseen.get(one, now) for one in confined if one not in live}
+        for attempt_id in [one for one, since in self._unseen.items() if now - since > _UNSEEN_S]:
+            _log.warning("attempt %s is not here any more: its share is released", attempt_id)
+            await self.release([attempt_id])
+
+    async def close(self) -> None:
+        """Let go of the driver; one that does not answer is left."""
+        closing = asyncio.ensure_future(self._do(self._devices.close))
+        await asyncio.wait({closing}, timeout=_LOOK_WITHIN_S)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _do(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _with(fault: str, device: Device) -> Device:
+    return replace(device, faults=(*device.faults, fault))

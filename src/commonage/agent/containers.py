@@ -1,0 +1,125 @@
+"""The containers of ours on this machine, while their daemon answers and while it does not.
+
+Those that run are asked of the daemon. Without it, its own files say which containers are ours, and the kernel which
+processes are theirs: so they can be ended, and that they are can be said. Everything here blocks: call it in threads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from commonage.agent.docker import DockerDaemon
+
+_log = logging.getLogger(__name__)
+LABEL = "commonage.attempt"
+CPUS_LABEL = "commonage.cpus-milli"
+"""The cores that an attempt asked for, in thousandths: what its container weighs."""
+_CONTAINER = re.compile(rb"[0-9a-f]{64}")
+_NEVER = "0001-"
+_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One that runs. `pid` is its first process; `cpus_milli` 0 where it is not said."""
+
+    id: str
+    attempt_id: str
+    pid: int
+    cpus_milli: int
+
+
+class Containers:
+    """Those that run, as the daemon said last."""
+
+    def __init__(self, daemon: DockerDaemon) -> None:
+        self._daemon = daemon
+        self.running: Mapping[str, Container] = {}
+
+    def look(self) -> list[Container]:
+        """Ask again; gives those that are new. Raises EngineFailure."""
+        listed = {str(one["Id"]): one for one in self._daemon.containers(LABEL)}
+        new = [made for one in sorted(listed.keys() - self.running.keys()) if (made := self._made(one)) is not None]
+        kept = {key: one for key, one in self.running.items() if key in listed}
+        self.running = {**kept, **{one.id: one for one in new}}
+        return new
+
+    def _made(self, container: str) -> Container | None:
+        found = self._daemon.inspect(container)
+        if found is None or not found["State"]["Pid"]:
+            return None
+        labels = found["Config"]["Labels"]
+        cpus = str(labels.get(CPUS_LABEL, ""))
+        cpus_milli = int(cpus) if cpus.isascii() and cpus.isdigit() else 0
+        return Container(container, str(labels[LABEL]), int(found["State"]["Pid"]), cpus_milli)
+
+    def of_attempts(self) -> dict[str, str]:
+        """The attempts of those that run, by container."""
+        return {one.id: one.attempt_id for one in self.running.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """A container as the daemon's files have it. `ran`: it had not ended when they were written."""
+
+    id: str
+    attempt_id: str
+    ran: bool
+
+
+def on_disk(root: Path) -> list[OnDisk]:
+    """All of ours that the daemon with this folder knows, without asking it. Raises OSError if it cannot be read."""
+    found = []
+    for folder in (root / "containers").iterdir():
+        with suppress(OSError, ValueError, KeyError, TypeError):  # just being made, or removed
+            about = json.loads((folder / "config.v2.json").read_bytes())
+            attempt = (about["Config"]["Labels"] or {}).get(LABEL)
+            if attempt:
+                state = about["State"]
+                ran = bool(state["Running"]) or str(state.get("FinishedAt", "")).startswith(_NEVER)
+                found.append(OnDisk(folder.name, str(attempt), ran))
+    return found
+
+
+def end_processes(containers: Collection[str], within_s: float) -> set[str]:
+    """Kill all processes of these containers, again and again. Gives the containers that still have one."""
+    deadline = time.monotonic() + within_s
+    while True:
+        alive = processes_of(containers)
+        if not alive or time.monotonic() > deadline:
+            return set(alive.values())
+        for pid in alive:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_PAUSE_S)
+
+
+def processes_of(containers: Collection[str]) -> dict[int, str]:
+    """The processes of these containers, each with its container, by the control groups that they are in."""
+    wanted = {one.encode(): one for one in containers}
+    found: dict[int, str] = {}
+    for entry in os.scandir("/proc") if wanted else ():
+        if not entry.name.isdigit():
+            continue
+        try:
+            groups = Path(entry.path, "cgroup").read_bytes()
+            mine = next((wanted[one] for one in _CONTAINER.findall(groups) if one in wanted), None)
+            # A dead one that nobody has reaped yet still lists its groups, and does nothing any more.
+            if mine is not None and not _is_dead(Path(entry.path, "stat").read_bytes()):
+                found[int(entry.name)] = mine
+        except OSError:
+            continue
+    return found
+
+
+def _is_dead(stat: bytes) -> bool:
+    return stat[stat.rindex(b")") + 2 :][:1] in (b"Z", b"X")

@@ -1,0 +1,170 @@
+"""The agent's side of the link: dials the control plane until it is let in, and again whenever the link is lost.
+
+What is said over the link is for `run`. The certificate is renewed here, before it expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from commonage import __version__
+from commonage.agent.config import AgentConfig, split_address
+from commonage.domain.errors import CommonageError
+from commonage.link import messages
+from commonage.link.codec import from_json
+from commonage.link.messages import Call, Hello, Refused, Welcome
+from commonage.link.peer import BROKEN, MOST_BYTES, Answer, LinkLost, Peer, end, line_of, read_frame, said, words_of
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.2, 5.0, 30.0
+_WITHIN_S = 10.0
+_RENEW_AGAIN_S = 3600.0
+_CLOCKS_MAY_DIFFER_S = 30.0
+
+Hears = Mapping[str, tuple[type[Any], Callable[[Any], None]]]
+Linked = Callable[[Peer, Welcome], Coroutine[Any, Any, None]]
+"""Has the link, until it is cancelled."""
+
+
+class NotLetIn(CommonageError):
+    """The control plane answered, and refuses us; `for_good` until this machine joins again."""
+
+    code = "refused"
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.why)
+        self.for_good = refused.for_good
+
+
+class Dialler:
+    """`offers` answers what the control plane asks, `hears` what it says; `linked` is called with each new link."""
+
+    def __init__(
+        self, config: AgentConfig, offers: Mapping[Call[Any, Any], Answer], hears: Hears, linked: Linked
+    ) -> None:
+        self._config, self._offers, self._linked = config, offers, linked
+        self._hears: Hears = {**hears, "refused": (Refused, self._was_refused)}
+        self._refused: Refused | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        pause, before = _FIRST_PAUSE_S, ""
+        addresses = list(self._config.control)
+        while True:
+            began = time.monotonic()
+            try:
+                await self._link(addresses[0])
+            except NotLetIn as error:
+                why, pause = f"the control plane refuses us: {error.message}", _REFUSED_PAUSE_S
+            except CommonageError as error:
+                why = error.message
+            if time.monotonic() - began > _LONGEST_PAUSE_S:  # it stood for a while
+                pause = _FIRST_PAUSE_S
+            _log.log(logging.DEBUG if why == before else logging.WARNING, "%s; dialling again", why)
+            before = why
+            addresses.append(addresses.pop(0))
+            # Not all machines at once, after the control plane was restarted.
+            await asyncio.sleep(pause * random.uniform(0.7, 1.3))  # noqa: S311 - no secret depends on it
+            pause = min(_LONGEST_PAUSE_S, pause * 1.5)
+
+    async def _link(self, address: str) -> None:
+        """One link, from dialling to its end. Raises LinkLost, NotLetIn."""
+        reader, writer = await self._dial(address)
+        try:
+            welcome = await self._say_hello(reader, writer, address)
+            _log.info("linked to the control plane at %s", address)
+            await self._use(Peer(f"the control plane at {address}", reader, writer, self._offers, self._hears), welcome)
+        finally:
+            await end(writer)
+
+    async def _dial(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port = split_address(address)
+        try:
+            context = client_context(self._config)
+            async with asyncio.timeout(_WITHIN_S):
+                return await asyncio.open_connection(
+                    host, port, ssl=context, server_hostname=messages.SERVER_NAME, limit=MOST_BYTES
+                )
+        except ssl.SSLCertVerificationError as error:
+            raise LinkLost(
+                f"who answers at {address} is not the control plane of this site: {error.verify_message}"
+            ) from error
+        except (TimeoutError, OSError) as error:
+            raise LinkLost(f"the control plane cannot be reached at {address}: {words_of(error)}") from error
+
+    async def _say_hello(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> Welcome:
+        try:
+            hello = Hello(self._config.node, messages.PROTOCOL, __version__)
+            writer.write(line_of(said("hello", hello)))
+            frame = await read_frame(reader, _WITHIN_S)
+            if frame.get("say") == "refused":
+                raise NotLetIn(from_json(Refused, frame.get("with")))
+            return from_json(Welcome, frame.get("with"))
+        except ssl.SSLError as error:
+            # Under TLS 1.3 a server says only now that it does not take the certificate that it was shown.
+            why = (
+                f"it does not take our certificate ({error.reason}): it has expired, or is of another site; join again"
+            )
+            raise NotLetIn(Refused(why, for_good=True)) from error
+        except (TimeoutError, *BROKEN) as error:
+            raise LinkLost(f"{address} does not answer as a control plane does: {words_of(error)}") from error
+
+    async def _use(self, peer: Peer, welcome: Welcome) -> None:
+        self._refused = None
+        if abs(welcome.now - time.time()) > _CLOCKS_MAY_DIFFER_S:
+            _log.warning("this machine's clock and the control plane's differ by %.0f s", time.time() - welcome.now)
+        tasks = [
+            asyncio.create_task(self._linked(peer, welcome)),
+            asyncio.create_task(self._keep_certificate(peer, welcome.until)),
+        ]
+        try:
+            await peer.run()
+        except LinkLost:
+            if self._refused is not None:
+                raise NotLetIn(self._refused) from None
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _was_refused(self, refused: Refused) -> None:
+        self._refused = refused
+
+    async def _keep_certificate(self, peer: Peer, until: float) -> None:
+        """Have it renewed in time: what it was signed for is shown again, and our key stays."""
+        while True:
+            await asyncio.sleep(max(0.0, min(until - messages.RENEW_BEFORE_S - time.time(), _RENEW_AGAIN_S)))
+            if time.time() < until - messages.RENEW_BEFORE_S:
+                continue
+            try:
+                csr = Path(self._config.request).read_text(encoding="ascii")
+                given = await peer.ask(messages.RENEW, messages.SigningRequest(csr))
+                _replace(Path(self._config.certificate), given.pem)
+                until = given.until
+                _log.info("our certificate was renewed")
+            except (CommonageError, OSError, UnicodeDecodeError) as error:
+                _log.error("our certificate cannot be renewed, and ends in %.0f s: %s", until - time.time(), error)
+                await asyncio.sleep(_RENEW_AGAIN_S)
+
+
+def client_context(config: AgentConfig) -> ssl.SSLContext:
+    """TLS to the control plane: its certificate by the site's authority, ours shown. Raises OSError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(config.authority)
+    context.load_cert_chain(config.certificate, config.key)
+    return context
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="ascii")
+    new.replace(path)

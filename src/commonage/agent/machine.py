@@ -1,0 +1,89 @@
+"""What this machine has besides cards: cores, memory, disks; and whether the folder that the site shares is here."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from commonage.agent.config import AgentConfig
+from commonage.domain.fleet import Device, NodeReport
+from commonage.engines.common.disk import tight_disk
+
+_MIB = 1024 * 1024
+_SHARED_WITHIN_S = 10.0
+
+
+@dataclass(slots=True)
+class SharedFolder:
+    """The folder that all machines see. A file server that does not answer holds whoever asks, so a thread asks."""
+
+    path: Path
+    _asked_at: float | None = None
+    _fault: str = ""
+
+    def fault(self, now: float) -> str:
+        """What is wrong with it, as it was found last; empty if nothing is. Looks again for the next time.
+
+        `now` is of a clock that only rises.
+        """
+        if self._asked_at is None:
+            self._asked_at = now
+            threading.Thread(target=self._look, name="shared folder", daemon=True).start()
+        elif now - self._asked_at > _SHARED_WITHIN_S:
+            return f"the shared folder {self.path} does not answer, for {now - self._asked_at:.0f} s now"
+        return self._fault
+
+    def _look(self) -> None:
+        try:
+            self._fault = "" if any(self.path.iterdir()) else f"the shared folder {self.path} is empty: is it mounted?"
+        except OSError as error:
+            self._fault = f"the shared folder {self.path} cannot be read: {error.strerror}"
+        self._asked_at = None
+
+
+class Machine:
+    """This machine; `docker_root` is where its daemon keeps images and containers, once that is known."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._shared = SharedFolder(Path(config.shared)) if config.shared else None
+        self.docker_root: Path | None = None
+
+    def report(self, cards: tuple[Device, ...], faults: tuple[str, ...]) -> NodeReport:
+        """All of it. What is set counts before what is found. Blocks a moment."""
+        config, found = self._config, list(faults)
+        if self._shared is not None and (fault := self._shared.fault(time.monotonic())):
+            found.append(fault)
+        free_mib = _free_mib(self.docker_root)
+        tight = "" if free_mib is None else tight_disk(free_mib, config.disk_low_mib, f"the disk of {self.docker_root}")
+        return NodeReport(
+            config.node,
+            config.cpus_milli or len(os.sched_getaffinity(0)) * 1000,
+            config.memory_mib or memory_mib(),
+            cards,
+            free_mib,
+            tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(config.labels)}.items())),
+            tuple(found),
+            tight,
+        )
+
+
+def _free_mib(place: Path | None) -> int | None:
+    try:
+        return None if place is None else shutil.disk_usage(place).free // _MIB
+    except OSError:
+        return None
+
+
+def memory_mib(table: Path = Path("/proc/meminfo")) -> int:
+    """The machine's memory."""
+    for line in table.read_text(encoding="ascii").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemTotal":
+            return int(rest.split()[0]) // 1024
+    return 0

@@ -1,0 +1,260 @@
+"""`run --config FILE`: the agent itself, until it is told to stop. Its loops: daemon, machine, link and walls.
+
+What runs on the machine goes on when the agent ends, and is found again when it starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from commonage.agent.cards import Cards, Look
+from commonage.agent.config import DEFAULT_FILE, AgentConfig, read_config
+from commonage.agent.containers import Container, Containers
+from commonage.agent.dialling import Dialler
+from commonage.agent.docker import DaemonGone, DockerDaemon
+from commonage.agent.fencing import Fences
+from commonage.agent.machine import Machine
+from commonage.agent.pulling import Puller
+from commonage.agent.standing import StandingWalls
+from commonage.agent.vigil import Answer, Vigil
+from commonage.domain.errors import EngineFailure, InvalidInput
+from commonage.domain.sightings import ProcessOwner
+from commonage.engines.containers.kernel import measure, owners_of
+from commonage.link import messages
+from commonage.link.messages import Call, ReportHeard, Welcome
+from commonage.link.peer import Answer as Answering
+from commonage.link.peer import Peer, Told
+from commonage.ports.devices import Hold
+
+_log = logging.getLogger(__name__)
+_PING_EVERY_S, _PING_WITHIN_S = 1.0, 3.0
+_RELEASE_EVERY_S = 60.0
+_MOST_WARNINGS = 200
+
+
+class Agent:
+    """One machine's agent. Raises InvalidInput for what its configuration cannot mean."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        state = Path(config.state)
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._config = config
+        self._daemon = DockerDaemon(config.docker)
+        self._containers = Containers(self._daemon)
+        self._fences = Fences(self._daemon, state)
+        self._cards = Cards(config)
+        self._machine = Machine(config)
+        self._puller = Puller(self._daemon, Path(config.docker_config))
+        self._walls = StandingWalls(config, state)
+        self._vigil = Vigil(config.fence_after_s, config.fence_silent_after_s)
+        self._dialler = Dialler(config, self._offers(), {"heard": (ReportHeard, self._was_heard)}, self._report_to)
+        self._look = Look()
+        self._changed = asyncio.Event()
+        self._number = 0
+        self._warnings: list[tuple[int, tuple[str, str]]] = []  # with the number of the report that told it, or 0
+
+    async def run(self) -> None:
+        """Until cancelled. An error that nobody expected in one loop ends all: whoever supervises starts us again."""
+        self._machine.docker_root = Path(self._fences.root) if self._fences.root else None
+        try:
+            async with asyncio.TaskGroup() as loops:
+                loops.create_task(self._watch_daemon(), name="daemon")
+                loops.create_task(self._look_at_machine(), name="machine")
+                loops.create_task(self._release_unseen(), name="release")
+                loops.create_task(self._walls.keep(), name="walls")
+                loops.create_task(self._dialler.run(), name="link")
+        finally:
+            await self._puller.close()
+            await self._cards.close()
+
+    # --- the daemon -----------------------------------------------------------------------------------------------
+
+    async def _watch_daemon(self) -> None:
+        known = False
+        while True:
+            before = self._vigil.fault(time.monotonic()) != ""
+            known = await self._ping(known)
+            now = time.monotonic()
+            if self._vigil.is_due(now):
+                self._vigil.fenced = await asyncio.to_thread(self._fences.end_all)
+                self._changed.set()
+            if (self._vigil.fault(now) != "") != before:
+                _log.warning("%s", self._vigil.fault(now) or "the Docker daemon answers again")
+                self._changed.set()
+            await asyncio.sleep(_PING_EVERY_S)
+
+    async def _ping(self, known: bool) -> bool:
+        """Ask whether it is there, and if so what runs; gives whether it was. `known`: it was the last time."""
+        began = time.monotonic()
+        try:
+            await asyncio.to_thread(self._daemon.ping, _PING_WITHIN_S)
+        except DaemonGone:
+            self._vigil.note(Answer.GONE, began)
+            return False
+        except EngineFailure:
+            self._vigil.note(Answer.SILENT, began)
+            return False
+        self._vigil.note(Answer.ANSWERS, began)
+        try:
+            if not known:
+                await asyncio.to_thread(self._get_to_know)
+                self._walls.look_again()  # it may have made its chains anew
+            for one in await asyncio.to_thread(self._containers.look):
+                await self._weigh(one)
+        except (EngineFailure, OSError) as error:
+            _log.warning("what runs here cannot be looked at: %s", error)
+            return False
+        return True
+
+    def _get_to_know(self) -> None:
+        root = str(self._daemon.info()["DockerRootDir"])
+        self._machine.docker_root = Path(root)
+        self._fences.note_root(root)
+
+    async def _weigh(self, one: Container) -> None:
+        """What a Swarm cannot say: how many cores it asked for, where they are crowded."""
+        if self._config.cpu_hold == "share" and one.cpus_milli:
+            await asyncio.to_thread(self._daemon.weigh, one.id, max(2, one.cpus_milli * 1024 // 1000))
+
+    # --- what is told ---------------------------------------------------------------------------------------------
+
+    async def _look_at_machine(self) -> None:
+        while True:
+            self._look = await self._cards.look(self._owners)
+            new = [(0, one) for one in await self._warnings_of_cards()]
+            self._warnings = [*self._warnings, *new][-_MOST_WARNINGS:]
+            await asyncio.sleep(messages.REPORT_EVERY_S)
+
+    async def _warnings_of_cards(self) -> Sequence[tuple[str, str]]:
+        return () if self._cards.is_silent else await self._cards.take_warnings()
+
+    async def _report_to(self, peer: Peer, welcome: Welcome) -> None:
+        self._walls.reach(welcome.reaches)
+        self._warnings = [(0, one) for _, one in self._warnings]
+        while not peer.is_over:
+            self._changed.clear()
+            peer.say("report", await self._report())
+            try:
+                async with asyncio.timeout(messages.REPORT_EVERY_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _report(self) -> messages.Report:
+        look = self._look
+        faults = tuple(one for one in (look.fault, self._walls.fault) if one)
+        machine = await asyncio.to_thread(self._machine.report, look.devices, faults)
+        self._number += 1
+        told = tuple(one for number, one in self._warnings if number == 0)
+        self._warnings = [(number or self._number, one) for number, one in self._warnings]
+        return messages.Report(
+            self._number,
+            machine,
+            engine_fault=self._vigil.fault(time.monotonic()),
+            fenced=self._fences.fenced,
+            samples=look.samples,
+            owners=look.owners,
+            warnings=told,
+        )
+
+    def _was_heard(self, heard: ReportHeard) -> None:
+        self._warnings = [(number, one) for number, one in self._warnings if number == 0 or number > heard.number]
+
+    # --- what is asked --------------------------------------------------------------------------------------------
+
+    def _offers(self) -> Mapping[Call[Any, Any], Answering]:
+        return {
+            messages.MEASURE: self._measure,
+            messages.OWNERS: self._whose,
+            messages.CONFINE: self._confine,
+            messages.RELEASE: self._release,
+            messages.PULL: self._pull,
+            messages.FENCE: self._fence,
+            messages.NOTE_HELD: self._note_held,
+            messages.RESUME: self._resume,
+        }
+
+    def _owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
+        return owners_of(pids, self._containers.of_attempts())
+
+    async def _measure(self, _: messages.Nothing, _told: Told) -> messages.Measured:
+        running = list(self._containers.running.values())
+        found = await asyncio.to_thread(lambda: [measure(one.attempt_id, one.pid) for one in running])
+        return messages.Measured(tuple(one for one in found if one is not None))
+
+    async def _whose(self, pids: messages.Pids, _told: Told) -> messages.Owned:
+        return messages.Owned(tuple(await asyncio.to_thread(self._owners, pids.each)))
+
+    async def _confine(self, hold: Hold, _told: Told) -> messages.Variables:
+        return messages.Variables(tuple((await self._cards.confine(hold)).items()))
+
+    async def _release(self, attempts: messages.Attempts, _told: Told) -> messages.Nothing:
+        await self._cards.release(attempts.ids)
+        return messages.Nothing()
+
+    async def _pull(self, image: messages.Image, told: Told) -> messages.Nothing:
+        await self._puller.ensure(image.name, told)
+        return messages.Nothing()
+
+    async def _fence(self, attempts: messages.Attempts, _told: Told) -> messages.Attempts:
+        return messages.Attempts(tuple(await asyncio.to_thread(self._fences.end, attempts.ids)))
+
+    async def _note_held(self, leases: messages.Leases, _told: Told) -> messages.Nothing:
+        await self._cards.note_held(leases.each)
+        return messages.Nothing()
+
+    async def _resume(self, card: messages.Card, _told: Told) -> messages.Nothing:
+        await self._cards.resume(card.uuid)
+        return messages.Nothing()
+
+    async def _release_unseen(self) -> None:
+        while True:
+            await asyncio.sleep(_RELEASE_EVERY_S)
+            live = set(self._containers.of_attempts().values())
+            await self._cards.release_unseen(live, time.monotonic())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run until SIGTERM or SIGINT. Exit codes: 0 told to stop, 2 a configuration that cannot be used."""
+    parser = argparse.ArgumentParser(prog="commonage.agent run", description="Stay, report, do what is asked.")
+    parser.add_argument("--config", type=Path, default=Path(DEFAULT_FILE), help=f"its settings ({DEFAULT_FILE})")
+    parser.add_argument("--verbose", action="store_true", help="say more")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.DEBUG if options.verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        return asyncio.run(_live(read_config(options.config)))
+    except InvalidInput as error:
+        print(f"commonage-agent: {error.message}", file=sys.stderr)
+        return 2
+
+
+async def _live(config: AgentConfig) -> int:
+    try:
+        agent = Agent(config)
+    except OSError as error:
+        raise InvalidInput(f"the folder {config.state} cannot be used: {error.strerror}") from error
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    running, stopping = asyncio.create_task(agent.run()), asyncio.create_task(stop.wait())
+    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    broke = running.done()
+    for task in (running, stopping):
+        task.cancel()
+    [ended, _] = await asyncio.gather(running, stopping, return_exceptions=True)
+    if broke and isinstance(ended, BaseException):
+        _log.critical("the agent broke; what runs here goes on", exc_info=ended)
+        return 1
+    _log.info("stopped; what runs here goes on")
+    return 0

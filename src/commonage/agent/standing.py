@@ -1,0 +1,74 @@
+"""The walls kept standing: built when what may be reached is known, and again when somebody pulled them down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from commonage.agent.config import AgentConfig
+from commonage.agent.walls import Plan, Walls, WallsFailed, plan_for
+
+_log = logging.getLogger(__name__)
+_LOOK_EVERY_S = 30.0
+
+
+class StandingWalls:
+    """Those of this machine. `fault` says why they do not stand; empty while they do, or are not wanted."""
+
+    def __init__(self, config: AgentConfig, folder: Path, walls: Walls | None = None) -> None:
+        self._config, self._walls = config, walls or Walls()
+        self._file = folder / "reaches.json"
+        self._reaches = _kept(self._file)
+        self._again = asyncio.Event()
+        self._built: Plan | None = None
+        self.fault = ""
+
+    def reach(self, reaches: Collection[str]) -> None:
+        """What the control plane says that containers may reach (`ADDRESS:PORT`)."""
+        wanted = tuple(reaches)
+        if wanted != self._reaches:
+            self._reaches = wanted
+            with suppress(OSError):  # it is said again with the next link
+                self._file.write_text(json.dumps(wanted), encoding="utf-8")
+            self._again.set()
+
+    def look_again(self) -> None:
+        """Soon: somebody may have pulled them down."""
+        self._built = None
+        self._again.set()
+
+    async def keep(self) -> None:
+        """Until cancelled; they stand on then."""
+        while self._config.walls:
+            self._again.clear()
+            try:
+                await asyncio.to_thread(self._build)
+            except (WallsFailed, OSError, ValueError) as error:
+                if not self.fault:
+                    _log.error("the walls around containers do not stand: %s", error)
+                self.fault = f"containers are not kept from this machine's network: {error}"
+            else:
+                self.fault = ""
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await self._again.wait()
+
+    def _build(self) -> None:
+        plan = plan_for(self._config.wall_interfaces, self._config.site_networks, self._reaches)
+        if plan != self._built or not self._walls.stand():
+            self._walls.build(plan)
+            self._built = plan
+            _log.info(
+                "containers reach nothing of this machine and its site but %s", ", ".join(self._reaches) or "nothing"
+            )
+
+
+def _kept(file: Path) -> tuple[str, ...]:
+    try:
+        return tuple(map(str, json.loads(file.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, TypeError):
+        return ()

@@ -1,0 +1,54 @@
+"""When the Docker daemon counts as gone, and for how long: pure. Fed by whoever pings it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+SILENT_FOR_A_FAULT_S = 10.0
+
+
+class Answer(Enum):
+    """What a ping came to."""
+
+    ANSWERS = "answers"
+    GONE = "gone"
+    SILENT = "silent"
+
+
+@dataclass(slots=True)
+class Vigil:
+    """`fence_after_s`: how long it may be gone before its containers are ended without it; one that listens and says
+    nothing, as it may under load, has `silent_after_s`. Times are of a clock that only rises.
+    """
+
+    fence_after_s: float
+    silent_after_s: float
+    gone_since: float | None = None
+    silent_since: float | None = None
+    fenced: bool = False
+
+    def note(self, answer: Answer, began: float) -> None:
+        """A ping that began then came to this."""
+        match answer:
+            case Answer.ANSWERS:
+                self.gone_since = self.silent_since = None
+                self.fenced = False
+            case Answer.GONE:
+                self.gone_since = began if self.gone_since is None else self.gone_since
+            case Answer.SILENT:
+                self.silent_since = began if self.silent_since is None else self.silent_since
+
+    def fault(self, now: float) -> str:
+        """Why work should not be given to this machine; empty if it may be."""
+        if self.gone_since is not None:
+            return f"its Docker daemon is not there, for {now - self.gone_since:.0f} s now"
+        if self.silent_since is not None and now - self.silent_since >= SILENT_FOR_A_FAULT_S:
+            return f"its Docker daemon does not answer, for {now - self.silent_since:.0f} s now"
+        return ""
+
+    def is_due(self, now: float) -> bool:
+        """True when its containers are to be ended, until that is noted in `fenced`."""
+        gone = self.gone_since is not None and now - self.gone_since >= self.fence_after_s
+        silent = self.silent_since is not None and now - self.silent_since >= self.silent_after_s
+        return (gone or silent) and not self.fenced

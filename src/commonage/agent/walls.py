@@ -1,0 +1,182 @@
+"""Walls around containers: what they may not reach of this machine and its site. Two chains of ours in its firewall.
+
+Packets that come from a container's bridge may go out to the world, and to what the control plane says they need (the
+hub, itself); not to this machine's own services, not to other machines of the site, not to a cloud's metadata address.
+All of it is written anew at once, so that it is the same however often it is done.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+import subprocess
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+FORWARD, INPUT = "COMMONAGE-FORWARD", "COMMONAGE-INPUT"
+_HOOKS = {FORWARD: "DOCKER-USER", INPUT: "INPUT"}
+_METADATA = "169.254.0.0/16"
+_OURS = re.compile(r"(docker\d+|docker_gwbridge|br-[0-9a-f]{12}|veth.*|lo)$")
+_WITHIN_S = 20.0
+
+Network = ipaddress.IPv4Network
+
+
+class WallsFailed(Exception):
+    """The walls do not stand; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Between whom the walls are.
+
+    `interfaces` are the containers' bridges; `networks` the site's; `reaches` what may be reached nonetheless, as
+    (address, port); `servers` the name servers; `own` this machine's addresses.
+    """
+
+    interfaces: tuple[str, ...]
+    networks: tuple[str, ...] = ()
+    reaches: tuple[tuple[str, int], ...] = ()
+    servers: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+
+
+def rules_of(plan: Plan) -> str:
+    """What `iptables-restore --noflush` is given: both chains, whole. Pure."""
+    lines = ["*filter", f":{FORWARD} - [0:0]", f":{INPUT} - [0:0]"]
+    for chain in (FORWARD, INPUT):
+        lines.append(f"-A {chain} -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN")
+    for interface in plan.interfaces:
+        lines += _gates(plan, interface)
+        lines += _forward(plan, interface)
+        lines.append(f"-A {INPUT} -i {interface} -j REJECT")
+    return "\n".join([*lines, "COMMIT", ""])
+
+
+def _gates(plan: Plan, interface: str) -> Iterable[str]:
+    """What may be reached: here it comes in, elsewhere it passes through."""
+    named = [(server, protocol, 53) for server in plan.servers for protocol in ("udp", "tcp")]
+    for address, protocol, port in [*((address, "tcp", port) for address, port in plan.reaches), *named]:
+        chain = INPUT if address in plan.own else FORWARD
+        yield f"-A {chain} -i {interface} -d {address} -p {protocol} --dport {port} -j RETURN"
+
+
+def _forward(plan: Plan, interface: str) -> Iterable[str]:
+    begin = f"-A {FORWARD} -i {interface}"
+    for network in (_METADATA, *plan.networks):
+        yield f"{begin} -d {network} -j REJECT"
+    # Nor from one container to another by a bridge that all tenants share.
+    yield f"{begin} -o {interface} -j REJECT"
+
+
+class Walls:
+    """Those of this machine. `before`: words before each command, for another network namespace than ours."""
+
+    def __init__(self, before: Sequence[str] = ()) -> None:
+        self._before = tuple(before)
+
+    def build(self, plan: Plan) -> None:
+        """Have them stand, as planned. Idempotent. Raises WallsFailed."""
+        self._run("iptables-restore", "--wait", "10", "--noflush", stdin=rules_of(plan))
+        for chain, hook in _HOOKS.items():
+            if not self._is("-C", hook, "-j", chain):
+                self._run("iptables", "--wait", "10", "-I", hook, "-j", chain)
+            elif not self._is_first(hook, chain):
+                self._run("iptables", "--wait", "10", "-D", hook, "-j", chain)
+                self._run("iptables", "--wait", "10", "-I", hook, "-j", chain)
+
+    def pull_down(self) -> None:
+        """Remove all of it. Idempotent; what is not there is no error."""
+        for chain, hook in _HOOKS.items():
+            while self._is("-D", hook, "-j", chain):
+                pass
+            if self._is("-F", chain):
+                self._is("-X", chain)
+
+    def stand(self) -> bool:
+        """True if both chains are there, and asked."""
+        return all(self._is("-C", hook, "-j", chain) for chain, hook in _HOOKS.items())
+
+    def _is_first(self, hook: str, chain: str) -> bool:
+        listed = self._run("iptables", "--wait", "10", "-S", hook).splitlines()
+        return next((line for line in listed if line.startswith("-A")), "") == f"-A {hook} -j {chain}"
+
+    def _is(self, *words: str) -> bool:
+        try:
+            self._run("iptables", "--wait", "10", *words)
+        except WallsFailed:
+            return False
+        return True
+
+    def _run(self, *words: str, stdin: str = "") -> str:
+        try:
+            ended = subprocess.run(
+                [*self._before, *words], input=stdin, capture_output=True, text=True, timeout=_WITHIN_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise WallsFailed(f"{words[0]} cannot be run: {error}") from error
+        if ended.returncode != 0:
+            raise WallsFailed(f"{' '.join(words)}: {ended.stderr.strip()[:300]}")
+        return ended.stdout
+
+
+def plan_for(
+    interfaces: Collection[str], networks: Collection[str], reaches: Collection[str], *, proc: Path = Path("/proc")
+) -> Plan:
+    """The plan for this machine: its own networks and name servers are looked up. Raises OSError, ValueError."""
+    found = [str(one) for one in site_networks(proc / "net/route")]
+    named = [str(Network(one)) for one in networks]
+    parts = [
+        (str(ipaddress.IPv4Address(host)), int(port)) for host, _, port in (one.rpartition(":") for one in reaches)
+    ]
+    return Plan(
+        interfaces=tuple(interfaces),
+        networks=tuple(dict.fromkeys([*found, *named])),
+        reaches=tuple(parts),
+        servers=tuple(name_servers()),
+        own=tuple(own_addresses(proc / "net/fib_trie")),
+    )
+
+
+def site_networks(table: Path = Path("/proc/net/route")) -> list[Network]:
+    """The networks that this machine has a route to by its own cables; not the way out, not those of containers."""
+    found = []
+    for line in table.read_text(encoding="ascii").splitlines()[1:]:
+        fields = line.split()
+        destination, mask = (int.from_bytes(bytes.fromhex(fields[at]), "little") for at in (1, 7))
+        if mask and not _OURS.match(fields[0]):
+            found.append(Network((destination, mask.bit_count())))
+    return found
+
+
+def own_addresses(trie: Path = Path("/proc/net/fib_trie")) -> list[str]:
+    """The IPv4 addresses of this machine: the leaves that the kernel says are local."""
+    found, last = [], ""
+    for line in trie.read_text(encoding="ascii").splitlines():
+        words = line.split()
+        if words[:1] == ["|--"]:
+            last = words[1]
+        elif words[:2] == ["/32", "host"] and words[2:] == ["LOCAL"]:
+            found.append(last)
+    return sorted(set(found))
+
+
+def name_servers(file: Path = Path("/etc/resolv.conf")) -> list[str]:
+    """The IPv4 name servers that containers are sent to; those of the loopback they cannot reach."""
+    found = []
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    for words in (line.split() for line in lines):
+        if words[:1] == ["nameserver"] and len(words) > 1:
+            try:
+                address = ipaddress.IPv4Address(words[1])
+            except ValueError:
+                continue
+            if not address.is_loopback:
+                found.append(str(address))
+    return found

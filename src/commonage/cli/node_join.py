@@ -1,0 +1,257 @@
+"""`commonage node join|leave|rm|token|template`: how machines come and go."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from commonage.cli import show
+from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.credentials import Server
+from commonage.cli.failures import MISUSED, Failure
+
+if TYPE_CHECKING:
+    from commonage.wire.joining import JoinTokenOut
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"m": 60, "h": 3600, "d": 86400}
+_FOR = click.option(
+    "--for", "how_long", default="1h", show_default=True, metavar="TIME", help="How long it is good for."
+)
+
+_STEPS = (
+    ("--share", "SOURCE", "Shared folder: SERVER:/FOLDER for NFS, or 'TYPE SOURCE OPTIONS'."),
+    ("--scratch", "SIZE", "tmpfs at /scratch: 50% (of the memory, as usual), 64G, or off."),
+    ("--nvidia", "ask|install|skip", "What to do about a card without driver or container toolkit."),
+    ("--driver", "PACKAGE", "The driver's package, if not the distribution's usual one."),
+    ("--mirror", "SOURCE", "Install from there alone: file:/FOLDER, or a line for sources.list."),
+    ("--gpus", "WHICH", "Cards on offer: auto, none, or simulated:1x24GiB."),
+    ("--vram", "MIB", "Memory of all cards together, if not what the driver says."),
+    ("--address", "ADDRESS", "The machine's address in the Swarm, if not the one towards the manager."),
+    ("--disk", "GIB", "How much must be free for images and containers."),
+    ("--label", "NAME=VALUE", "What else is to be known of the machine; may be given again."),
+)
+"""The options that the machine's own program takes, as it has them (`commonage.agent.join`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to sign in by SSH; empty is as SSH does it."""
+
+    key: str = ""
+    config: str = ""
+    sudo_password: str = ""
+
+
+def _signs_in(verb: F) -> F:
+    """Give a verb the options of SSH; it gets an `access` instead."""
+
+    @wraps(verb)
+    def with_access(*args: Any, key: str | None, ssh_config: str | None, ask_sudo: bool, **rest: Any) -> Any:
+        password = str(click.prompt("Password for sudo", hide_input=True, err=True)) if ask_sudo else ""
+        return verb(*args, access=Access(key or "", ssh_config or "", password), **rest)
+
+    file = click.Path(exists=True, dir_okay=False)
+    for option in (
+        click.option("--ask-sudo", is_flag=True, help="Ask for the password that sudo wants there."),
+        click.option("--ssh-config", type=file, help="As `ssh -F` takes it."),
+        click.option("--key", type=file, help="Private key to sign in with."),
+    ):
+        with_access = option(with_access)
+    return with_access  # type: ignore[return-value]  # click's options keep the signature
+
+
+def _has_steps(verb: F) -> F:
+    """Give a verb the options of the steps; it gets a list of `options` for the machine's program instead."""
+    names = [name.removeprefix("--") for name, _, _ in _STEPS]
+
+    @wraps(verb)
+    def with_steps(*args: Any, **rest: Any) -> Any:
+        given = {name: rest.pop(name) for name in names}
+        options = [f"--{name}={value}" for name, values in given.items() for value in values]
+        return verb(*args, options=options, **rest)
+
+    for name, metavar, says in reversed(_STEPS):
+        with_steps = click.option(name, metavar=metavar, help=says, multiple=True)(with_steps)
+    return with_steps  # type: ignore[return-value]  # likewise
+
+
+@click.command()
+@click.argument("hosts", nargs=-1, required=True, metavar="[USER@]HOST…")
+@_signs_in
+@click.option("--plan", is_flag=True, help="Only show what would be done.")
+@_has_steps
+@asks_server
+def join(server: Server, hosts: tuple[str, ...], access: Access, plan: bool, options: list[str]) -> None:
+    """Have machines join over SSH, as root or as one who may use sudo. The same again changes nothing. For admins.
+
+    \b
+    Example:
+      commonage node join admin@gpu-7 --plan
+      commonage node join root@10.0.0.7 root@10.0.0.8 --share nas:/commonage
+    """
+    _check(hosts)
+    with connect(server) as client:
+        kit, token = client.join_kit(), client.join_token()
+    files = {
+        "join.sh": base64.b64encode(kit.script.encode()).decode(),
+        "bundle.tar.gz": kit.bundle,
+        "token": base64.b64encode(token.token.encode()).decode(),
+    }
+    command = ["sh", "join.sh", "--token-file", "token", "--bundle", "bundle.tar.gz", *(["--plan"] if plan else [])]
+    if _send(hosts, [*command, *options], access, files) != 0:
+        raise Failure("not all have joined; what is in the way stands above")
+
+
+@click.command()
+@click.argument("hosts", nargs=-1, required=True, metavar="[USER@]HOST…")
+@_signs_in
+@click.option("--force", is_flag=True, help="Also while workloads run there: they end.")
+def leave(hosts: tuple[str, ...], access: Access, force: bool) -> None:
+    """Take machines out of their site over SSH: agent, Swarm, certificates. Docker and drivers stay.
+
+    Drain them first, and have them forgotten with `commonage node rm` afterwards.
+
+    \b
+    Example:
+      commonage node leave admin@gpu-7
+    """
+    _check(hosts)
+    command = ["/usr/local/sbin/commonage-agent", "leave", *(["--force"] if force else [])]
+    # One that never joined has no such program.
+    guard = 'test -x "$1" || { echo "Nothing to do: no agent is here."; exit 0; }; exec "$@"'
+    if _send(hosts, ["sh", "-c", guard, "sh", *command], access) != 0:
+        raise Failure("not all have left; what is in the way stands above")
+
+
+def _send(hosts: Sequence[str], command: Sequence[str], access: Access, files: Mapping[str, str] | None = None) -> int:
+    from commonage.cli.over_ssh import Errand, send
+
+    return send(Errand(hosts, command, files or {}, access.key, access.config, access.sudo_password))
+
+
+@click.command()
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Count what still counts as running on a lost machine as lost.")
+@as_json
+@asks_server
+def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
+    """Forget a machine that is lost, or drained and empty: its certificate is revoked. For admins.
+
+    It may join again with a new token.
+
+    \b
+    Example:
+      commonage node rm gpu-7
+    """
+    from commonage.cli.node import find
+
+    with connect(server) as client:
+        try:
+            site, machine = find(client, name)
+        except Failure:
+            # One that was forgotten already may still have a certificate; it is named by SITE/NAME or by its name.
+            site, machine = name.rpartition("/")[0] or "local", name.rpartition("/")[2]
+        else:
+            client.remove_node(site, machine, force=force)
+        done = client.expel_node(site, machine)
+    if as_json:
+        show.print_json({"done": list(done)})
+    else:
+        for line in done:
+            click.echo(line)
+
+
+@click.command()
+@_FOR
+@click.option("--revoke", is_flag=True, help="Instead of making one, have all that were made so far be good no more.")
+@as_json
+@asks_server
+def token(server: Server, how_long: str, revoke: bool, as_json: bool) -> None:
+    """Make a token with which machines join, and show the command. For admins.
+
+    \b
+    Example:
+      commonage node token --for 30m
+      commonage node token --revoke
+    """
+    with connect(server) as client:
+        if revoke:
+            for line in client.revoke_join_tokens():
+                click.echo(line)
+            return
+        made = client.join_token(for_s=_seconds(how_long))
+    if as_json:
+        show.print_json(made)
+        return
+    for line in commands(made):
+        click.echo(line)
+
+
+def commands(made: JoinTokenOut) -> Sequence[str]:
+    """What to type on the machine; where the script comes unencrypted, with a look at its digest first."""
+    until = time.strftime("%H:%M", time.localtime(made.expires_at))
+    checked = (
+        f'curl -fsSo join.sh {made.url} && echo "{made.script_sha256}  join.sh" | sha256sum -c && '
+        f"sudo sh join.sh {made.token}"
+    )
+    piped = f"curl -fsS {made.url} | sudo sh -s -- {made.token}"
+    if made.url.startswith("https:"):
+        return [f"On the machine that is to join, until {until}:", "", piped]
+    return [
+        f"On the machine that is to join, until {until}:",
+        "",
+        piped,
+        "",
+        "Or, where the network in between is not to be trusted (the script comes by plain HTTP), checked first:",
+        "",
+        checked,
+    ]
+
+
+@click.command()
+@click.option("--cloud-init/--shell", "cloud_init", default=True, help="Cloud-init user data, or a shell script.")
+@_FOR
+@_has_steps
+@asks_server
+def template(server: Server, cloud_init: bool, how_long: str, options: list[str]) -> None:
+    """Print what has a cloud's new machine join at its first start. It holds a token. For admins.
+
+    \b
+    Example:
+      commonage node template --for 1d > user-data
+      commonage node template --share nas:/commonage > user-data
+    """
+    with connect(server) as client:
+        made = client.join_token(for_s=_seconds(how_long), cloud_init=cloud_init, options=options)
+        script = "" if cloud_init else client.join_kit().script
+    if cloud_init:
+        click.echo(made.user_data or "", nl=False)
+    else:
+        words = shlex.join([made.token, *options])
+        click.echo(script.replace('\nmain "$@"\n', f"\nmain {words}\n"), nl=False)
+
+
+def _seconds(text: str) -> int:
+    number, unit = text[:-1], text[-1:]
+    if unit not in _UNITS or not (number.isascii() and number.isdigit()) or int(number) < 1:
+        raise Failure(f"--for takes a time like 30m, 1h or 2d, not {text!r}", MISUSED)
+    return int(number) * _UNITS[unit]
+
+
+def _check(hosts: Sequence[str]) -> None:
+    from commonage.cli.over_ssh import split_host
+
+    for host in hosts:
+        try:
+            split_host(host)
+        except ValueError as error:
+            raise Failure(str(error), MISUSED) from None

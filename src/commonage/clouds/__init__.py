@@ -1,0 +1,1 @@
+"""Machines of clouds, by apache-libcloud. Implements `commonage.ports.clouds`."""

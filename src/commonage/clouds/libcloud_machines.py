@@ -1,0 +1,169 @@
+"""A fleet's machines by apache-libcloud, which speaks to some fifty providers. Its calls block, so they are in threads.
+
+A new machine is given the user data with which it joins. Providers call that argument differently; which one it is,
+the driver's signature tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from libcloud.compute.base import Node, NodeDriver
+from libcloud.compute.providers import get_driver
+from libcloud.compute.types import NodeState, Provider
+
+from commonage.domain.errors import InvalidInput, Unavailable
+from commonage.domain.fleets import Machine
+
+log = logging.getLogger(__name__)
+_USER_DATA = ("ex_userdata", "ex_user_data", "ex_cloud_init", "ex_custom_data", "userdata")
+_GONE = (NodeState.TERMINATED, NodeState.ERROR)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Rental:
+    """What is rented, and from whom.
+
+    `provider` is libcloud's name of it (`ec2`, `openstack`, `gce`, …) or the path of a driver, `module:Class`. `key`
+    and `secret` are the account's, `arguments` further ones of the driver. `size`, `image` and `location` are ids or
+    names there; `options` are further arguments of `create_node`, as the provider's own.
+    """
+
+    provider: str
+    size: str
+    image: str
+    key: str = ""
+    secret: str = ""
+    location: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def driver_of(rental: Rental) -> Callable[[], NodeDriver]:
+    """Makes the provider's driver, which may ask it at once. Raises InvalidInput for one that is not known."""
+    module, colon, name = rental.provider.partition(":")
+    if colon:
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise InvalidInput(f"there is no driver {rental.provider}: {error}", field="provider") from error
+    else:
+        known = sorted(value for key, value in vars(Provider).items() if key.isupper() and isinstance(value, str))
+        if rental.provider not in known:
+            raise InvalidInput(
+                f"{rental.provider[:60]!r} is no provider that libcloud knows; it knows {', '.join(known)}",
+                field="provider",
+            )
+        found = get_driver(rental.provider)
+    account = [part for part in (rental.key, rental.secret) if part]
+    return lambda: found(*account, **rental.arguments)
+
+
+class LibcloudMachines:
+    """The machines of one account at one provider."""
+
+    def __init__(self, rental: Rental) -> None:
+        self._rental = rental
+        self._make = driver_of(rental)
+        self._driver: NodeDriver | None = None
+        self._asking = asyncio.Lock()  # a driver has one connection
+
+    @property
+    def provider(self) -> str:
+        """What it is called."""
+        return self._rental.provider.rpartition(":")[2]
+
+    async def price_h(self) -> float | None:
+        """What one machine costs an hour, where libcloud knows it."""
+        price = (await self._ask(self._size)).price
+        return float(price) if price else None
+
+    async def machines(self) -> Sequence[Machine]:
+        """All that are there, also those of others."""
+        found = await self._ask(lambda driver: driver.list_nodes())
+        return [_machine(node) for node in found if node.state not in _GONE]
+
+    async def create(self, name: str, user_data: str) -> Machine:
+        """One more, which begins with this user data."""
+        return await self._ask(lambda driver: _machine(self._create(driver, name, user_data)))
+
+    async def destroy(self, machine: Machine) -> None:
+        """One less."""
+
+        def destroy(driver: NodeDriver) -> None:
+            node = next((one for one in driver.list_nodes() if str(one.id) == machine.id), None)
+            if node is not None and node.state not in _GONE and not driver.destroy_node(node):
+                raise Unavailable(f"{self.provider} did not take {machine.name} back; look at its console")
+
+        await self._ask(destroy)
+
+    async def _ask(self, work: Callable[[NodeDriver], _T]) -> _T:
+        """The result of `work`; whatever goes wrong at the provider is Unavailable, in its words."""
+
+        def ask() -> _T:
+            if self._driver is None:
+                self._driver = self._make()
+            return work(self._driver)
+
+        async with self._asking:
+            try:
+                return await asyncio.to_thread(ask)
+            except (Unavailable, InvalidInput):
+                raise
+            except Exception as error:  # drivers raise whatever their provider's library does
+                self._driver = None  # a broken connection is not kept
+                words = " ".join(str(error).split())[:300] or type(error).__name__
+                raise Unavailable(f"{self.provider} refused: {words}") from error
+
+    def _create(self, driver: NodeDriver, name: str, user_data: str) -> Node:
+        rental = self._rental
+        arguments: dict[str, Any] = {
+            "name": name,
+            "size": self._size(driver),
+            "image": _named(driver.list_images(), rental.image, "image", self.provider),
+            _user_data_argument(driver): user_data,
+            **rental.options,
+        }
+        if rental.location:
+            arguments["location"] = _named(driver.list_locations(), rental.location, "location", self.provider)
+        return driver.create_node(**arguments)
+
+    def _size(self, driver: NodeDriver) -> Any:
+        return _named(driver.list_sizes(), self._rental.size, "size", self.provider)
+
+
+def _named(there: Iterable[Any], wanted: str, what: str, provider: str) -> Any:
+    """The one of this id, or else of this name. Raises Unavailable, with some of what is there."""
+    found = list(there)
+    for attribute in ("id", "name"):
+        for one in found:
+            if str(getattr(one, attribute)) == wanted:
+                return one
+    some = ", ".join(str(one.id) for one in found[:8]) or "none"
+    raise Unavailable(f"{provider} has no {what} {wanted!r}; it has {len(found)}, among them {some}")
+
+
+def _user_data_argument(driver: NodeDriver) -> str:
+    """What the driver calls the data with which a machine begins. Raises Unavailable if it takes none."""
+    taken = inspect.signature(driver.create_node).parameters
+    found = next((name for name in _USER_DATA if name in taken), None)
+    if found is None:
+        raise Unavailable(
+            f"libcloud's driver of {driver.name} takes no user data, so its machines could not join by themselves; "
+            "use an image that runs the join command, or another provider"
+        )
+    return found
+
+
+def _machine(node: Node) -> Machine:
+    created = getattr(node, "created_at", None)
+    at = created.timestamp() if isinstance(created, datetime) else None
+    return Machine(str(node.id), str(node.name), at)

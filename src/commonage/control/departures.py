@@ -1,0 +1,167 @@
+"""Machines that go away: who runs there is told, recalled at once or by a deadline, and a machine is removed at last.
+
+Called by the API and the portal for admins; the loop keeps the deadlines. What a recall means for a workload is the
+lifecycle's; that nothing new starts on a machine that is drained, the fleet's and the planner's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from commonage.control.board import Board
+from commonage.control.fleet import Fleet
+from commonage.control.ledger import Ledger
+from commonage.domain.errors import Conflict, InvalidInput
+from commonage.domain.events import Event, EventKind
+from commonage.domain.fleet import Node, NodeState
+from commonage.domain.lifecycle import StopAsked, Vanished
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.quantities import format_duration
+from commonage.domain.workloads import Kind, State, StopCause, StopWish, Workload
+from commonage.ports.clock import Clock
+
+log = logging.getLogger(__name__)
+TICK_S = 2.0
+_MOST_NAMED = 5
+
+
+class Departures:
+    """Drains machines with what runs on them in mind, and removes them."""
+
+    def __init__(self, board: Board, ledger: Ledger, fleet: Fleet, clock: Clock) -> None:
+        self._board, self._ledger, self._fleet, self._clock = board, ledger, fleet, clock
+
+    async def drain(self, who: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
+        """Let a machine take no new work, and tell whoever runs there. For admins.
+
+        With `requeue` jobs and services that may return to the queue now, and sessions that wish it start elsewhere.
+        `by` (unix seconds) is when all that still runs there must leave; None: it may end in its own time. Draining
+        again puts the new deadline in the old one's place. Raises NotFound, Forbidden, InvalidInput.
+        """
+        who.need(Scope.ADMIN)
+        now = self._clock.now()
+        if by is not None and by <= now:
+            raise InvalidInput(
+                f"the deadline {_moment(by)} is over; for right now drain without one and with requeue",
+                field="by",
+                code="invalid-time",
+            )
+        before = self._fleet.known(name).leave_by
+        node = await self._fleet.drain(who, name, True, by)
+        goes: list[tuple[Workload, StopWish]] = []
+        told: list[Event] = []
+        for one in self._on(name):
+            if requeue and (one.spec.requeue or _may_be_interrupted(one)):
+                goes.append((one, StopWish(who.name, now, StopCause.RECALL, f"its machine {name} is {node.reason}")))
+            elif by is not None and by != before:
+                told.append(self._told(one, node, by, now))
+        if told:
+            await self._ledger.write(events=told)
+        for one, wish in goes:
+            await self._ledger.happen(one.id, StopAsked(wish))
+        return node
+
+    async def run(self) -> None:
+        """Keep the deadlines, until cancelled."""
+        while True:
+            await self._clock.sleep(TICK_S)
+            self.tick()
+
+    def tick(self) -> None:
+        """One look at the machines whose deadline has come: all that still runs there must leave."""
+        if self._ledger.stuck:
+            return  # nothing can be written: saying the same again every tick would only pile up
+        now = self._clock.now()
+        for node in self._board.nodes.values():
+            if not node.drain or node.leave_by is None or node.leave_by > now:
+                continue
+            for one in self._on(node.name):
+                if one.stop is None:
+                    log.info("workload %s: its machine %s must be empty now", one.id, node.name)
+                    self._ledger.note(one.id, StopAsked(_at_the_deadline(one, node, now)))
+
+    async def remove(self, who: Principal, name: str, *, force: bool = False) -> None:
+        """Know a machine no more: one that is lost, or drained and empty. For admins.
+
+        With `force` what is still counted as running on a lost machine is given up, on the admin's word that it does
+        not run any more. A machine that reports again later has joined anew. Raises NotFound, Forbidden, Conflict.
+        """
+        who.need(Scope.ADMIN)
+        node = self._fleet.known(name)
+        there = self._on(name)
+        self._may_be_removed(node, there, force)
+        for one in there:
+            if one.attempt is not None:
+                words = f"its machine {name} was lost, and removed by {who.name}"
+                await self._ledger.happen(one.id, Vanished(one.attempt.id, words))
+        said = f"{name} was removed by {who.name}"
+        await self._fleet.forget(node, [Event(EventKind.NODE, self._clock.now(), said)])
+        log.info("machine %s of site %s was removed by %s", name, node.site, who.name)
+
+    def _may_be_removed(self, node: Node, there: Sequence[Workload], force: bool) -> None:
+        is_lost = node.state is NodeState.LOST
+        if not is_lost and not node.drain:
+            raise Conflict(
+                f"{node.name} is {node.state} and may take work; drain it first (`commonage node drain {node.name}`), "
+                "and remove it once nothing runs there",
+                code="node-in-use",
+            )
+        if not there or (is_lost and force):
+            return
+        runs = f"{len(there)} workload{'' if len(there) == 1 else 's'}: {_names(there)}"
+        if is_lost:
+            raise Conflict(
+                f"{node.name} is lost ({node.reason}), and nobody knows what became of {runs}. If it is sure that "
+                "they do not run any more, remove it with force: then they count as lost",
+                code="node-in-use",
+            )
+        raise Conflict(
+            f"{node.name} still runs {runs}. Wait for their end, or drain it with requeue or a deadline",
+            code="node-in-use",
+        )
+
+    def _on(self, name: str) -> list[Workload]:
+        """Who holds a lease there."""
+        holding = self._board.in_state(State.STARTING, State.RUNNING)
+        return [one for one in holding if one.attempt is not None and one.attempt.lease.node == name]
+
+    def _told(self, one: Workload, node: Node, by: float, now: float) -> Event:
+        spec = one.spec
+        left = format_duration(by - now)
+        words = f"its machine {node.name} is {node.reason} and must be empty by {_moment(by)}, in {left}: {_fate(one)}"
+        attempt = one.attempt.id if one.attempt else None
+        return Event(EventKind.WARNING, now, words, one.id, attempt, spec.owner, spec.tenant, one.state)
+
+
+def _may_be_interrupted(one: Workload) -> bool:
+    """Others may take its place at any time, and it then queues again: so it may for this."""
+    return one.spec.preemptible and one.spec.kind is not Kind.SESSION
+
+
+def _at_the_deadline(one: Workload, node: Node, now: float) -> StopWish:
+    reason = f"its machine {node.name} is {node.reason} and had to be empty by {_moment(node.leave_by or now)}"
+    stays_ended = one.spec.kind is not Kind.SESSION and not (one.spec.requeue or _may_be_interrupted(one))
+    return StopWish("the drain", now, StopCause.ADMIN if stays_ended else StopCause.RECALL, reason)
+
+
+def _fate(one: Workload) -> str:
+    """What becomes of it at the deadline, and what to do before."""
+    if one.spec.kind is Kind.SESSION:
+        if one.spec.requeue:
+            return "it is then started again elsewhere; save your work, as its kernels end"
+        return "it then ends; save your work, and start it again elsewhere"
+    if one.spec.requeue or _may_be_interrupted(one):
+        return "it then queues again, and begins anew elsewhere"
+    return "it is then stopped, as it was submitted to run once only"
+
+
+def _names(there: Sequence[Workload]) -> str:
+    named = [f"{one.spec.name or one.spec.kind.value} of {one.spec.owner} ({one.id})" for one in there[:_MOST_NAMED]]
+    more = len(there) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
+
+
+def _moment(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,221 @@
+"""Images in the catalogue: registered once they were pushed, removed when nobody needs them, brought to machines.
+
+The only writer of images. Who may what: members of a tenant register images of it, under names that are free or their
+own; admins all, also images of other registries and those that are everybody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from commonage.control.board import Board
+from commonage.control.catalogue import Catalogue
+from commonage.control.ledger import Ledger
+from commonage.control.membership import tenants, tenants_of
+from commonage.control.prepulls import OnNode, Prepulls
+from commonage.control.settings import ControlSettings
+from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
+from commonage.domain.events import Event, EventKind
+from commonage.domain.fleet import NodeState
+from commonage.domain.images import (
+    PUBLIC,
+    Image,
+    Removal,
+    check,
+    environments_of,
+    parse_image_name,
+    repository_of,
+    scope_of,
+)
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.workloads import State
+from commonage.ports.clock import Clock
+from commonage.ports.store import Store
+
+MOST = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ImageView:
+    """An image, where it stands on which machine, and how much work is in it. `mine`: the caller may change it."""
+
+    image: Image
+    nodes: tuple[OnNode, ...]
+    running: int
+    waiting: int
+    mine: bool
+
+
+@dataclass(slots=True)
+class Images:
+    """Registers, removes, shows."""
+
+    store: Store
+    board: Board
+    ledger: Ledger
+    catalogue: Catalogue
+    prepulls: Prepulls
+    clock: Clock
+    settings: ControlSettings
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # of two under one name the second sees the first
+
+    async def open(self) -> None:
+        """Read what the store remembers into the catalogue."""
+        self.catalogue.put(await self.store.images())
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    def visible(self, who: Principal) -> Sequence[ImageView]:
+        """Everybody's, and those of one's own tenants; for admins all. By name."""
+        who.need(Scope.READ)
+        counts = self._work()
+        return [self._view(one, who, counts) for one in self.catalogue.images_for(who, self.settings)]
+
+    def one(self, who: Principal, name: str) -> ImageView:
+        """One of them. Raises NotFound with those there are."""
+        who.need(Scope.READ)
+        return self._view(self._known(who, name), who, self._work())
+
+    def _known(self, who: Principal, name: str) -> Image:
+        asked = str(parse_image_name(name))
+        seen = self.catalogue.images_for(who, self.settings)
+        found = next((one for one in seen if one.name == asked), None)
+        if found is None:
+            there = ", ".join(one.name for one in seen[:20]) or "none"
+            raise NotFound(f"there is no image {asked!r}; there are: {there}", code="image-not-found")
+        return found
+
+    def _view(self, image: Image, who: Principal, counts: Mapping[str, tuple[int, int]]) -> ImageView:
+        work = [counts.get(one.name, (0, 0)) for one in environments_of(image)]
+        running, waiting = sum(one[0] for one in work), sum(one[1] for one in work)
+        return ImageView(image, tuple(self.prepulls.of(image)), running, waiting, _may_change(who, image))
+
+    def _work(self) -> dict[str, tuple[int, int]]:
+        """(how many run, how many wait) by environment."""
+        found: dict[str, tuple[int, int]] = {}
+        for workload in self.board:
+            running, waiting = found.get(workload.spec.environment, (0, 0))
+            waits = workload.state.waits
+            found[workload.spec.environment] = (running + (not waits), waiting + waits)
+        return found
+
+    # --- changing -------------------------------------------------------------------------------------------------
+
+    async def add(self, who: Principal, wanted: Image, registry: str | None) -> ImageView:
+        """Register an image that was pushed; under a name that is there it takes the other's place.
+
+        `registry` is the address of the site's own registry (None: there is none). Raises InvalidInput, Forbidden,
+        Conflict.
+        """
+        who.need(Scope.SUBMIT)
+        name = parse_image_name(wanted.name)
+        tenant = self._tenant_of(who, name.scope)
+        check(wanted)
+        _see_where_it_comes_from(who, wanted.reference, name.repository, registry)
+        now = self.clock.now()
+        made = replace(wanted.provenance, by=who.name)
+        image = replace(wanted, name=str(name), tenant=tenant, by=who.name, at=now, provenance=made, removed=None)
+        async with self._changing:
+            before = self.catalogue.image(image.name)
+            if before is not None and not _may_change(who, before):
+                raise Forbidden(
+                    f"{image.name} is {before.by}'s, who alone (and admins) may push another in its place; "
+                    "choose another name or tag",
+                    code="not-yours",
+                )
+            if before is None and len(self.catalogue.images()) >= MOST:
+                raise Conflict(f"the catalogue has {MOST} images, and no more are taken; remove some")
+            words = "put another in place of" if before is not None else "registered"
+            text = f"{who.name} {words} the image {image.name}: {image.digest}"
+            await self.ledger.enlist([image], [Event(EventKind.AUDIT, now, text, owner=who.name, tenant=tenant)])
+            self.catalogue.put([image])
+        self.prepulls.wake()
+        return self.one(who, image.name)
+
+    async def remove(self, who: Principal, name: str) -> tuple[ImageView, Sequence[str]]:
+        """Take an image out of the catalogue. What runs in it goes on; the ids of what waits for it are given back.
+
+        Raises NotFound, Forbidden.
+        """
+        who.need(Scope.SUBMIT)
+        async with self._changing:
+            image = self._known(who, name)
+            if not _may_change(who, image):
+                raise Forbidden(f"{image.name} is {image.by}'s, who alone (and admins) may remove it", code="not-yours")
+            view = self._view(image, who, self._work())
+            names = {one.name for one in environments_of(image)}
+            now = self.clock.now()
+            event = Event(
+                EventKind.AUDIT, now, f"{who.name} removed the image {image.name}", owner=image.by, tenant=image.tenant
+            )
+            gone = replace(image, removed=Removal(who.name, now))
+            await self.ledger.enlist([gone], [event])
+            self.catalogue.put([gone])
+        waiting = [one.id for one in self.board.in_state(State.HELD, State.QUEUED) if one.spec.environment in names]
+        return view, sorted(waiting)
+
+    async def prepull(self, who: Principal, name: str, nodes: Sequence[str]) -> ImageView:
+        """Have an image brought to these machines (none named: to all that take work). Raises NotFound, Forbidden."""
+        who.need(Scope.SUBMIT)
+        image = self._known(who, name)
+        if not _may_change(who, image):
+            raise Forbidden(
+                f"{image.name} is {image.by}'s, who alone (and admins) may have it brought to machines",
+                code="not-yours",
+            )
+        unknown = [one for one in nodes if one not in self.board.nodes]
+        if unknown:
+            there = ", ".join(sorted(self.board.nodes)) or "none"
+            raise NotFound(f"there is no machine {unknown[0][:60]!r}; there are: {there}", code="node-not-found")
+        ready = [one.name for one in self.board.nodes.values() if one.state is NodeState.READY]
+        away = next((one for one in nodes if one not in ready), None)
+        if away is not None or not ready:
+            what = f"{away} takes no work now" if away is not None else "no machine takes work now"
+            raise Conflict(f"{what}, so {image.name} is brought nowhere; `commonage node ls` says why")
+        self.prepulls.wish(image, nodes or ready)
+        return self.one(who, image.name)
+
+    def _tenant_of(self, who: Principal, scope: str) -> str | None:
+        """Whose images have names that begin like this. Raises Forbidden, InvalidInput with those there are."""
+        if scope == PUBLIC:
+            if not who.is_admin:
+                raise Forbidden(
+                    f"only admins may give an image to everybody, as {PUBLIC}/…; name it after your tenant",
+                    code="not-admin",
+                )
+            return None
+        choice = tenants(self.settings) if who.is_admin else tenants_of(who.groups, self.settings)
+        for one in choice:
+            if scope_of(one.name) == scope:
+                return one.name
+        there = ", ".join(f"{scope_of(one.name)}/…" for one in choice)
+        if who.is_admin:
+            raise InvalidInput(
+                f"there is no tenant {scope!r}; names begin with {there}, {PUBLIC}/…",
+                field="name",
+                code="unknown-tenant",
+            )
+        raise Forbidden(f"{who.name} is no member of {scope!r}; names begin with {there}", code="not-a-member")
+
+
+def _may_change(who: Principal, image: Image) -> bool:
+    return who.is_admin or who.name == image.by
+
+
+def _see_where_it_comes_from(who: Principal, reference: str, repository: str, registry: str | None) -> None:
+    """Raise unless the image lies under its own name in the site's registry; admins may name others."""
+    source = repository_of(reference)
+    if who.is_admin or (registry is not None and source == f"{registry}/{repository}"):
+        return
+    if registry is None:
+        raise Forbidden(
+            "this installation has no registry of its own, so only admins may register images", code="not-admin"
+        )
+    found = source or "one without a registry"
+    raise Forbidden(
+        f"its image must be the one that was pushed as {registry}/{repository}, not {found[:100]}; only admins may "
+        "register images of other registries",
+        code="not-admin",
+    )

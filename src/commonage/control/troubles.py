@@ -1,0 +1,34 @@
+"""What a workload's owner should know of its machine while it runs, in words. Pure; called by `look`."""
+
+from __future__ import annotations
+
+from commonage.domain.fleet import Node, NodeState
+from commonage.domain.quantities import format_duration
+from commonage.domain.workloads import Kind, Workload
+
+
+def trouble(workload: Workload, node: Node | None, now: float) -> str:
+    """What is wrong with the machine that it holds a lease on, and what that means for it; empty if nothing is."""
+    if not workload.state.holds_lease or workload.stop is not None or node is None:
+        return ""
+    silent = node.state is NodeState.LOST or (node.state is NodeState.DRAINING and not node.drain and not _faults(node))
+    if silent:
+        since = format_duration(now - node.seen_at)
+        return f"its machine {node.name} does not answer since {since}; {_once_lost(workload)}"
+    if _faults(node):
+        return f"its machine {node.name} has a fault: {_faults(node)}; {_once_lost(workload)}"
+    if node.drain and node.leave_by is not None:
+        left = format_duration(node.leave_by - now)
+        return f"its machine {node.name} is {node.reason or 'drained'} and must be empty in {left}"
+    return ""
+
+
+def _faults(node: Node) -> str:
+    return "; ".join(node.report.faults)
+
+
+def _once_lost(workload: Workload) -> str:
+    spec = workload.spec
+    if spec.kind is Kind.SESSION:
+        return f"if it is lost, the session {'is started again elsewhere' if spec.requeue else 'ends'}"
+    return f"if it is lost, the {spec.kind} {'queues again' if spec.requeue else 'is lost, too'}"

@@ -1,0 +1,103 @@
+"""Fleets: machines of a cloud that come while work waits for them, and go when they idle."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.fleet import Device, Isolation, Node, NodeReport, NodeState
+
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?", re.ASCII)
+_NUMBER = re.compile(r"[0-9a-f]{6}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineKind:
+    """What one machine of a fleet brings: cpus in thousandths, memory and VRAM in MiB, its cards, what it costs."""
+
+    cpus_milli: int
+    memory_mib: int
+    gpus: int = 0
+    gpu_model: str = ""
+    gpu_memory_mib: int = 0
+    price_h: float = 0.0
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def node(self, name: str, site: str, engine: str) -> Node:
+        """A machine of this kind as the planner would see it: empty, and ready."""
+        devices = tuple(
+            Device(f"{name}-{index}", index, self.gpu_model, self.gpu_memory_mib, isolation=Isolation.COOPERATIVE)
+            for index in range(self.gpus)
+        )
+        report = NodeReport(name, self.cpus_milli, self.memory_mib, devices, labels=self.labels)
+        return Node(name, site, engine, NodeState.READY, report, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPolicy:
+    """How many machines of a kind there are to be, and when.
+
+    Never fewer than `least`, never more than `most`. One comes for work that waited `wait_s` and has no place on the
+    machines that are there or on their way; one goes that ran nothing for `idle_s`. One that has not joined after
+    `join_s` is given back. `join_options` are options of the join script.
+    """
+
+    name: str
+    kind: MachineKind
+    site: str = "local"
+    engine: str = "swarm"
+    least: int = 0
+    most: int = 1
+    idle_s: int = 900
+    wait_s: int = 60
+    join_s: int = 900
+    join_options: tuple[str, ...] = ()
+
+    def check(self) -> FleetPolicy:
+        """The same. Raises InvalidInput."""
+        if not _NAME.fullmatch(self.name):
+            raise InvalidInput(
+                f"{self.name[:60]!r} cannot be the name of a fleet: its machines are called after it, so it takes "
+                "1 to 30 lower-case letters, digits and hyphens, a letter first",
+                field="name",
+            )
+        if not 0 <= self.least <= self.most or self.most == 0:
+            raise InvalidInput(
+                f"the fleet {self.name} has min {self.least} and max {self.most}; write 0 or more as min, and as max "
+                "no less than that and at least 1"
+            )
+        return self
+
+    def owns(self, machine: str) -> bool:
+        """True for the name of a machine of this fleet."""
+        fleet, _, number = machine.rpartition("-")
+        return fleet == self.name and _NUMBER.fullmatch(number) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that a cloud says we have. `created_at` (unix seconds) is None where the cloud does not tell."""
+
+    id: str
+    name: str
+    created_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """A fleet now, and what its policy makes of it. Costs are per hour.
+
+    `machines` are with the state that each is in, in words. `adding` and `removing` are what it does next, `why` in
+    words. `trouble` is what the cloud last refused.
+    """
+
+    policy: FleetPolicy
+    provider: str
+    machines: tuple[tuple[str, str], ...]
+    adding: int
+    removing: tuple[str, ...]
+    why: str
+    cost_h: float
+    cost_after_h: float
+    trouble: str = ""

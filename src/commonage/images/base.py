@@ -1,0 +1,104 @@
+"""A base image without any registry: Debian, made by debootstrap from the mirrors that this machine uses. Made once.
+
+It has a Python and the certificates of the usual authorities, and nothing that is this machine's own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from commonage.images import buildah
+from commonage.images.buildah import ImageError, Line
+
+DEBIAN = "debian"
+_INCLUDED = "python3,ca-certificates"
+_USUAL_SUITE = "bookworm"
+_LAST_LINES = 6
+
+
+def base_name(suite: str) -> str:
+    """The name of the base image on this machine."""
+    return f"localhost/commonage/debian:{suite}"
+
+
+def own_suite(os_release: Path = Path("/etc/os-release")) -> str:
+    """The release of Debian that this machine runs, else a usual one."""
+    try:
+        text = os_release.read_text(encoding="utf-8")
+    except OSError:
+        return _USUAL_SUITE
+    fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
+    return fields.get("VERSION_CODENAME", _USUAL_SUITE) if fields.get("ID") == "debian" else _USUAL_SUITE
+
+
+def own_mirror(suite: str) -> str | None:
+    """The mirror from which this machine itself takes that release; None where it does not."""
+    if shutil.which("apt-get") is None:
+        return None
+    wanted = ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
+    done = subprocess.run(wanted, capture_output=True, text=True, check=False)
+    return next((words[0] for words in map(str.split, done.stdout.splitlines()) if words[1:] == [suite, "main"]), None)
+
+
+def debian_base(suite: str, mirror: str | None, again: bool, line: Line) -> str:
+    """The name of the base image, which is made if it is not there, or `again`. Raises ImageError."""
+    name = base_name(suite)
+    if not again and buildah.exists(name):
+        return name
+    if shutil.which("debootstrap") is None:
+        raise ImageError(
+            "a Debian base is made with debootstrap, which is not installed; run: apt-get install debootstrap"
+        )
+    if os.geteuid() != 0:
+        raise ImageError(
+            "only root can make a Debian base: run this once as root, or name an image of a registry with --base"
+        )
+    mirror = mirror or own_mirror(suite)
+    if mirror is None:
+        raise ImageError(f"this machine takes {suite} from no mirror itself; name one with --mirror")
+    container = buildah.call("from", "scratch").strip()
+    try:
+        root = Path(buildah.call("mount", container).strip())
+        _bootstrap(suite, root, mirror, line)
+        _clean(root, mirror)
+        buildah.call("umount", container)
+        buildah.call("config", "--cmd", "/bin/bash", "--env", "LANG=C.UTF-8", container)
+        buildah.call("commit", "--quiet", container, name)
+    finally:
+        buildah.call("rm", container)
+    return name
+
+
+def _bootstrap(suite: str, root: Path, mirror: str, line: Line) -> None:
+    command = ["debootstrap", "--variant=minbase", f"--include={_INCLUDED}", suite, str(root), mirror]
+    said = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            for text in process.stdout or ():
+                said.append(text.rstrip())
+                line(text.rstrip())
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode != 0:
+        raise ImageError("debootstrap failed:\n" + "\n".join(f"  {text}" for text in said[-_LAST_LINES:]))
+
+
+def _clean(root: Path, mirror: str) -> None:
+    """Take out what was fetched, and what debootstrap took from this machine: its name, its resolver, passwords."""
+    for folder in ("var/cache/apt/archives", "var/lib/apt/lists", "var/log"):
+        for path in (root / folder).glob("**/*"):
+            if path.is_file() and path.name != "lock":
+                path.unlink()
+    for name in ("etc/hostname", "etc/resolv.conf"):
+        (root / name).unlink(missing_ok=True)
+    parts = urlsplit(mirror)
+    if parts.password is not None or parts.username is not None:
+        sources = root / "etc/apt/sources.list"
+        known = parts.netloc.rpartition("@")[0] + "@"
+        sources.write_text(sources.read_text(encoding="utf-8").replace(known, ""), encoding="utf-8")

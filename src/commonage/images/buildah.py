@@ -1,0 +1,98 @@
+"""Calls of buildah: its lines as they come, its complaint as an error. Where it keeps images is its own affair."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Line = Callable[[str], None]
+"""Takes a line that was said."""
+
+_LAST_LINES = 12
+_ASIDE = re.compile(r"STEP \d|time=.*level=warning|subprocess exited with|--> [0-9a-f]+$|Using Python ")
+
+
+class ImageError(Exception):
+    """An image cannot be built or pushed; the message says why and what to do."""
+
+
+def program() -> str:
+    """Where buildah is. Raises ImageError."""
+    found = shutil.which("buildah")
+    if found is None:
+        raise ImageError("images are built with buildah, which is not installed; run: apt-get install buildah")
+    return found
+
+
+def version() -> str:
+    """`buildah 1.28.2`."""
+    said = call("--version")
+    found = re.search(r"\d+(\.\d+)+", said)
+    return f"buildah {found[0]}" if found else "buildah"
+
+
+def call(*arguments: str, stdin: str | None = None) -> str:
+    """What it says. Raises ImageError with its complaint."""
+    done = subprocess.run(
+        [program(), *arguments], input=stdin, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode != 0:
+        raise ImageError(complaint(done.stderr.splitlines(), f"buildah {arguments[0]}"))
+    return done.stdout
+
+
+def follow(arguments: Sequence[str], line: Line) -> None:
+    """Run it and tell each line as it comes. Raises ImageError with the last of them; what was begun is ended."""
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    with subprocess.Popen(
+        [program(), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            for text in process.stdout or ():
+                last.append(text.rstrip())
+                line(text.rstrip())
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode != 0:
+        raise ImageError(complaint(last, f"buildah {arguments[0]}"))
+
+
+def complaint(lines: Sequence[str] | deque[str], what: str) -> str:
+    """The last lines, without what only says that there was an error."""
+    said = [text.strip() for text in lines if text.strip() and not _ASIDE.match(text)]
+    if len(said) > 1:  # else it is all that there is
+        said = [text for text in said if not text.startswith("Error: building at STEP")]
+    return f"{what} failed:\n" + "\n".join(f"  {text}" for text in said[-_LAST_LINES:])
+
+
+def exists(image: str) -> bool:
+    """True if the image is here."""
+    return (
+        subprocess.run([program(), "inspect", "--type", "image", image], capture_output=True, check=False).returncode
+        == 0
+    )
+
+
+def inspect(image: str) -> dict[str, Any]:
+    """What it says of an image that is here: configuration and annotations. Raises ImageError."""
+    found: dict[str, Any] = json.loads(call("inspect", "--type", "image", image))
+    return found
+
+
+def push(image: str, target: str, options: Sequence[str], folder: Path, line: Line) -> str:
+    """Push it to `target` (HOST/REPOSITORY:TAG). Returns the digest that it has there. Raises ImageError."""
+    digest = folder / "digest"
+    follow(["push", *options, "--digestfile", str(digest), image, f"docker://{target}"], line)
+    return digest.read_text(encoding="ascii").strip()

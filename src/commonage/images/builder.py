@@ -1,0 +1,150 @@
+"""Building an image on this machine: from lists of requirements, or from a Containerfile. Called by `commonage image`.
+
+The files of a build are put together in a folder of its own, which goes with the build.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from uv import find_uv_bin
+
+from commonage.catalogue import builtin_environments
+from commonage.domain.images import ImageName, SourceFile
+from commonage.images import buildah, recipe
+from commonage.images.buildah import ImageError, Line
+from commonage.images.provenance import commit_of, context_files, digest_of, labels, source_file
+from commonage.images.recipe import Kernel, Recipe
+from commonage.images.surroundings import Surroundings
+
+_SERVER_PACKAGES = ("jupyterhub", "jupyterlab")
+_SERVER_SETTINGS = {"KernelSpecManager": {"ensure_native_kernel": False}}
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """How to build: buildah's isolation, where packages come from, and how to reach registries that want a password.
+
+    `access` are options for buildah. `again`: no layer of an earlier build is used.
+    """
+
+    isolation: str
+    around: Surroundings
+    access: tuple[str, ...] = ()
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to build from lists: of each kernel the files with its requirements, and whether sessions run in it."""
+
+    base: str
+    kernels: Mapping[str, Sequence[Path]]
+    server: bool = True
+    packages: tuple[str, ...] = ()
+    offline: bool = field(default=False)
+
+
+def local_name(name: ImageName) -> str:
+    """What an image is called on the machine where it was built."""
+    return f"localhost/{name.tagged}"
+
+
+def build_lists(name: ImageName, wanted: Wanted, tools: Tools, line: Line) -> str:
+    """Build from lists of requirements. Returns the image's name on this machine. Raises ImageError, RecipeError."""
+    with tempfile.TemporaryDirectory(prefix="commonage-build-") as made:
+        folder = Path(made)
+        _put_uv(folder)
+        files = [one for paths in wanted.kernels.values() for path in paths for one in _checked(path)]
+        kernels = tuple(_put_kernel(folder, kernel, paths) for kernel, paths in wanted.kernels.items())
+        server = _put_server(folder, wanted.offline) if wanted.server else ""
+        steps = Recipe(wanted.base, kernels, server, wanted.packages, tools.around.places)
+        (folder / "Containerfile").write_text(recipe.containerfile(steps), encoding="utf-8")
+        home = next(iter(paths[0] for paths in wanted.kernels.values() if paths), Path()).absolute().parent
+        return _build(name, folder / "Containerfile", folder, _labels(home, files), tools, line)
+
+
+def build_file(name: ImageName, file: Path, context: Path, tools: Tools, line: Line) -> str:
+    """Build from a Containerfile and the folder it takes files from. Returns and raises as `build_lists`."""
+    inside = file.absolute().is_relative_to(context.absolute())
+    files = context_files(context) if inside else [source_file(file), *context_files(context)]
+    return _build(name, file, context, _labels(context.absolute(), files), tools, line)
+
+
+def _labels(home: Path, files: Sequence[SourceFile]) -> dict[str, str]:
+    return labels(buildah.version(), time.time(), files, commit_of(home))
+
+
+def _build(name: ImageName, file: Path, context: Path, said: Mapping[str, str], tools: Tools, line: Line) -> str:
+    image = local_name(name)
+    with secrets_of(tools.around) as secrets:
+        arguments = ["bud", "--isolation", tools.isolation, "--pull=false", "--format", "oci", "--tag", image]
+        arguments += ["--no-cache"] if tools.again else ["--layers"]
+        arguments += [*tools.access, *secrets]
+        for number, place in enumerate(tools.around.places):
+            arguments += ["--build-context", f"place{number}={place}"]
+        for key, value in said.items():
+            arguments += ["--label", f"{key}={value}"]
+        buildah.follow([*arguments, "--file", str(file), str(context)], line)
+    return image
+
+
+@contextmanager
+def secrets_of(around: Surroundings) -> Iterator[list[str]]:
+    """buildah's options for the secrets of a build: `uv`, `pip` and `ca`. Their files are gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="commonage-secrets-") as made:
+        options = []
+        contents = {"uv": recipe.told(dict(around.variables)), "pip": around.pip_conf, "ca": around.certificates}
+        for name, content in contents.items():
+            path = Path(made) / name
+            path.write_text(content, encoding="utf-8")
+            options += ["--secret", f"id={name},src={path}"]
+        yield options
+
+
+def _put_uv(folder: Path) -> None:
+    """uv, which installs: by a link where that goes, it is large."""
+    source, target = Path(find_uv_bin()).resolve(), folder / "uv"
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy(source, target)
+
+
+def _checked(path: Path) -> list[SourceFile]:
+    try:
+        return [source_file(path)]
+    except OSError as error:
+        raise ImageError(f"the list of requirements {path} cannot be read: {error.strerror}") from error
+
+
+def _put_kernel(folder: Path, name: str, paths: Sequence[Path]) -> Kernel:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in paths) + "\n"
+    kernel = Kernel(recipe.check_kernel(name), digest_of(text.encode()))
+    (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    (folder / f"{name}.json").write_text(recipe.kernel_spec(kernel), encoding="utf-8")
+    return kernel
+
+
+def _put_server(folder: Path, offline: bool) -> str:
+    """What a session's server is made of: pinned as in the catalogue's own, or what a folder of wheels has."""
+    pinned = next(one.requirements for one in builtin_environments() if one.name == "notebook")
+    place = folder / "server"
+    place.mkdir()
+    # The hub and the server must understand each other, so its version is not for a folder of wheels to choose.
+    hub = next(one for one in pinned if one.startswith("jupyterhub==")).split()[0]
+    asked = "\n".join([hub if name == "jupyterhub" else name for name in _SERVER_PACKAGES]) + "\n"
+    bound = "" if offline else "\n".join(one.replace(" \\", "") for one in pinned) + "\n"
+    (place / "requirements.txt").write_text(asked, encoding="utf-8")
+    (place / "constraints.txt").write_text(bound, encoding="utf-8")
+    (place / "arguments").write_text(f"-c {recipe.WORK}/server/constraints.txt", encoding="utf-8")
+    (place / "settings.json").write_text(json.dumps(_SERVER_SETTINGS), encoding="utf-8")
+    return digest_of((asked + bound).encode())

@@ -1,0 +1,110 @@
+"""Who built an image, when and from what: labels of the image, so that they go wherever it goes.
+
+The names are OCI's where it has some; a Containerfile's base stands in annotations that buildah makes itself.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import getpass
+import hashlib
+import json
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from commonage.domain.images import Provenance, SourceFile
+
+_OCI, _OURS = "org.opencontainers.image", "org.commonage.image"
+_MOST_FILES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The git commit of a folder; `dirty`: its files differ from it."""
+
+    id: str
+    dirty: bool
+
+
+def labels(builder: str, at: float, files: Sequence[SourceFile], commit: Commit | None) -> dict[str, str]:
+    """The labels of an image that is built now. `at` in unix seconds."""
+    found = {
+        f"{_OCI}.created": dt.datetime.fromtimestamp(int(at), tz=dt.UTC).isoformat(),
+        f"{_OCI}.authors": f"{getpass.getuser()}@{socket.gethostname()}",
+        f"{_OURS}.builder": builder,
+        f"{_OURS}.files": json.dumps({one.path: one.digest for one in files}, sort_keys=True),
+    }
+    if commit is not None:
+        found |= {f"{_OCI}.revision": commit.id, f"{_OURS}.dirty": "true" if commit.dirty else "false"}
+    return found
+
+
+def provenance(known: Mapping[str, str], annotations: Mapping[str, str]) -> Provenance:
+    """What an image's labels and annotations say; nothing where it was built otherwise."""
+    try:
+        files = {str(path): str(digest) for path, digest in json.loads(known.get(f"{_OURS}.files", "{}")).items()}
+    except (ValueError, AttributeError):
+        files = {}
+    return Provenance(
+        by=known.get(f"{_OCI}.authors", ""),
+        at=_instant(known.get(f"{_OCI}.created", "")),
+        builder=known.get(f"{_OURS}.builder", ""),
+        base=annotations.get(f"{_OCI}.base.name", ""),
+        base_digest=annotations.get(f"{_OCI}.base.digest", ""),
+        files=tuple(SourceFile(path, digest) for path, digest in sorted(files.items())),
+        commit=known.get(f"{_OCI}.revision", ""),
+        dirty=known.get(f"{_OURS}.dirty") == "true",
+    )
+
+
+def _instant(text: str) -> float | None:
+    try:
+        return dt.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def source_file(path: Path, name: str | None = None) -> SourceFile:
+    """A file and what is in it."""
+    return SourceFile(name or path.name, digest_of(path.read_bytes()))
+
+
+def digest_of(content: bytes) -> str:
+    """`sha256:…`."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def context_files(folder: Path) -> list[SourceFile]:
+    """The files of a build's folder; where they are many, one digest of them all stands for them."""
+    found = sorted(_files(folder))
+    if len(found) <= _MOST_FILES:
+        return [source_file(path, path.relative_to(folder).as_posix()) for path in found]
+    digest = hashlib.sha256()
+    for path in found:
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{source_file(path).digest}\n".encode())
+    return [SourceFile(f"{len(found)} files of the folder {folder.name}", f"sha256:{digest.hexdigest()}")]
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink() and ".git" not in path.relative_to(folder).parts:
+            yield path
+
+
+def commit_of(folder: Path) -> Commit | None:
+    """The git commit of a folder; None where it is in no repository, or git is not there."""
+    head = _git(folder, "rev-parse", "--verify", "HEAD")
+    if head is None:
+        return None
+    return Commit(head.strip(), bool(_git(folder, "status", "--porcelain", "--", ".")))
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,166 @@
+"""From lists of requirements to a Containerfile: the kernels, each in a virtual environment of its own. Pure.
+
+An image has in /opt/commonage/kernels/NAME the packages of each kernel, which may contradict those of the others, and
+in /opt/commonage/server what a session needs. While it is built, the files of the build are at /run/commonage, and the
+secrets beside them; nothing of both stays in the image.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+KERNELS = "/opt/commonage/kernels"
+SERVER = "/opt/commonage/server"
+SPECS = "/usr/local/share/jupyter/kernels"
+WORK = "/run/commonage"
+TOLD = "/run/commonage-told.sh"
+CERTIFICATES = "/run/commonage-ca.crt"
+_CACHE = "/run/commonage-cache"
+_KERNEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,30}", re.ASCII)
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{1,100}", re.ASCII)
+
+
+class RecipeError(ValueError):
+    """What is to be built cannot be; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel to make. `digest` is that of its list of requirements: another list is another layer."""
+
+    name: str
+    digest: str
+
+    @property
+    def title(self) -> str:
+        """As people see it."""
+        return "Python" if self.name == "python" else f"Python ({self.name})"
+
+    @property
+    def prefix(self) -> str:
+        """The folder of its virtual environment."""
+        return f"{KERNELS}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What to build on `base`. `server` is the digest of the server's list; empty: the image is for jobs only.
+
+    `packages` are Debian's, installed first. `places` are folders of this machine that packages come from.
+    """
+
+    base: str
+    kernels: tuple[Kernel, ...]
+    server: str = ""
+    packages: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+
+
+def check_kernel(name: str) -> str:
+    """The name of a kernel. Raises RecipeError."""
+    if not _KERNEL.fullmatch(name):
+        raise RecipeError(
+            f"{name[:40]!r} cannot be a kernel's name; it has at most 31 lower-case letters, digits, dots and hyphens"
+        )
+    return name
+
+
+def check_package(name: str) -> str:
+    """The name of a Debian package. Raises RecipeError."""
+    if not _PACKAGE.fullmatch(name):
+        raise RecipeError(f"{name[:40]!r} is no name of a Debian package")
+    return name
+
+
+def containerfile(recipe: Recipe) -> str:
+    """The Containerfile. Each kernel is a layer, so that those that did not change are not built again."""
+    steps = [f"FROM {recipe.base}", "ENV LANG=C.UTF-8"]
+    if recipe.packages:
+        steps.append(_packages(recipe.packages))
+    steps += [_kernel(recipe, one) for one in recipe.kernels]
+    if recipe.server:
+        steps.append(_server(recipe))
+    folders = [f"{one.prefix}/bin" for one in recipe.kernels[:1]] + ([f"{SERVER}/bin"] if recipe.server else [])
+    if folders:
+        steps.append(f"ENV PATH={':'.join(folders)}:$PATH")
+    return "\n".join(steps) + "\n"
+
+
+def kernel_spec(kernel: Kernel) -> str:
+    """What Jupyter is told of a kernel: kernel.json. Programs started in it are those of its environment."""
+    return json.dumps(
+        {
+            "argv": [f"{kernel.prefix}/bin/python", "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            "display_name": kernel.title,
+            "language": "python",
+            "env": {"PATH": f"{kernel.prefix}/bin:${{PATH}}", "VIRTUAL_ENV": kernel.prefix},
+            "metadata": {"debugger": True},
+        },
+        indent=1,
+    )
+
+
+def step_title(line: str) -> str | None:
+    """What a line of buildah's (`STEP 3/5: RUN …`) begins, in words; None for any other line."""
+    found = re.match(r"STEP \d+/\d+: (\w+) ?(.*)", line)
+    if found is None:
+        return None
+    word, rest = found[1], found[2]
+    named = re.search(r" # (kernel \S+|server|packages)\b", rest)
+    if named is not None:
+        return named[1]
+    return {
+        "FROM": f"base {rest.removeprefix('localhost/')}",
+        "RUN": f"RUN {re.sub(r'--mount=[^ ]+ ?', '', rest)}"[:60],
+    }.get(word)
+
+
+def _packages(names: Sequence[str]) -> str:
+    return (
+        "RUN export DEBIAN_FRONTEND=noninteractive && apt-get update -q"
+        f" && apt-get install -q -y --no-install-recommends {shlex.join(names)}"
+        " && apt-get clean && rm -rf /var/lib/apt/lists/* # packages"
+    )
+
+
+def _kernel(recipe: Recipe, kernel: Kernel) -> str:
+    install = _installed(kernel.prefix, f"-r {WORK}/{kernel.name}.txt ipykernel")
+    spec = f"{SPECS}/{kernel.name}"
+    put = f"mkdir -p {spec} && cp {WORK}/{kernel.name}.json {spec}/kernel.json"
+    return f"RUN {_mounts(recipe)} {install} && {put} # kernel {kernel.name} {kernel.digest}"
+
+
+def _server(recipe: Recipe) -> str:
+    install = _installed(SERVER, f"-r {WORK}/server/requirements.txt $(cat {WORK}/server/arguments)")
+    # The server's own Python is no kernel: what people install goes into theirs.
+    alone = f"rm -rf {SERVER}/share/jupyter/kernels && mkdir -p {SERVER}/etc/jupyter"
+    told = f"cp {WORK}/server/settings.json {SERVER}/etc/jupyter/jupyter_server_config.json"
+    return f"RUN {_mounts(recipe)} {install} && {alone} && {told} # server {recipe.server}"
+
+
+def _installed(prefix: str, what: str) -> str:
+    return (
+        f". {TOLD} && {WORK}/uv venv --quiet --python python3 {prefix}"
+        f" && {WORK}/uv pip install --python {prefix}/bin/python --compile-bytecode {what}"
+    )
+
+
+def _mounts(recipe: Recipe) -> str:
+    mounts = [
+        f"type=bind,source=.,target={WORK}",
+        f"type=secret,id=uv,target={TOLD}",
+        f"type=secret,id=ca,target={CERTIFICATES}",
+        f"type=cache,id=commonage-uv,target={_CACHE}",
+        *(f"type=bind,from=place{number},target={place}" for number, place in enumerate(recipe.places)),
+    ]
+    return " ".join(f"--mount={one}" for one in mounts)
+
+
+def told(variables: dict[str, str]) -> str:
+    """The secret that tells uv where packages come from: lines for a shell."""
+    fixed = {"UV_CACHE_DIR": _CACHE, "UV_LINK_MODE": "copy", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in (variables | fixed).items())

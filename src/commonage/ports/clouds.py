@@ -1,0 +1,33 @@
+"""Where machines are rented: what there is of ours, one more, one less. Implemented in `commonage.clouds`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from commonage.domain.fleets import Machine
+
+
+class Cloud(Protocol):
+    """One fleet's part of a cloud. Methods raise Unavailable with the cloud's words; they may take a minute."""
+
+    @property
+    def provider(self) -> str:
+        """What it is called."""
+        ...
+
+    async def price_h(self) -> float | None:
+        """What one machine costs an hour; None where the cloud does not tell."""
+        ...
+
+    async def machines(self) -> Sequence[Machine]:
+        """All machines there, also those of others; those that are gone, or going, are left out."""
+        ...
+
+    async def create(self, name: str, user_data: str) -> Machine:
+        """One more, which begins with this user data. Returns when the cloud has accepted it."""
+        ...
+
+    async def destroy(self, machine: Machine) -> None:
+        """One less. One that is gone is no error."""
+        ...

@@ -1,0 +1,138 @@
+"""`commonage image build`: an image from lists of requirements or a Containerfile, with buildah, on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from commonage.cli.connection import asks_server
+from commonage.cli.credentials import Server
+from commonage.domain.errors import InvalidInput
+from commonage.domain.images import ImageName, parse_image_name
+from commonage.engines.process.uv import Progress
+from commonage.images.base import DEBIAN, debian_base, own_suite
+from commonage.images.buildah import ImageError
+from commonage.images.builder import Tools, Wanted, build_file, build_lists
+from commonage.images.recipe import RecipeError, check_kernel, check_package, step_title
+from commonage.images.surroundings import readable, surroundings
+from commonage.server.commands.common import Failure
+from commonage.server.commands.image_registry import registry_access
+from commonage.server.commands.image_steps import Steps
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+_DEFAULT_KERNEL = "python"
+
+isolation_option = click.option(
+    "--isolation", type=click.Choice(["chroot", "rootless", "oci"]), default="chroot", show_default=True,
+    help="How buildah keeps what it runs apart from this machine.",
+)  # fmt: skip
+
+
+@click.command
+@click.option("-t", "--tag", "name", required=True, metavar="TENANT/NAME[:TAG]", help="What it is called.")
+@click.option(
+    "-r", "--requirements", type=_FILE, multiple=True, metavar="FILE", help="What is in the kernel; several add up."
+)
+@click.option(
+    "--kernel", "kernels", multiple=True, metavar="NAME=FILE", help="A further kernel, apart from the others."
+)
+@click.option("-f", "--file", type=_FILE, metavar="FILE", help="A Containerfile, instead of requirements.")
+@click.option(
+    "--base", metavar="IMAGE", default=DEBIAN, show_default=True, help="What it stands on; `debian` is made here."
+)
+@click.option("--suite", metavar="NAME", help="Which Debian: bookworm.  [default: this machine's]")
+@click.option("--mirror", metavar="URL", help="Where the Debian base comes from.  [default: this machine's mirror]")
+@click.option("--apt", "packages", multiple=True, metavar="PACKAGE", help="A package of Debian to install, too.")
+@click.option(
+    "--wheels", type=_FOLDER, multiple=True, metavar="DIR", help="Take packages from there alone: no network."
+)
+@click.option("--no-server", is_flag=True, help="For jobs only: sessions cannot run in it.")
+@click.option("--again", is_flag=True, help="Build everything anew, the Debian base as well.")
+@isolation_option
+@click.option("-v", "--verbose", is_flag=True, help="Show every line of the build.")
+@click.argument("context", type=_FOLDER, required=False)
+@asks_server
+def build(server: Server, name: str, context: Path | None, **options: Any) -> None:
+    """Build an image on this machine. CONTEXT is the folder that a Containerfile takes files from.
+
+    Packages come from where pip and uv take them here; nothing of that stays in the image.
+
+    \b
+    Example:
+      commonage image build -t lab/torch -r requirements.txt
+      commonage image build -t lab/both --kernel torch=torch.txt --kernel jax=jax.txt
+      commonage image build -t lab/special -f Containerfile .
+    """
+    steps = Steps(options["verbose"])
+    try:
+        image = _build(parse_image_name(name), context, options, server, steps)
+    except (ImageError, RecipeError) as error:
+        steps.broken_off()
+        raise Failure(str(error)) from None
+    except InvalidInput as error:
+        raise Failure(error.message) from None
+    steps.done()
+    click.echo(image)
+    click.echo(f"Push it with: commonage image push {name}", err=True)
+
+
+def _build(name: ImageName, context: Path | None, options: Mapping[str, Any], server: Server, steps: Steps) -> str:
+    kernels = _kernels(options["requirements"], options["kernels"])
+    if (options["file"] is None) == (not kernels):
+        raise Failure("say what to build from: either -r or --kernel with lists of requirements, or -f Containerfile")
+    empty = next((one for one in options["wheels"] if not readable(one)), None)
+    if empty is not None:
+        raise Failure(f"there is no package in {empty}; --wheels takes a folder with .whl or .tar.gz files")
+    around = surroundings(os.environ, options["wheels"])
+    line = _Lines(steps)
+    with registry_access(server, needed=False) as access:
+        tools = Tools(options["isolation"], around, access.options, options["again"])
+        if options["file"] is not None:
+            return build_file(name, options["file"], context or options["file"].absolute().parent, tools, line)
+        base = _base(options, steps, line)
+        packages = tuple(check_package(one) for one in options["packages"])
+        wanted = Wanted(base, kernels, not options["no_server"], packages, bool(options["wheels"]))
+        return build_lists(name, wanted, tools, line)
+
+
+def _base(options: Mapping[str, Any], steps: Steps, line: _Lines) -> str:
+    if options["base"] != DEBIAN:
+        return str(options["base"])
+    suite = options["suite"] or own_suite()
+    steps.begin(f"Debian {suite}")
+    return debian_base(suite, options["mirror"], options["again"], line)
+
+
+def _kernels(requirements: Sequence[Path], named: Sequence[str]) -> dict[str, tuple[Path, ...]]:
+    """The files of each kernel."""
+    found: dict[str, tuple[Path, ...]] = {_DEFAULT_KERNEL: tuple(requirements)} if requirements else {}
+    for one in named:
+        name, equals, files = one.partition("=")
+        if not equals or not files:
+            raise Failure(f"{one!r} is no kernel; write NAME=FILE, like torch=torch.txt")
+        paths = tuple(Path(file) for file in files.split(","))
+        found[check_kernel(name)] = (*found.get(name, ()), *paths)
+    return found
+
+
+class _Lines:
+    """Turns lines of buildah, uv and debootstrap into steps and their details."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._uv = Progress(lambda words, _: steps.detail(words))
+
+    def __call__(self, text: str) -> None:
+        title = step_title(text)
+        if title is not None:
+            self._steps.begin(title)
+        elif text.startswith("I: "):
+            self._steps.detail(text.removeprefix("I: "))
+        else:
+            self._uv.line(text)
+            self._steps.detail(text)

@@ -1,0 +1,134 @@
+"""`commonage image push`: bring an image of this machine to the site's registry and into the catalogue."""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx2
+
+from commonage.cli.connection import asks_server, connect
+from commonage.cli.credentials import Server
+from commonage.domain.errors import InvalidInput
+from commonage.domain.images import ImageName, parse_image_name
+from commonage.images import buildah
+from commonage.images.buildah import ImageError
+from commonage.images.builder import local_name
+from commonage.images.look import Found, look_into
+from commonage.images.provenance import provenance
+from commonage.server.commands.common import Failure, as_json
+from commonage.server.commands.image_build import isolation_option
+from commonage.server.commands.image_registry import Access, registry_access
+from commonage.server.commands.image_steps import Steps
+from commonage.wire.hub import API_PATH
+from commonage.wire.images import ImageIn, ImageOut, KernelIn, ProvenanceIn, SourceFileIn
+
+_MOST_FILES = 200
+_MANIFESTS = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+
+
+@click.command
+@click.argument("name", metavar="TENANT/NAME[:TAG]")
+@click.option("--from", "source", metavar="IMAGE", help="The image on this machine.  [default: what build made]")
+@click.option("--title", default="", metavar="TEXT", help="As people see it where they choose.")
+@click.option("--description", default="", metavar="TEXT", help="What it is for.")
+@click.option("--needs-gpu", is_flag=True, help="Nothing runs in it without a GPU.")
+@click.option("--vram", metavar="MEM", help="The least VRAM it runs with: 6GiB.")
+@isolation_option
+@click.option("-v", "--verbose", is_flag=True, help="Show every line of the push.")
+@as_json
+@asks_server
+def push(server: Server, name: str, source: str | None, as_json: bool, **options: Any) -> None:
+    """Push an image to the site's registry, and offer it to the members of its tenant.
+
+    Its digest pins what runs: who pushes the same name again changes nothing for work that runs.
+
+    \b
+    Example:
+      commonage image push lab/torch
+      commonage image push public/cuda --from localhost/mine:2 --needs-gpu
+    """
+    steps = Steps(options["verbose"])
+    try:
+        wanted = parse_image_name(name)
+        made = _push(server, wanted, source or local_name(wanted), options, steps)
+    except InvalidInput as error:
+        raise Failure(error.message) from None
+    except ImageError as error:
+        steps.broken_off()
+        raise Failure(str(error)) from None
+    if as_json:
+        click.echo(made.model_dump_json(indent=2))
+        return
+    click.echo(made.reference)
+    click.echo(f"Run in it with: commonage run --env {made.environments[0]} …", err=True)
+
+
+def _push(server: Server, name: ImageName, image: str, options: dict[str, Any], steps: Steps) -> ImageOut:
+    if not buildah.exists(image):
+        raise ImageError(
+            f"there is no image {image} on this machine; build it with `commonage image build -t {name}`, or name "
+            "another one with --from; `buildah images` shows those there are"
+        )
+    with registry_access(server) as access:
+        with steps.step("looking into the image"):
+            found = look_into(image, options["isolation"])
+        with steps.step(f"pushing to {access.address}"), tempfile.TemporaryDirectory() as folder:
+            target = f"{access.address}/{name.tagged}"
+            digest = buildah.push(image, target, access.options, Path(folder), steps.detail)
+        reference = f"{access.address}/{name.repository}@{digest}"
+        with steps.step("registering it"):
+            entry = described(name, reference, found, options, _size(server, access, name, digest))
+            with connect(server) as client:
+                return client.register_image(entry)
+
+
+def described(
+    name: ImageName, reference: str, found: Found, options: dict[str, Any], size_bytes: int | None
+) -> ImageIn:
+    """The catalogue entry of an image in which this was found."""
+    known = provenance(found.labels, found.annotations)
+    return ImageIn(
+        name=str(name),
+        reference=reference,
+        title=options["title"],
+        description=options["description"],
+        size_bytes=size_bytes,
+        kinds=["job", "service"] if found.server_prefix is None else ["session", "job", "service"],
+        kernels=[KernelIn(name=one.name, title=one.title, prefix=one.prefix) for one in found.kernels],
+        server_prefix=found.server_prefix or "",
+        path=found.path,
+        needs_gpu=options["needs_gpu"],
+        vram=options["vram"],
+        provenance=ProvenanceIn(
+            at=known.at,
+            builder=known.builder,
+            base=known.base,
+            base_digest=known.base_digest or None,
+            files=[SourceFileIn(path=one.path, digest=one.digest) for one in known.files[:_MOST_FILES]],
+            commit=known.commit,
+            dirty=known.dirty,
+        ),
+    )
+
+
+def _size(server: Server, access: Access, name: ImageName, digest: str) -> int | None:
+    """What its layers are, as they are fetched; None where the registry does not say."""
+    context = ssl.create_default_context(cadata=access.certificate)
+    scope = {"scope": f"repository:{name.repository}:pull"}
+    try:
+        with httpx2.Client(verify=context, timeout=10) as client:
+            known = {"Authorization": f"token {server.token}"}
+            token = client.get(f"{server.url}{API_PATH}/registry/token", params=scope, headers=known).json()["token"]
+            answer = client.get(
+                f"https://{access.address}/v2/{name.repository}/manifests/{digest}",
+                headers={"Authorization": f"Bearer {token}", "Accept": _MANIFESTS},
+            )
+            layers: Sequence[dict[str, Any]] = answer.json()["layers"]
+            return sum(int(layer["size"]) for layer in layers)
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+        return None

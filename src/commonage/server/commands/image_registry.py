@@ -1,0 +1,50 @@
+"""How the verbs of images reach the site's registry: its address, its authority, the token of whoever asks."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from commonage.cli.connection import connect
+from commonage.cli.credentials import Server
+from commonage.cli.failures import Failure
+from commonage.sdk.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`address` is `HOST:PORT`, empty where no registry is known. `options` let buildah in there.
+
+    `certificate` (PEM) is that of its authority.
+    """
+
+    address: str = ""
+    options: tuple[str, ...] = ()
+    certificate: str = ""
+
+
+@contextmanager
+def registry_access(server: Server, *, needed: bool = True) -> Iterator[Access]:
+    """The way into the registry, while the block lasts. Not `needed`: none, where no server or no registry is."""
+    try:
+        with connect(server, patience_s=0) as client:
+            found, who = client.registry(), client.info().user
+    except (ApiError, Failure):
+        if needed:
+            raise
+        yield Access()
+        return
+    with tempfile.TemporaryDirectory(prefix="commonage-registry-") as made:
+        folder = Path(made)
+        (folder / "certs").mkdir()
+        (folder / "certs" / "ca.crt").write_text(found.certificate, encoding="ascii")
+        known = base64.b64encode(f"{who}:{server.token}".encode()).decode()
+        # A file, and 0600 by its folder: arguments can be read by everybody on the machine.
+        auth = folder / "auth.json"
+        auth.write_text(json.dumps({"auths": {found.address: {"auth": known}}}), encoding="ascii")
+        yield Access(found.address, ("--authfile", str(auth), "--cert-dir", str(folder / "certs")), found.certificate)

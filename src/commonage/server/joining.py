@@ -1,0 +1,135 @@
+"""How machines join this installation: the office, and its door on the network. Made by the bootstrap.
+
+The main opens it once the agents' listener stands, and closes it again. What machines are told comes from the settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from commonage.domain.errors import CommonageError
+from commonage.engines.containers.membership import SwarmManager
+from commonage.joining.door import MachinesDoor
+from commonage.joining.fetch import NAME
+from commonage.joining.office import Office, Site
+from commonage.joining.tokens import Tokens
+from commonage.link.bundle import make_bundle
+from commonage.link.ca import Authority
+from commonage.ports.agents import Agents
+from commonage.ports.clock import Clock
+from commonage.ports.registry import RegistryAccount
+from commonage.server.settings import Settings
+from commonage.wire.hub import PORTAL_PATH
+
+# Swarm mode refuses the second; the first holds for every container, since services cannot ask for it themselves.
+_DAEMON: Mapping[str, Any] = {"no-new-privileges": True, "live-restore": False}
+
+
+class JoiningError(CommonageError):
+    """Machines cannot be let in; the message says which setting."""
+
+    code = "joining"
+
+
+@dataclass(frozen=True, slots=True)
+class JoiningPlan:
+    """Where the door is, and what machines are told. `address` is how they reach this machine, without port.
+
+    `agents_port` is where their agents call; `shared_dir` the folder that all see; `agent` what the site says in its
+    agents' settings.
+    """
+
+    name: str
+    address: str
+    bind: str
+    port: int
+    agents_port: int
+    script_url: str
+    docker_url: str
+    shared_dir: Path
+    account: RegistryAccount | None = None
+    images: Sequence[str] = ()
+    agent: Mapping[str, Any] = field(default_factory=dict)
+
+
+def joining_plan(
+    settings: Settings, shared_dir: Path, agents_port: int, account: RegistryAccount | None = None
+) -> JoiningPlan | None:
+    """The plan of the settings; None where machines cannot join."""
+    address = settings.site_address
+    if address is None:
+        return None
+    here = settings.public_url or f"http://{_in_url(address)}:{settings.port}"
+    return JoiningPlan(
+        name=settings.name,
+        address=address,
+        bind=settings.joining_bind,
+        port=settings.joining_port,
+        agents_port=agents_port,
+        script_url=f"{here.rstrip('/')}{PORTAL_PATH}join",
+        docker_url=settings.docker_url,
+        shared_dir=shared_dir.absolute(),
+        account=account,
+        images=_images(settings),
+        agent=_agent(settings),
+    )
+
+
+def _images(settings: Settings) -> Sequence[str]:
+    """What most people start."""
+    named = [settings.docker_image, *(entry.image for entry in settings.environments)]
+    return list(dict.fromkeys(image for image in named if image))
+
+
+def _agent(settings: Settings) -> Mapping[str, Any]:
+    """What differs from an agent's own defaults."""
+    said = {"isolation": settings.gpu_isolation, "slots": settings.gpu_slots, "cpu_hold": settings.cpu_hold}
+    return {name: value for name, value in said.items() if value}
+
+
+class Joining:
+    """The office behind its door. `office` is the port for the API."""
+
+    def __init__(self, plan: JoiningPlan, authority: Authority, folder: Path, clock: Clock) -> None:
+        self._plan, self._authority = plan, authority
+        account = plan.account
+        site = Site(
+            name=plan.name,
+            script_url=plan.script_url,
+            doors=(f"{_in_url(plan.address)}:{plan.port}",),
+            agents=(f"{_in_url(plan.address)}:{plan.agents_port}",),
+            shared_dir=plan.shared_dir,
+            registry=account.address if account else "",
+            registry_login=f"{account.user}:{account.password}" if account else "",
+            images=tuple(plan.images),
+            daemon=_DAEMON,
+            agent=plan.agent,
+        )
+        tokens = Tokens(folder / "secret", authority.fingerprint)
+        self.office = Office(site, authority, tokens, SwarmManager(plan.docker_url), clock)
+        self._door = MachinesDoor(self.office)
+
+    async def open(self, agents: Agents | None) -> None:
+        """Let machines in from now on. Raises JoiningError, BundleError."""
+        bundle = await asyncio.to_thread(make_bundle)
+        await asyncio.to_thread(self.office.open, bundle, agents)
+        pair = await asyncio.to_thread(self._authority.serve, [NAME, self._plan.address])
+        try:
+            await self._door.start(self._plan.bind, self._plan.port, pair.cert_pem, pair.key_pem)
+        except OSError as error:
+            raise JoiningError(
+                f"machines that join cannot be listened for at {self._plan.bind}, port {self._plan.port}: "
+                f"{error.strerror or error}; set joining_port or joining_bind"
+            ) from error
+
+    async def close(self) -> None:
+        """Let nobody in any more."""
+        await self._door.stop()
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,223 @@
+"""The agent beside a real Docker daemon, run from its bundle by a Python without any library, over a real link."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.agents import AgentProgram, make_config
+from tests.contract.dockerd import IMAGE, Dockerd, minimal_image, new_folder
+
+from commonage.agent.containers import CPUS_LABEL, LABEL, processes_of
+from commonage.domain.errors import EngineFailure
+from commonage.link.agents import LinkedAgents
+from commonage.link.bundle import make_bundle
+from commonage.link.ca import Authority
+from commonage.ports.agents import Heard
+
+pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
+
+NODE = "worker1"
+# What a Python is that has nothing installed: no site-packages, nothing of the user's.
+BARE_PYTHON = (getattr(sys, "_base_executable", sys.executable), "-S", "-s")
+_WITHIN_S = 40
+
+
+@pytest.fixture(scope="module")
+def dockerd() -> Iterator[Dockerd]:
+    daemon = Dockerd(new_folder(), "--live-restore")
+    try:
+        daemon.start()
+        repository, _, tag = IMAGE.partition(":")
+        daemon.ask("POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", content=minimal_image())
+        yield daemon
+    finally:
+        daemon.remove()
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundle")
+    with tarfile.open(fileobj=io.BytesIO(make_bundle())) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+class Site:
+    """A control plane's side of the link, and one machine's agent."""
+
+    def __init__(self, folder: Path, agents: LinkedAgents, program: AgentProgram) -> None:
+        self.folder, self.agents, self.program = folder, agents, program
+
+    async def until(self, holds: Callable[[Heard], Any]) -> Heard:
+        """What was heard last, once this holds of it."""
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                while True:
+                    for heard in self.agents.heard():
+                        if heard.node == NODE and holds(heard):
+                            return heard
+                    assert self.program.process.poll() is None, self.program.log.read_text()[-3000:]
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"{self.agents.heard()}\n{self.program.log.read_text()[-3000:]}") from None
+
+    async def soon(self, look: Callable[[], Awaitable[Any]]) -> Any:
+        """What it gives, once that is something."""
+        async with asyncio.timeout(_WITHIN_S):
+            found = await look()
+            while not found:
+                await asyncio.sleep(0.1)
+                found = await look()
+        return found
+
+
+@asynccontextmanager
+async def site_with(folder: Path, dockerd: Dockerd, bundle: Path, **fields: Any) -> AsyncIterator[Site]:
+    """One whose agent is that of the bundle."""
+    agents = LinkedAgents(Authority.open(folder / "ca"))
+    await agents.open("127.0.0.1", 0)
+    about = {"docker": dockerd.url, "fence_after_s": 1.0, **fields}
+    config = make_config(folder / "machine", Authority.open(folder / "ca"), NODE, agents.port, **about)
+    program = AgentProgram(folder / "machine", config, python=BARE_PYTHON, source=bundle)
+    try:
+        yield Site(folder, agents, program)
+    finally:
+        await asyncio.to_thread(program.close)
+        await agents.close()
+
+
+@pytest.fixture
+async def site(tmp_path: Path, dockerd: Dockerd, bundle: Path) -> AsyncIterator[Site]:
+    async with site_with(tmp_path, dockerd, bundle) as site:
+        await site.until(lambda heard: not heard.engine_fault and heard.report.devices)
+        yield site
+
+
+def container(dockerd: Dockerd, attempt: str, *command: str, **labels: str) -> str:
+    """One that runs as an engine's would; its id."""
+    body = {
+        "Image": IMAGE,
+        "Cmd": list(command) or ["sleep", "1000"],
+        "Labels": {LABEL: attempt, **labels},
+        "HostConfig": {"NetworkMode": "none", "Init": True},
+    }
+    made = str(dockerd.ask("POST", "/containers/create", body)["Id"])
+    dockerd.ask("POST", f"/containers/{made}/start")
+    return made
+
+
+def test_the_bundle_is_always_the_same_and_small(bundle: Path) -> None:
+    make_bundle.cache_clear()
+    first = make_bundle()
+    make_bundle.cache_clear()
+    assert make_bundle() == first
+    assert len(first) < 400_000
+    assert not (bundle / "commonage/link/ca.py").exists()  # an agent signs nothing
+
+
+def test_all_of_the_bundle_needs_only_python(bundle: Path) -> None:
+    """Each module is imported where nothing is installed; what comes from elsewhere than Python is of the bundle."""
+    names = [
+        ".".join(path.relative_to(bundle).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted(bundle.rglob("*.py"))
+        if path.name not in ("__main__.py", "sitecustomize.py")
+    ]
+    program = (
+        "import importlib, sys\n"
+        f"for name in {names}: importlib.import_module(name)\n"
+        "print({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'__main__'})"
+    )
+    said = subprocess.run(
+        [*BARE_PYTHON, "-c", program], env={"PYTHONPATH": str(bundle)}, capture_output=True, text=True, check=False
+    )
+    assert said.stdout.strip() in ("{'commonage', 'pynvml'}", "{'pynvml', 'commonage'}"), said.stderr
+
+
+async def test_it_tells_what_the_machine_has_and_what_runs(site: Site, dockerd: Dockerd) -> None:
+    [heard] = site.agents.heard()
+    assert heard.connected
+    assert heard.report.name == NODE
+    assert heard.report.memory_mib > 500
+    assert len(heard.report.devices) == len(heard.samples) == 2
+    assert heard.report.disk_free_mib is not None
+    running = container(dockerd, "a-1", **{CPUS_LABEL: "2500"})
+    pid = dockerd.ask("GET", f"/containers/{running}/json")["State"]["Pid"]
+    measured = await site.soon(lambda: site.agents.measure(NODE))
+    assert [one.attempt_id for one in measured] == ["a-1"]
+    assert pid in measured[0].pids
+    owners = {one.pid: one.attempt_id for one in await site.agents.owners(NODE, [pid, 1])}
+    assert owners == {pid: "a-1", 1: None}
+    # What a Swarm cannot say: it weighs what it asked for.
+
+    async def is_weighed() -> bool:
+        return bool(dockerd.ask("GET", f"/containers/{running}/json")["HostConfig"]["CpuShares"] == 2560)
+
+    assert await site.soon(is_weighed)
+    assert await site.agents.fence(NODE, ["a-1", "never-there"]) == ("a-1", "never-there")
+    assert dockerd.containers(label=[f"{LABEL}=a-1"]) == []
+
+
+async def test_an_image_that_is_not_to_be_had_is_said_in_the_daemons_words(site: Site) -> None:
+    told: list[str] = []
+    await site.agents.pull(NODE, IMAGE, lambda detail, _: told.append(detail))
+    assert told == []  # it is here
+    with pytest.raises(EngineFailure, match=r"127\.0\.0\.1:1"):
+        await site.agents.pull(NODE, "127.0.0.1:1/lab/none:1", lambda detail, _: told.append(detail))
+
+
+async def test_without_its_daemon_it_ends_what_runs_itself_and_says_so(site: Site, dockerd: Dockerd) -> None:
+    ours = {attempt: container(dockerd, attempt) for attempt in ("b-1", "b-2")}
+    # It changes its marks, and must end all the same.
+    ours["b-3"] = container(dockerd, "b-3", "env", "-i", "sleep", "1000")
+    body = {"Image": IMAGE, "Cmd": ["sleep", "1000"], "HostConfig": {"NetworkMode": "none"}}
+    stranger = dockerd.ask("POST", "/containers/create", body)["Id"]
+    dockerd.ask("POST", f"/containers/{stranger}/start")
+    ended = container(dockerd, "b-0", "true")
+    dockerd.ask("POST", f"/containers/{ended}/wait")
+    assert set(processes_of(ours.values()).values()) == set(ours.values())
+    dockerd.kill()
+    began = time.monotonic()
+    await site.until(lambda heard: heard.engine_fault)
+    heard = await site.until(lambda heard: heard.fenced)
+    assert heard.fenced == ("b-1", "b-2", "b-3")  # and not what had ended by itself
+    assert processes_of(ours.values()) == {}
+    assert time.monotonic() - began < _WITHIN_S
+    assert stranger in processes_of([stranger]).values()
+    # Asked for without the daemon, too.
+    assert await site.agents.fence(NODE, ["b-1"]) == ("b-1",)
+    dockerd.start()
+    await site.until(lambda heard: not heard.engine_fault)
+    states = {one["Labels"].get(LABEL): one["State"] for one in dockerd.containers()}
+    assert states["b-1"] == states["b-2"] == states["b-3"] == "exited"
+    assert states[None] == "running"
+    assert site.agents.heard()[0].fenced == ("b-1", "b-2", "b-3")  # remembered while somebody may ask
+    for one in dockerd.containers():
+        dockerd.ask("DELETE", f"/containers/{one['Id']}?force=1")
+
+
+async def test_an_agent_that_starts_without_the_daemon_still_fences(
+    tmp_path: Path, dockerd: Dockerd, bundle: Path
+) -> None:
+    async with site_with(tmp_path, dockerd, bundle, fence_after_s=3600.0) as site:
+        await site.until(lambda heard: not heard.engine_fault)
+        running = container(dockerd, "c-1")
+        site.program.kill()
+    dockerd.kill()
+    try:
+        async with site_with(tmp_path, dockerd, bundle) as site:
+            heard = await site.until(lambda heard: heard.fenced)
+            assert heard.fenced == ("c-1",)
+            assert processes_of([running]) == {}
+    finally:
+        dockerd.start()
+    dockerd.ask("DELETE", f"/containers/{running}?force=1")

@@ -1,0 +1,187 @@
+"""A machine of the tests' own that is to become a worker: a Debian of its own, with sshd, in namespaces of its own.
+
+Its root file system is made by debootstrap once and kept in /tmp under a name that says what is in it; each machine
+lies over it, so that nothing of one is left for the next. It reaches the other machines of its Swarm and nothing else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.contract.dockerd import new_folder
+from tests.contract.swarm import Machine, Swarm
+
+SUITE = "bookworm"
+PACKAGES = ("curl", "docker.io", "iproute2", "iptables", "openssh-server", "python3", "sudo")
+MIRROR = "/srv/mirror"
+"""A flat mirror inside, with what is not installed: openssl."""
+ADMIN = "admin"
+_LAYOUT = 3  # rises when what `_furnish` does changes
+_UP_WITHIN_S = 30
+
+
+def base() -> Path:
+    """The root file system, made when it is not there: about a minute."""
+    named = hashlib.sha256(f"{_LAYOUT} {SUITE} {PACKAGES}".encode()).hexdigest()[:12]
+    place = Path(f"/tmp/cmng-worker-{named}")
+    with open(f"{place}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            fresh = place.with_name(f"{place.name}.new")
+            subprocess.run(["rm", "-rf", "--one-file-system", fresh], check=True)
+            _build(fresh)
+            fresh.rename(place)
+    return place
+
+
+def _build(root: Path) -> None:
+    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(root)]
+    with open(f"{root}.log", "wb") as log:
+        subprocess.run(command, stdout=log, stderr=log, check=True)
+    for place in ("proc", "sys"):
+        with suppress(subprocess.CalledProcessError):
+            subprocess.run(["umount", "--lazy", root / place], check=True, capture_output=True)
+    _furnish(root)
+
+
+def _furnish(root: Path) -> None:
+    """A mirror with one package, an admin who may become root, no waiting for names."""
+    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+    script = f"""
+        set -e
+        useradd --create-home --shell /bin/sh {ADMIN}
+        echo '{ADMIN} ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/{ADMIN}
+        mkdir -p {MIRROR} /run/sshd && cd {MIRROR}
+        apt-get update -qq && apt-get download -qq openssl
+        for deb in *.deb; do
+          dpkg-deb --field "$deb"
+          echo "Filename: ./$deb"
+          echo "Size: $(stat --format=%s "$deb")"
+          echo "SHA256: $(sha256sum "$deb" | cut -d ' ' -f 1)"
+          echo
+        done >Packages
+        apt-get clean
+        rm -rf /var/lib/apt/lists/*
+        # Logging in must not wait for a name server that is not there.
+        printf 'UseDNS no\\nUsePAM no\\n' >>/etc/ssh/sshd_config
+        : >/etc/resolv.conf
+    """
+    subprocess.run(["chroot", root, "sh", "-c", script], check=True, capture_output=True)
+
+
+class Worker:
+    """One such machine at a Swarm's switch. `shared` is a folder of this machine that it sees under the same path."""
+
+    def __init__(self, swarm: Swarm, name: str, number: int, shared: Path) -> None:
+        self.name = name
+        # Only its network is used: it has a daemon of its own inside.
+        self.machine = Machine(name, f"10.98.0.{number}", swarm.manager.space.rpartition("-")[0])
+        self.address = self.machine.address
+        self._neighbour = swarm.manager.inside()
+        self.folder = new_folder()
+        self.key = self.folder / "key"
+        self._shared = shared
+        self._init: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Boot it, and wait until its sshd answers."""
+        lower = base()
+        for name in ("upper", "work", "root", "docker"):
+            (self.folder / name).mkdir()
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key], check=True)
+        self.machine.plug_in()
+        alone = ("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "sh", "-euc", _BOOT, "sh")
+        words = (self.name, str(lower), str(self.folder), str(self._shared), self.key.with_suffix(".pub").read_text())
+        with open(self.folder / "log", "ab") as log:
+            self._init = subprocess.Popen(
+                [*self.machine.inside(), *alone, *words], stdout=log, stderr=log, start_new_session=True
+            )
+        deadline = time.monotonic() + _UP_WITHIN_S
+        while self.ssh("true").returncode != 0:
+            assert self._init.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < deadline, "its sshd does not answer"
+            time.sleep(0.1)
+
+    @property
+    def ssh_config(self) -> Path:
+        """A file for `ssh -F`, with the key, and with who is known."""
+        path = self.folder / "ssh_config"
+        lines = (
+            f"Host {self.address}",
+            f"  IdentityFile {self.key}",
+            f"  UserKnownHostsFile {self.folder}/known_hosts",
+            "  StrictHostKeyChecking accept-new",
+            "  IdentitiesOnly yes",
+        )
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
+    def ssh(self, command: str, user: str = "root", timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run a command there, by ssh, as it would come from another machine."""
+        words = ["ssh", "-F", str(self.ssh_config), "-o", "ConnectTimeout=5", f"{user}@{self.address}", command]
+        return subprocess.run([*self._neighbour, *words], capture_output=True, text=True, timeout=timeout, check=False)
+
+    def vanish(self) -> None:
+        """As a machine that is switched off."""
+        if self._init is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._init.pid, signal.SIGKILL)
+            self._init.wait()
+            self._init = None
+
+    def remove(self) -> None:
+        """All of it."""
+        self.vanish()
+        self.machine.remove()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_BOOT = r"""
+name=$1 lower=$2 folder=$3 shared=$4 key=$5 root=$3/root
+mount --make-rprivate /
+hostname "$name"
+mount -t overlay overlay -o "lowerdir=$lower,upperdir=$folder/upper,workdir=$folder/work" "$root"
+mkdir -p "$root/var/lib/docker"
+mount --bind "$folder/docker" "$root/var/lib/docker"
+mount -t proc proc "$root/proc"
+mount -t sysfs sysfs "$root/sys"
+mount --rbind /sys/fs/cgroup "$root/sys/fs/cgroup"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/run"
+mount -t tmpfs tmpfs "$root/tmp"
+mkdir -p "$root$shared" "$root/run/sshd" "$root/old"
+mount --bind "$shared" "$root$shared"
+echo "$name" >"$root/etc/hostname"
+echo "127.0.0.1 localhost $name" >"$root/etc/hosts"
+for home in root home/admin; do
+  mkdir -p -m 700 "$root/$home/.ssh"
+  echo "$key" >"$root/$home/.ssh/authorized_keys"
+done
+chroot "$root" chown -R admin: /home/admin/.ssh
+# Limits cannot be raised where the tests run; the script ends when it cannot.
+sed -i "s/ulimit .*/& || :/" "$root/etc/init.d/docker"
+cd "$root"
+pivot_root . old
+umount -l /old
+exec sh -c '/usr/sbin/sshd -D -e & while :; do wait; sleep 1; done'
+"""
+
+
+@contextmanager
+def worker_of(swarm: Swarm, name: str, number: int, shared: Path) -> Iterator[Worker]:
+    """A machine for a while. `number` is the last of its address."""
+    worker = Worker(swarm, name, number, shared)
+    try:
+        worker.start()
+        yield worker
+    finally:
+        worker.remove()

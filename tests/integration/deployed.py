@@ -1,0 +1,149 @@
+"""What deploy/ describes, for real: the images built from this checkout, a Docker daemon in a network of its own, and the
+containers on it. Nothing of it is reached from outside; `Host.inside` runs a program on that machine."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.contract.dockerd import IMAGE, minimal_image
+from tests.contract.swarm import Machine, Swarm
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+TAG = "under-test"
+CACHE = Path("/tmp/commonage-deploy-images")
+ADMIN_PASSWORD = "a-long-password-for-the-admin-of-tests-only"
+USERS_PASSWORD = "a-password-for-users"
+# A session in the smallest image: it says where it runs and what it was given.
+_SESSION = """#!/usr/bin/python3
+import http.server, os, urllib.parse
+where = urllib.parse.urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        said = ("a session of " + os.environ["JUPYTERHUB_USER"] + " in " + os.uname().nodename).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+http.server.ThreadingHTTPServer(("0.0.0.0", where.port), Page).serve_forever()
+"""
+
+
+def archives() -> Path:
+    """The folder with both images as archives; built when something that goes into them has changed since."""
+    sources = [ROOT / "requirements" / "run.txt", ROOT / "pyproject.toml", ROOT / "package-lock.json"]
+    sources += [path for folder in ("src", "deploy") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in sources if path.suffix != ".pyc"):
+        digest.update(str(path).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    folder = CACHE / digest.hexdigest()[:16]
+    if not folder.exists():
+        shutil.rmtree(CACHE, ignore_errors=True)  # what an earlier state of the checkout left
+        new = CACHE / "new"
+        build = [DEPLOY / "image" / "build", "--tag", TAG, "--archives", new]
+        built = subprocess.run(build, capture_output=True, text=True, check=False)
+        assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-4000:]
+        new.rename(folder)
+    return folder
+
+
+def session_image() -> bytes:
+    """The test image with something that answers as a session."""
+    buffer = io.BytesIO(minimal_image())
+    with tarfile.open(fileobj=buffer, mode="a") as archive:
+        script = _SESSION.encode()
+        info = tarfile.TarInfo("usr/bin/jupyterhub-singleuser")
+        info.mode, info.size = 0o755, len(script)
+        archive.addfile(info, io.BytesIO(script))
+    return buffer.getvalue()
+
+
+class Host:
+    """A machine with a Docker daemon that has our images, and what is deployed on it."""
+
+    def __init__(self, machine: Machine, images: Path) -> None:
+        self.machine = machine
+        self.daemon = machine.daemon
+        self.data = self.daemon.folder / "site"  # beside the daemon's own files, and gone with them
+        self.passwords = self.daemon.folder / "passwords"
+        self.passwords.touch(mode=0o600)
+        self.passwords.write_text(f"admin={ADMIN_PASSWORD}\nusers={USERS_PASSWORD}\n")
+        repository, _, tag = IMAGE.partition(":")
+        self.daemon.ask("POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", content=session_image())
+        for archive in sorted(images.iterdir()):
+            load = ["docker", "-H", self.daemon.url, "load", "--quiet", "--input", str(archive)]
+            subprocess.run(load, check=True, capture_output=True)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What .env of the compose file says here, and where Docker's own programs find the daemon."""
+        return {
+            "DOCKER_HOST": self.daemon.url,
+            "COMMONAGE_SITE": "localhost",
+            "COMMONAGE_TAG": TAG,
+            "COMMONAGE_DATA_DIR": str(self.data),
+            "COMMONAGE_PASSWORDS": str(self.passwords),
+            "COMMONAGE_CERTIFICATES": str(self.daemon.folder / "certificates"),
+            "COMMONAGE_DOCKER_RUN": str(self.daemon.folder),
+            "COMMONAGE_DOCKER_IMAGE": IMAGE,
+            "COMMONAGE_GPUS": "simulated:1x8GiB",
+        }
+
+    def compose(self, *words: str) -> str:
+        """Run docker-compose on the compose file; what it says. Fails when it does."""
+        return self.run("docker-compose", "-f", str(DEPLOY / "compose" / "compose.yaml"), "-p", "site", *words)
+
+    def run(self, *command: str) -> str:
+        """Run a program of Docker's against this daemon."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}
+        ran = subprocess.run(command, env=kept | self.variables, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, f"{command}: {ran.stdout[-2000:]}{ran.stderr[-4000:]}"
+        return ran.stdout
+
+    def visit(self, what: str, *words: str) -> Any:
+        """Have `tests.integration.visiting` do something on that machine; its answer."""
+        command = [*self.machine.inside(), sys.executable, "-m", "tests.integration.visiting", what, *words]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}
+        environment = kept | {"SSL_CERT_FILE": str(self.certificate)} if self.certificate.exists() else kept
+        ran = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, f"{what}: {ran.stdout[-2000:]}{ran.stderr[-4000:]}"
+        return json.loads(ran.stdout.splitlines()[-1])
+
+    @property
+    def certificate(self) -> Path:
+        """Of Caddy's own authority, as its volume has it."""
+        return self.daemon.folder / "data/volumes/hub-caddy/_data/pki/authorities/local/root.crt"
+
+    def states(self, label: str) -> dict[str, str]:
+        """Each service with this label: its container's state in a word, `healthy` where it is checked."""
+        found = {}
+        for one in self.daemon.containers(label=[label]):
+            state = self.daemon.ask("GET", f"/containers/{one['Id']}/json")["State"]
+            if state["Status"] != "exited":
+                found[one["Labels"][label]] = state.get("Health", {}).get("Status", state["Status"])
+        return found
+
+
+@contextmanager
+def host() -> Iterator[Host]:
+    """A machine with our images; it and all that is on it is removed in the end. It is a Swarm of one."""
+    images = archives()
+    swarm = Swarm(0, vram_mib=0)
+    try:
+        swarm.start()
+        yield Host(swarm.manager, images)
+    finally:
+        for container in swarm.manager.daemon.containers():
+            swarm.manager.daemon.ask("DELETE", f"/containers/{container['Id']}?force=1&v=1")
+        swarm.remove()

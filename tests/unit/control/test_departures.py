@@ -1,0 +1,210 @@
+"""Machines that are drained with their work in mind, and removed."""
+
+import pytest
+from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, job
+
+from commonage.control.control import Control
+from commonage.control.submission import Submission
+from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
+from commonage.domain.events import EventKind
+from commonage.domain.fleet import NodeState
+from commonage.domain.workloads import Kind, State, Workload
+from commonage.testing import factories
+
+pytestmark = pytest.mark.anyio
+
+TWO = ("one", "two")
+
+
+def site_of_two(**settings: float) -> Site:
+    return Site([factories.node(name, cpus_milli=8000) for name in TWO], **settings)
+
+
+async def started(site: Site, control: Control, ask: Submission, on: str = "one") -> Workload:
+    """Runs on this machine, but for a moment only because it was told to."""
+    other = next(name for name in TWO if name != on)
+    await control.fleet.drain(ROOT, other, True)
+    who = SPAWNER if ask.kind is Kind.SESSION else ANN
+    (made,) = (await control.work.submit(who, ask)).workloads
+    await site.clock.advance(2)
+    await control.fleet.drain(ROOT, other, False)
+    assert node_of(site, made) == on
+    return made
+
+
+def node_of(site: Site, one: Workload) -> str | None:
+    attempt = site.there(one).attempt
+    return attempt.lease.node if attempt is not None and site.there(one).state is State.RUNNING else None
+
+
+def session(**fields: object) -> Submission:
+    return Submission(Kind.SESSION, owner="ann", **fields)  # type: ignore[arg-type]
+
+
+def events_of(site: Site, one: Workload, kind: EventKind) -> list[str]:
+    return [event.message for event in site.store.shelf.events if (event.workload_id, event.kind) == (one.id, kind)]
+
+
+async def test_a_drain_alone_disturbs_nobody() -> None:
+    site = site_of_two()
+    async with site.open() as control:
+        one = await started(site, control, job())
+        node = await control.departures.drain(ROOT, "one")
+        await site.clock.advance(60)
+        assert (node.state, node.reason, node.leave_by) == (NodeState.DRAINING, "drained by root", None)
+        assert node_of(site, one) == "one"
+        assert events_of(site, one, EventKind.WARNING) == []
+
+
+async def test_with_requeue_jobs_go_on_elsewhere_at_once_and_who_does_not_wish_it_stays() -> None:
+    site = site_of_two()
+    async with site.open() as control:
+        goes = await started(site, control, job("goes"))
+        stays = await started(site, control, job("stays", requeue=False))
+        yields = await started(site, control, job("yields", requeue=False, preemptible=True))
+        talks = await started(site, control, session())
+        await control.departures.drain(ROOT, "one", requeue=True)
+        await site.clock.advance(15)
+        assert [node_of(site, one) for one in (goes, stays, yields, talks)] == ["two", "one", "two", "one"]
+        assert events_of(site, goes, EventKind.STOPPING) == ["stopping: its machine one is drained by root"]
+        assert (site.there(goes).losses, site.there(goes).retried, site.there(goes).attempts) == (0, 0, 2)
+
+
+async def test_at_the_deadline_everybody_leaves_and_has_been_told() -> None:
+    site = site_of_two()
+    async with site.open() as control:
+        goes = await started(site, control, job("goes"))
+        stops = await started(site, control, job("stops", requeue=False))
+        talks = await started(site, control, session())
+        by = site.clock.now() + 60
+        await control.departures.drain(ROOT, "one", by=by)
+        await site.clock.advance(50)
+        assert [node_of(site, one) for one in (goes, stops, talks)] == ["one"] * 3
+        told = [events_of(site, one, EventKind.WARNING) for one in (goes, stops, talks)]
+        assert [len(one) for one in told] == [1, 1, 1]
+        assert "its machine one is drained by root and must be empty by " in told[0][0]
+        assert told[0][0].endswith("UTC, in 1 min: it then queues again, and begins anew elsewhere")
+        assert told[1][0].endswith("it is then stopped, as it was submitted to run once only")
+        assert told[2][0].endswith("it then ends; save your work, and start it again elsewhere")
+        await site.clock.advance(30)
+        assert node_of(site, goes) == "two"
+        assert [site.there(one).state for one in (stops, talks)] == [State.STOPPED] * 2
+        assert "had to be empty by" in site.there(stops).reason
+
+
+async def test_a_deadline_outlives_a_restart_and_reports_and_goes_with_the_drain() -> None:
+    site = site_of_two()
+    async with site.open() as control:
+        one = await started(site, control, job())
+        by = site.clock.now() + 60
+        await control.departures.drain(ROOT, "one", by=by)
+    async with site.open() as control:
+        await site.clock.advance(20)
+        assert control.board.nodes["one"].leave_by == by
+        await site.clock.advance(60)
+        assert node_of(site, one) == "two"
+        await control.fleet.resume(ROOT, "one")
+        await site.clock.advance(10)
+        assert (control.board.nodes["one"].state, control.board.nodes["one"].leave_by) == (NodeState.READY, None)
+
+
+async def test_draining_again_changes_the_deadline_and_tells_only_what_is_new() -> None:
+    site = site_of_two()
+    async with site.open() as control:
+        one = await started(site, control, job())
+        by = site.clock.now() + 600
+        await control.departures.drain(ROOT, "one", by=by)
+        await control.departures.drain(ROOT, "one", by=by)
+        assert len(events_of(site, one, EventKind.WARNING)) == 1
+        assert (await control.departures.drain(ROOT, "one")).leave_by is None
+
+
+async def test_a_deadline_that_is_over_and_whoever_is_no_admin_are_refused() -> None:
+    site = site_of_two()
+    async with site.open() as control:
+        with pytest.raises(InvalidInput, match="is over"):
+            await control.departures.drain(ROOT, "one", by=site.clock.now() - 1)
+        assert control.board.nodes["one"].state is NodeState.READY
+        for forbidden in (control.departures.drain(ANN, "one"), control.departures.remove(ANN, "one")):
+            with pytest.raises(Forbidden):
+                await forbidden
+        with pytest.raises(NotFound, match="there are: one, two"):
+            await control.departures.remove(ROOT, "three")
+
+
+async def test_only_a_machine_that_is_drained_and_empty_is_removed() -> None:
+    site = site_of_two()
+    async with site.open() as control:
+        one = await started(site, control, job("train"))
+        with pytest.raises(Conflict, match="one is ready and may take work; drain it first"):
+            await control.departures.remove(ROOT, "one")
+        await control.departures.drain(ROOT, "one")
+        for force in (False, True):
+            with pytest.raises(Conflict, match=rf"one still runs 1 workload: train of ann \({one.id}\)"):
+                await control.departures.remove(ROOT, "one", force=force)
+        await control.departures.drain(ROOT, "one", requeue=True)
+        await site.clock.advance(15)
+        await control.departures.remove(ROOT, "one")
+        await site.clock.advance(10)  # it still reports, and has a moment to leave its site
+        assert list(control.board.nodes) == ["two"]
+        assert [node.name for node in await site.store.nodes()] == ["two"]
+        assert "one was removed by root" in [event.message for event in site.store.shelf.events]
+        await site.clock.advance(20)
+        assert control.board.nodes["one"].state is NodeState.READY, "it has joined anew"
+
+
+async def test_a_lost_machine_is_removed_and_what_is_still_counted_there_only_on_the_admins_word() -> None:
+    site = site_of_two(sweep_every_s=1e6)  # the engine never says what became of it
+    async with site.open() as control:
+        one = await started(site, control, job("train"))
+        site.engine.lose_node("one")
+        await site.clock.advance(60)
+        assert control.board.nodes["one"].state is NodeState.LOST
+        with pytest.raises(Conflict, match="nobody knows what became of 1 workload: train of ann"):
+            await control.departures.remove(ROOT, "one")
+        await control.departures.remove(ROOT, "one", force=True)
+        await site.clock.advance(2)
+        assert node_of(site, one) == "two"
+        assert (site.there(one).losses, site.there(one).retried) == (1, 0)
+        assert "one" not in control.board.nodes
+        assert "back in the queue: its machine one was lost, and removed by root" in events_of(
+            site, one, EventKind.QUEUED
+        )
+
+
+async def test_jobs_of_a_lost_machine_run_elsewhere_and_none_twice() -> None:
+    site = site_of_two()
+    async with site.open() as control:
+        jobs = [await started(site, control, job(str(number))) for number in range(5)]
+        site.engine.lose_node("one")
+        await site.clock.advance(20)
+        assert [node_of(site, one) for one in jobs] == ["two"] * 5
+        living = [run for run in site.world.runs.values() if not run.gone]
+        assert len(living) == 5
+
+
+async def test_who_runs_on_a_machine_in_trouble_reads_it() -> None:
+    site = site_of_two(sweep_every_s=1e6)
+    async with site.open() as control:
+        one = await started(site, control, job("train"))
+        talks = await started(site, control, session())
+
+        def words(of: Workload) -> str:
+            return control.look.standing(site.there(of)).reason
+
+        assert words(one) == "running on one"
+        site.engine.add_node(factories.node("one", faults=("its container daemon does not answer",)).report)
+        await site.clock.advance(10)
+        assert words(one) == (
+            "running on one; its machine one has a fault: its container daemon does not answer; if it is lost, the job "
+            "queues again"
+        )
+        site.engine.lose_node("one")
+        await site.clock.advance(40)
+        assert words(talks).startswith("running on one; its machine one does not answer since ")
+        assert words(talks).endswith("; if it is lost, the session ends")
+        assert (await control.look.explain(ANN, one.id)).summary == words(one)
+        site.engine.add_node(factories.node("one").report)
+        await site.clock.advance(10)
+        await control.departures.drain(ROOT, "one", by=site.clock.now() + 7200)
+        assert words(one) == "running on one; its machine one is drained by root and must be empty in 2 h"
