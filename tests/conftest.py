@@ -77,6 +77,10 @@ MACHINERY = {
         lambda: _may_administer() and all(shutil.which(name) for name in ("dockerd", "iptables")),
         f"{INSTALL_HINT} (docker.io and iptables), and run the tests as a root who may mount and make networks",
     ),
+    "deploy": Machinery(
+        lambda: all(shutil.which(name) for name in ("buildah", "debootstrap", "docker", "docker-compose")),
+        f"{INSTALL_HINT} (buildah, debootstrap, docker-compose)",
+    ),
     "root": Machinery(lambda: os.geteuid() == 0, "run the tests as root"),
 }
 

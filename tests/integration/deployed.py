@@ -1,4 +1,4 @@
-"""What deploy/ describes, for real: the images built from this checkout, a Docker daemon in a network of its own, and the
+"""What deploy/ describes, for real: images built from this checkout, a Docker daemon in a network of its own, and the
 containers on it. Nothing of it is reached from outside; `Host.inside` runs a program on that machine."""
 
 from __future__ import annotations

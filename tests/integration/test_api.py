@@ -240,6 +240,39 @@ async def test_machines_are_shown_measured_and_drained(api: Api, ann: httpx2.Asy
         assert (gone.status_code, gone.json()["code"]) == (404, "node-not-found")
 
 
+async def test_a_drain_says_what_becomes_of_the_work_and_a_machine_is_removed_once_it_is_empty(
+    api: Api, ann: httpx2.AsyncClient
+) -> None:
+    async with api.client("admin:root") as root:
+        for query, code in (
+            ("by=tomorrow", "invalid-input"), ("by=0s", "invalid-time"), ("by=2h&time_zone=Mars", "invalid-input"),
+            ("by=2020-01-01", "invalid-time"), ("requeue=perhaps", "invalid-parameter"), ("bye=2h", "unknown-field"),
+        ):  # fmt: skip
+            refused = await root.post(f"/nodes/here/gpu-1/drain?{query}")
+            assert (refused.status_code, refused.json()["code"]) == (422, code), query
+        machines = (await root.get("/nodes")).json()["items"]
+        assert {one["state"] for one in machines} == {"ready"}, "what is refused changes nothing"
+        in_use = await root.delete("/nodes/here/gpu-1")
+        assert (in_use.status_code, in_use.json()["code"]) == (409, "node-in-use")
+        drained = (await root.post("/nodes/here/gpu-1/drain?requeue=true&by=2h")).json()
+        assert (drained["state"], drained["leave_by"]) == (
+            "draining",
+            pytest.approx(api.control.clock.now() + 7200, abs=5),
+        )
+        assert (await ann.delete("/nodes/here/gpu-1")).json()["code"] == "scope-missing"
+        assert (await root.delete("/nodes/here/gpu-1?force=maybe")).status_code == 422
+        assert (await root.delete("/nodes/here/gpu-1")).json()["name"] == "gpu-1"
+        assert [one["name"] for one in (await root.get("/nodes")).json()["items"]] == ["cpu-1"]
+        assert (await root.delete("/nodes/here/gpu-1")).json()["code"] == "node-not-found"
+
+
+async def test_what_becomes_of_it_with_its_machine_is_said_and_shown(ann: httpx2.AsyncClient) -> None:
+    for asked, kind, shown in ((None, "job", True), (False, "job", False), (None, "service", True)):
+        ask = {"kind": kind, "command": ["true"], **({} if asked is None else {"requeue": asked})}
+        made = (await ann.post("/workloads", json=ask)).json()["workload"]
+        assert (made["requeue"], made["losses"]) == (shown, 0)
+
+
 async def test_what_the_installation_is_and_has(api: Api, ann: httpx2.AsyncClient) -> None:
     info = (await ann.get("/info")).json()
     assert (info["user"], info["admin"], info["simulated_gpus"], info["engines"]) == ("ann", False, True, ["fake"])

@@ -166,6 +166,22 @@ def test_machines_are_drained_by_admins_only(commonage: Run) -> None:
     assert "is no machine here" in commonage("node", "drain", "gone", token="admin:root").stderr
 
 
+def test_a_drain_with_a_deadline_and_its_mistakes(commonage: Run) -> None:
+    done = commonage("node", "drain", "cpu-1", "--requeue", "--by", "2h", token="admin:root")
+    assert done.returncode == 0, done.stderr
+    assert "What still runs there must leave by" in done.stdout
+    wrong = commonage("node", "drain", "cpu-1", "--by", "tomorrow", token="admin:root")
+    assert wrong.returncode == 2
+    assert "by 'tomorrow' is no time; write it like" in wrong.stderr
+    assert "ready" in commonage("node", "resume", "cpu-1", token="admin:root").stdout
+
+
+def test_a_job_may_be_told_to_run_once_only(commonage: Run) -> None:
+    for flags, shown in (([], True), (["--requeue"], True), (["--no-requeue"], False)):
+        made = json.loads(commonage("run", "-d", "--json", "--no-files", *flags, "--", "true").stdout)
+        assert made["requeue"] is shown
+
+
 def test_other_peoples_work_is_for_admins(commonage: Run) -> None:
     commonage("run", "-d", "--no-files", "--", "true", token="bob")
     assert "only admins see" in commonage("ps", "-A").stderr

@@ -64,6 +64,9 @@ def test_the_installation(ann: Client, url: str) -> None:
     assert ann.token(note="for me").token == "token-of-ann"
     with Client(url, "admin:root") as root:
         assert root.drain("here", "cpu-1").state == "draining"
+        assert root.drain("here", "cpu-1", requeue=True, by="18:00", time_zone="Europe/Berlin").leave_by is not None
+        with pytest.raises(ApiError, match="ready and may take work"):
+            root.remove_node("here", "gpu-1", force=True)
         assert root.resume("here", "cpu-1").state == "ready"
         assert root.launch_options("bob").simulated_gpus
     with Client(url, None) as nobody:

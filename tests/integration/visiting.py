@@ -1,4 +1,4 @@
-"""What a person and their programs do on a deployed host, from within its network: run by `deployed.Host.visit`, it prints
+"""What a person and their programs do on a deployed host, from within its network: run by `Host.visit`, it prints
 its answer as JSON."""
 
 import json
@@ -46,11 +46,27 @@ def _until_it_runs(client: Client, workload: str) -> str:
     return workload
 
 
-def state(token: str, workload: str) -> dict[str, object]:
-    """How a workload stands."""
+def measured(token: str, workload: str) -> float:
+    """How much memory it was measured to use, at most; waits for a measurement."""
+    give_up = time.monotonic() + _WITHIN_S
     with closing(Client(URL, token)) as client:
-        found = client.workload(workload)
-        return {"state": found.state, "attempts": len(client.attempts(workload)), "node": found.node}
+        while time.monotonic() < give_up:
+            series = client.workload_metrics(workload).series
+            found = [
+                value for one in series if "memory" in one.metric for point in one.points if (value := point.most)
+            ]
+            if found:
+                return max(found)
+            time.sleep(0.5)
+    raise AssertionError(f"nothing was measured of {workload}")
+
+
+def ended(token: str, workload: str) -> dict[str, object]:
+    """Wait for its end; how it ended, after how many tries."""
+    with closing(Client(URL, token)) as client:
+        found = client.wait(workload, timeout_s=_WITHIN_S)
+        said = [line.text for line in client.logs(workload)]
+        return {"state": found.state, "attempts": len(client.attempts(workload)), "said": said}
 
 
 def session(token: str, user: str) -> str:
@@ -67,5 +83,5 @@ def session(token: str, user: str) -> str:
 
 if __name__ == "__main__":
     what, *words = sys.argv[1:]
-    acts = {act.__name__: act for act in (signed_in, job, started, state, session)}
+    acts = {act.__name__: act for act in (signed_in, job, started, measured, ended, session)}
     print(json.dumps(acts[what](*words)))

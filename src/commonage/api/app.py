@@ -18,6 +18,7 @@ from commonage.api import (
     environments,
     events,
     failures,
+    fleets,
     health,
     images,
     info,
@@ -42,8 +43,8 @@ from commonage.ports.registry import Registry
 from commonage.wire.hub import API_PATH
 
 _ROUTERS = (
-    workloads, workload_parts, nodes, joining, environments, images, registry, volumes, tenants, reservations, events,
-    usage, info, launch, bundles, tokens, health,
+    workloads, workload_parts, nodes, joining, fleets, environments, images, registry, volumes, tenants, reservations,
+    events, usage, info, launch, bundles, tokens, health,
 )  # fmt: skip
 
 

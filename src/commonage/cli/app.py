@@ -44,6 +44,7 @@ VERBS: dict[str, Verb] = {
         "commonage.cli.image:image", "Build images for work to run in; push, list and remove them.", MACHINES
     ),
     "volume": Verb("commonage.cli.volume:volume", "List data that workloads may have.", MACHINES),
+    "fleet": Verb("commonage.cli.fleet:fleet", "Show the machines that are rented.", MACHINES),
     "reservation": Verb(
         "commonage.cli.reservation:reservation", "List what is kept for whom and when; keep room.", MACHINES
     ),

@@ -9,22 +9,19 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
-
-from libcloud.compute.base import Node, NodeDriver
-from libcloud.compute.providers import get_driver
-from libcloud.compute.types import NodeState, Provider
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.fleets import Machine
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from libcloud.compute.base import Node, NodeDriver
+
 _USER_DATA = ("ex_userdata", "ex_user_data", "ex_cloud_init", "ex_custom_data", "userdata")
-_GONE = (NodeState.TERMINATED, NodeState.ERROR)
+_GONE = ("terminated", "error")
 _T = TypeVar("_T")
 
 
@@ -56,6 +53,10 @@ def driver_of(rental: Rental) -> Callable[[], NodeDriver]:
         except (ImportError, AttributeError) as error:
             raise InvalidInput(f"there is no driver {rental.provider}: {error}", field="provider") from error
     else:
+        # It takes half a second, which only who has fleets should wait for.
+        from libcloud.compute.providers import get_driver  # noqa: PLC0415 - see above
+        from libcloud.compute.types import Provider  # noqa: PLC0415 - see above
+
         known = sorted(value for key, value in vars(Provider).items() if key.isupper() and isinstance(value, str))
         if rental.provider not in known:
             raise InvalidInput(
@@ -89,7 +90,7 @@ class LibcloudMachines:
     async def machines(self) -> Sequence[Machine]:
         """All that are there, also those of others."""
         found = await self._ask(lambda driver: driver.list_nodes())
-        return [_machine(node) for node in found if node.state not in _GONE]
+        return [_machine(node) for node in found if str(node.state) not in _GONE]
 
     async def create(self, name: str, user_data: str) -> Machine:
         """One more, which begins with this user data."""
@@ -100,7 +101,7 @@ class LibcloudMachines:
 
         def destroy(driver: NodeDriver) -> None:
             node = next((one for one in driver.list_nodes() if str(one.id) == machine.id), None)
-            if node is not None and node.state not in _GONE and not driver.destroy_node(node):
+            if node is not None and str(node.state) not in _GONE and not driver.destroy_node(node):
                 raise Unavailable(f"{self.provider} did not take {machine.name} back; look at its console")
 
         await self._ask(destroy)

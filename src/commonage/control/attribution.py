@@ -94,6 +94,16 @@ def attribute(
     return Round(at, by_uuid, uses, strays, measurements)
 
 
+def joined(round_: Round, other: Round) -> Round:
+    """Two machines' rounds as one: no card is in both. The moment and the measurements are those of the first."""
+    return replace(
+        round_,
+        samples={**round_.samples, **other.samples},
+        uses={**round_.uses, **other.uses},
+        strays={**round_.strays, **other.strays},
+    )
+
+
 def _each_once(processes: Iterable[ProcessMemory]) -> list[ProcessMemory]:
     """A process that is listed twice (as compute and as graphics) holds what the larger figure says."""
     once: dict[object, ProcessMemory] = {}

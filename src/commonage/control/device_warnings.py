@@ -5,15 +5,14 @@ Called with every round of the sampling loop. Decides nothing: an attempt goes o
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
+from commonage.control.all_cards import AllCards
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.domain.events import Event, EventKind
 from commonage.domain.ids import workload_of
 from commonage.ports.clock import Clock
-from commonage.ports.devices import Devices
 
 log = logging.getLogger(__name__)
 
@@ -21,13 +20,13 @@ log = logging.getLogger(__name__)
 class DeviceWarnings:
     """Makes an event of each warning; those that could not be written are kept for the next time."""
 
-    def __init__(self, devices: Devices, board: Board, ledger: Ledger, clock: Clock) -> None:
-        self._devices, self._board, self._ledger, self._clock = devices, board, ledger, clock
+    def __init__(self, cards: AllCards, board: Board, ledger: Ledger, clock: Clock) -> None:
+        self._cards, self._board, self._ledger, self._clock = cards, board, ledger, clock
         self._left: list[tuple[str, str]] = []
 
     async def look(self) -> None:
         """Pass on what came since. Raises Unavailable while the store does not answer."""
-        self._left += await asyncio.to_thread(self._devices.take_warnings)
+        self._left += await self._cards.take_warnings()
         events = [event for attempt_id, words in self._left if (event := self._event(attempt_id, words))]
         if events:
             await self._ledger.write(events=events)

@@ -5,11 +5,11 @@ Each round goes on to whoever follows (the watchdog, the receipts), with the pro
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from commonage.control.all_cards import AllCards
 from commonage.control.attribution import Round, attribute, parts_of, unknown_pids, utilisation_of
 from commonage.control.board import Board
 from commonage.control.fleet import Fleet
@@ -18,7 +18,6 @@ from commonage.domain.fleet import Share
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
-from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Sample
 
@@ -31,18 +30,18 @@ async def _nobody_follows(_round: Round) -> None:
 
 
 class Sampling:
-    """One loop for all sites; `devices` are the cards of this machine. `on_round` is awaited with every round."""
+    """One loop for all sites; `cards` are those of all machines. `on_round` is awaited with every round."""
 
     def __init__(
         self,
         engines: Mapping[str, Engine],
-        devices: Devices,
+        cards: AllCards,
         board: Board,
         fleet: Fleet,
         metrics: Metrics,
         clock: Clock,
     ) -> None:
-        self._engines, self._devices, self._board, self._fleet = engines, devices, board, fleet
+        self._engines, self._cards, self._board, self._fleet = engines, cards, board, fleet
         self._metrics, self._clock = metrics, clock
         self._cpu_before: dict[str, tuple[float, float]] = {}
         self._tidied_at = 0.0
@@ -101,14 +100,15 @@ class Sampling:
     async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
         """What the cards measure, and whose the processes on them are: looked up after the cards were asked."""
         held = [one.lease for one in self._board.held()]
-        await asyncio.to_thread(self._devices.note_held, held)
-        found = await asyncio.to_thread(self._devices.measure)
-        self._fleet.measured = {one.uuid: one for one in found}
+        await self._cards.note_held(held)
+        found = await self._cards.measure()
         owners: list[ProcessOwner] = []
         pids = unknown_pids(found)
         for engine in self._engines.values() if pids else ():
             owners += await engine.owners(pids)
-        return attribute(found, owners, now, measurements)
+        round_ = self._cards.add_elsewhere(attribute(found, owners, now, measurements), self._clock.now())
+        self._fleet.measured = dict(round_.samples)
+        return round_
 
     def _of_devices(self, round_: Round, now: float) -> list[Sample]:
         samples = []

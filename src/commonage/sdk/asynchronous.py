@@ -17,6 +17,7 @@ import httpx2
 from commonage.sdk import bundles, calls, transport
 from commonage.sdk.calls import Answer, Call, Patience, Which, given, may_repeat
 from commonage.sdk.errors import ApiError
+from commonage.wire.fleets import FleetOut
 from commonage.wire.images import ImageIn, ImageOut, RemovedOut
 from commonage.wire.joining import JoinKitOut, JoinTokenOut
 from commonage.wire.platform import (
@@ -267,6 +268,10 @@ class AsyncClient:
     async def tenants(self) -> Sequence[TenantOut]:
         """Who shares the machines: quotas, and what each holds. One's own, for admins all."""
         return (await self._call(calls.tenants())).items
+
+    async def fleets(self) -> Sequence[FleetOut]:
+        """Machines that are rented while work waits for them, and what they cost. For admins."""
+        return (await self._call(calls.fleets())).items
 
     async def reservations(self) -> Sequence[ReservationOut]:
         """What is kept for one's tenants, and when; for admins all."""

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from commonage.sdk.errors import GATEWAY, ApiError
+from commonage.wire.fleets import FleetList
 from commonage.wire.hub import API_PATH
 from commonage.wire.images import ImageIn, ImageList, ImageOut, PrepullIn, RemovedOut
 from commonage.wire.joining import DoneOut, JoinKitOut, JoinTokenIn, JoinTokenOut
@@ -317,6 +318,11 @@ def token(ask: TokenIn) -> Call[TokenOut]:
 def tenants() -> Call[TenantList]:
     """Who shares the machines."""
     return Call("GET", "/tenants", TenantList)
+
+
+def fleets() -> Call[FleetList]:
+    """Machines that are rented."""
+    return Call("GET", "/fleets", FleetList)
 
 
 def reservations() -> Call[ReservationList]:

@@ -16,21 +16,25 @@ from typing import Any
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
 from commonage.catalogue import builtin_environments
+from commonage.clouds.libcloud_machines import LibcloudMachines
 from commonage.control.control import Control, World
 from commonage.control.settings import ControlSettings
 from commonage.domain.environments import Environment
 from commonage.gpus.detect import Opened, share_devices
 from commonage.gpus.isolation.devices import Sharing
 from commonage.gpus.slots import parse_slots
+from commonage.link.agents import LinkedAgents
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.engine import Engine
+from commonage.server.agents import agents_of
 from commonage.server.authority import authority_of
 from commonage.server.clock import SystemClock
 from commonage.server.data_dir import DataDir, Ports
 from commonage.server.engines import SITE, make_engine
 from commonage.server.hub import HubPlan
 from commonage.server.identity import HubIdentity
+from commonage.server.joining import Joining, joining_plan
 from commonage.server.registry import PlatformRegistry, RegistryPlan
 from commonage.server.rules import priority_classes_of, rules_of, volumes_of
 from commonage.server.secrets import Secrets
@@ -64,6 +68,8 @@ class Parts:
     engines: Sequence[Engine]
     web: Application
     registry: PlatformRegistry | None = None
+    agents: LinkedAgents | None = None
+    joining: Joining | None = None
 
 
 def database_of(settings: Settings, data_dir: Path) -> str:
@@ -156,7 +162,10 @@ async def assemble(
     clock = SystemClock()
     node_name = settings.node_name or socket.gethostname()
     sharing = sharing_of(settings, data.path)
-    cards = await asyncio.to_thread(share_devices, settings.gpus, sharing, node_name=node_name, clock=clock)
+    agents = await asyncio.to_thread(agents_of, settings, data.path)
+    # Where there are agents, the cards of this machine are given out by its own.
+    wanted = settings.gpus if agents is None else "none"
+    cards = await asyncio.to_thread(share_devices, wanted, sharing, node_name=node_name, clock=clock)
     account = registry.account if registry is not None else None
     engine = make_engine(settings, data.path, cards.devices, reaches, account)
     database = database_of(settings, data.path)
@@ -169,20 +178,28 @@ async def assemble(
         identity=identity,
         bundles=BundleFiles(data.folder("bundles"), settings.max_bundle),
         devices=cards.devices,
+        elsewhere=agents,
         engines=[engine],
         environments=catalogue_of(settings),
         chance=random.SystemRandom().randrange,
+        clouds=[(one.policy(), LibcloudMachines(one.rental())) for one in settings.fleets],
     )
     control = Control(world, control_settings(settings))
-    web = _application(control, secrets, registry)
-    return Parts(control, store, metrics, identity, cards, world.engines, web, registry)
+    plan = joining_plan(settings, data.path, settings.agents_port, account)
+    joining = None if plan is None else Joining(plan, authority_of(data.path), data.path / "joining", clock)
+    control.fleets.joining = None if joining is None else joining.office
+    web = _application(control, secrets, registry, joining)
+    return Parts(control, store, metrics, identity, cards, world.engines, web, registry, agents, joining)
 
 
-def _application(control: Control, secrets: Secrets, registry: PlatformRegistry | None) -> Application:
+def _application(
+    control: Control, secrets: Secrets, registry: PlatformRegistry | None, joining: Joining | None
+) -> Application:
     """API, portal and /metrics, measured."""
     meter = HttpMeter()
     identity, clock = control.identity, control.clock
     portal = create_router(control, PortalAuth(identity, clock, secrets.cookie_secret))
     figures = metrics_router(control, meter)
-    app = create_app(control, Auth(identity, secrets.spawner_token), portal, figures.routes, images=registry)
+    auth, machines = Auth(identity, secrets.spawner_token), None if joining is None else joining.office
+    app = create_app(control, auth, portal, figures.routes, machines=machines, images=registry)
     return Application(meter.around(app), lambda: end_streams(app))

@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import httpx2
 import uvloop
@@ -29,12 +30,14 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.sightings import Seen
 from commonage.domain.workloads import State
 from commonage.server import listen, logs
+from commonage.server.agents import listen_for_agents
 from commonage.server.bootstrap import Parts, assemble, database_of, hub_plan, registry_of
 from commonage.server.children import ChildFailed, Supervisor
 from commonage.server.data_dir import DataDir, DataDirError, Ports, Running, free_port, keep_ports, prepare, sentence
 from commonage.server.hub import HubPlan, hub_children
 from commonage.server.listen import LOOPBACK, PortError
 from commonage.server.parts import PartError, check_ports, write_parts
+from commonage.server.reserve import Reserve
 from commonage.server.secrets import Secrets, SecretsError, load_secrets
 from commonage.server.settings import Settings, admins_by_name
 from commonage.server.terminal import Terminal
@@ -58,6 +61,8 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
     Ctrl-C ends the workloads too; SIGTERM leaves them running for the next start, unless `stop_workloads`.
     """
     try:
+        with contextlib.suppress(OSError):
+            Reserve(settings.data_dir.absolute() / "reserve", settings.disk_reserve).relieve()  # a start writes, too
         with prepare(settings.data_dir) as data:
             logs.set_up(data.logs, settings.log_level, settings.log_format)
             first = not (data.path / "secrets").exists() and settings.password_file is None
@@ -198,7 +203,11 @@ class _Server:
         closing.push_async_callback(parts.identity.aclose)
         await _opened(closing, parts.store.open, parts.store.close)
         await _opened(closing, parts.metrics.open, parts.metrics.close)
+        if parts.agents is not None:
+            await _opened(closing, partial(listen_for_agents, self._settings, parts.agents), parts.agents.close)
         await _opened(closing, parts.control.open, parts.control.close)
+        reserve = Reserve(self._data.path / "reserve", self._settings.disk_reserve)
+        closing.push_async_callback(_cancel, asyncio.create_task(reserve.run(), name="reserve"))
         loops = asyncio.create_task(parts.control.run(), name="control")
         closing.push_async_callback(_cancel, loops)
         web = Web(parts.web.serve, listening)
@@ -208,6 +217,8 @@ class _Server:
             await _opened(closing, registry.start, registry.stop)
             tending = asyncio.create_task(registry.tend(lambda: images_in_use(parts.control)), name="registry")
             closing.push_async_callback(_cancel, tending)
+        if parts.joining is not None:
+            await _opened(closing, partial(parts.joining.open, parts.agents), parts.joining.close)
         return _Opened(parts, (loops, web.start()))
 
     def _announce(self, plan: HubPlan) -> None:

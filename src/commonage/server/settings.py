@@ -20,7 +20,10 @@ from commonage.gpus.detect import check_wanted
 from commonage.gpus.slots import parse_slots
 from commonage.placement.policies import registry
 from commonage.placement.sites import SitePolicy
+from commonage.server.settings_agents import AgentSettings
+from commonage.server.settings_fleets import FleetSettings
 from commonage.server.settings_images import ImageSettings
+from commonage.server.settings_machines import MachineSettings
 from commonage.server.settings_parts import PartSettings
 from commonage.server.settings_rules import Labels, PolicyName, PriorityClasses, Tenants
 from commonage.server.settings_storage import StorageSettings
@@ -367,7 +370,7 @@ class _Settings(BaseModel):
         )
 
 
-class Settings(StorageSettings, ImageSettings, PartSettings, _Settings):
+class Settings(StorageSettings, ImageSettings, MachineSettings, AgentSettings, PartSettings, FleetSettings, _Settings):
     """All of them, as they hold for one run of the server; pydantic takes the last of the bases first."""
 
 

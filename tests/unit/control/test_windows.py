@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from commonage.control.windows import window_of, windows, zone_of
+from commonage.control.windows import deadline_of, window_of, windows, zone_of
 from commonage.domain.errors import InvalidInput
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC).timestamp()
@@ -65,3 +65,25 @@ def test_times_that_cannot_be(
 def test_zones_that_are_none(name: str) -> None:
     with pytest.raises(InvalidInput, match="is not known here; write it like Europe/Berlin"):
         zone_of(name)
+
+
+@pytest.mark.parametrize(
+    ("by", "zone", "when"),
+    [
+        ("2h", "UTC", "2026-11-20T11:30Z"),
+        ("1 h 30 min", "UTC", "2026-11-20T11:00Z"),
+        ("18:00", "Europe/Berlin", "2026-11-20T18:00+01:00"),
+        ("09:00", "UTC", "2026-11-21T09:00Z"),
+        ("2026-12-24 14:00", "+01:00", "2026-12-24T14:00+01:00"),
+        ("2026-12-24T14:00-05:00", "UTC", "2026-12-24T19:00Z"),
+    ],
+)
+def test_a_deadline(by: str, zone: str, when: str) -> None:
+    assert deadline_of(by, zone_of(zone), NOW) == at(when)
+
+
+@pytest.mark.parametrize("by", ["tomorrow", "25:00", "", "0s", "9999d"])
+def test_what_is_no_deadline_is_refused(by: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        deadline_of(by, UTC, NOW)
+    assert caught.value.field == "by"

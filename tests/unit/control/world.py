@@ -121,6 +121,7 @@ class Site:
         self.nodes = [node.report for node in nodes or [factories.node("gpu-1", 1), factories.node("cpu-1")]]
         self.world = FakeWorld()
         self.metrics, self.devices, self.hub = KeptMetrics(), NoDevices(), FakeHub()
+        self.elsewhere: Any = None
         self.settings = ControlSettings(**settings)
         self.default = FOREVER
         self.engine = self.new_engine()
@@ -144,6 +145,7 @@ class Site:
                 factories.environment("notebook", kinds=(Kind.SESSION,)),
             ],
             chance=lambda below: next(self.chances) % below,
+            elsewhere=self.elsewhere,
         )
         return Control(world, self.settings)
 

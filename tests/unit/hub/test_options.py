@@ -103,3 +103,18 @@ def test_the_form_offers_tenants_where_there_are_several() -> None:
     form = render_form(offer(tenants=choices), {"tenant": "optics"})
     assert '<option value="optics" selected>Lab of Optics</option>' in form
     assert 'name="tenant"' not in render_form(offer(tenants=choices[:1]), {})
+
+
+def test_to_be_started_again_is_a_tick_or_a_truth_value() -> None:
+    assert read_options({"requeue": ["true"]}) == read_options({"requeue": True}) == {"requeue": "true"}
+    assert read_options({"requeue": []}) == {}
+    assert SubmitIn.model_validate({"kind": "session", **read_options({"requeue": True})}).requeue is True
+    form = render_form(offer(), {"requeue": "true"})
+    assert 'name="requeue" value="true" checked' in " ".join(form.split())
+    assert "checked" not in render_form(offer(), {})
+
+
+def test_the_form_says_what_became_of_a_session() -> None:
+    form = render_form(offer(notices=["Your session ended: its machine <w> is down."]), {})
+    assert "Your session ended: its machine &lt;w&gt; is down." in form
+    assert "alert" not in render_form(offer(), {})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -10,7 +12,9 @@ from tests.fakes.portal import Portal
 from tests.unit.portal.conftest import Person
 
 from commonage.domain.fleet import Isolation
+from commonage.domain.workloads import Kind
 from commonage.ports.devices import DeviceSample
+from commonage.testing.fake_clock import FakeClock
 
 pytestmark = pytest.mark.anyio
 
@@ -69,3 +73,48 @@ async def test_all_of_a_card_is_shown_and_an_admin_says_that_it_was_reset(
     answer = await root.post("nodes/gpu-2/resume", {"gpu": card.uuid}, HX_Request="true")
     assert "takes work again" in answer.headers["HX-Trigger"]
     assert (await ann.post("nodes/gpu-2/resume", {"gpu": card.uuid})).status_code == 403
+
+
+async def test_who_runs_on_a_drained_machine_is_told_to_leave(
+    portal: Portal, root: Person, submit: Callable[..., Any]
+) -> None:
+    one = await submit("ann", "1", labels=(("node", "gpu-2"),), requeue=False)
+    await root.post("nodes/gpu-2/drain", {"drain": "1"})
+    page = (await root.get("nodes")).text
+    assert "To be empty in" in page
+    assert "nodes/gpu-2/remove" not in page, "it is not empty"
+    answer = await root.post("nodes/gpu-2/drain", {"drain": "1", "by": "2h"}, HX_Request="true")
+    assert "whoever runs there is told" in unquote(answer.headers["HX-Trigger"])
+    assert "What still runs here must leave" in (await root.get("nodes")).text
+    assert "must be empty in 2 h" in (await root.get(f"workloads/{one.id}")).text
+    wrong = await root.post("nodes/gpu-2/drain", {"drain": "1", "by": "soon"})
+    assert wrong.status_code == 422
+    assert "is no time" in wrong.text
+
+
+async def test_an_empty_machine_is_removed_by_admins_only(portal: Portal, ann: Person, root: Person) -> None:
+    assert (await root.post("nodes/gpu-2/remove")).status_code == 409
+    await root.post("nodes/gpu-2/drain", {"drain": "1"})
+    assert "nodes/gpu-2/remove" in (await root.get("nodes")).text
+    assert (await ann.post("nodes/gpu-2/remove", {"force": "1"})).status_code == 403
+    answer = await root.post("nodes/gpu-2/remove", {"force": "0"}, HX_Request="true")
+    assert "gpu-2 is removed" in unquote(answer.headers["HX-Trigger"])
+    assert "Machine gpu-2" not in (await root.get("nodes")).text
+
+
+async def test_people_are_told_of_sessions_that_their_machine_has_ended(
+    portal: Portal, ann: Person, clock: FakeClock, submit: Callable[..., Any]
+) -> None:
+    one = await submit("ann", kind=Kind.SESSION, command=(), name="lab", key="mine")
+    assert "Your session" not in (await ann.get("")).text
+    portal.engine.end(f"{one.id}-1", None, "its machine gpu-1 is down")
+    await clock.advance(2)
+    page = (await ann.get("")).text
+    assert "Your session lab ended: its machine gpu-1 is down." in page
+    assert f"launch?again={one.id}" in page
+    other = await submit("ann", kind=Kind.SESSION, command=(), name="lab", key=f"again-1-{one.id}", requeue=True)
+    page = (await ann.get("")).text
+    assert "Your session lab was started again, as it had ended: its machine gpu-1 is down." in page
+    assert f"workloads/{other.id}" in page
+    assert "it is started again elsewhere" in (await ann.get(f"workloads/{other.id}")).text
+    assert 'value="yes" selected' in (await ann.get(f"launch?again={other.id}")).text

@@ -1,0 +1,47 @@
+"""Routes of fleets: machines that are rented while work waits for them. Their policies stand in the settings."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.domain.fleets import FleetView
+from commonage.wire.fleets import FleetList, FleetMachineOut, FleetOut
+
+router = APIRouter(route_class=Guarded, tags=["nodes"])
+
+
+@router.get("/fleets", summary="Machines that are rented, and what they cost", response_model=FleetList,
+            responses=problems())  # fmt: skip
+async def list_fleets(request: Request) -> Response:
+    """What there is, what its policy does next and why, and the cost an hour before and after. For admins."""
+    control = door(request).control
+    currency = control.settings.prices.currency
+    return answer(FleetList(items=[_fleet(one, currency) for one in control.fleets.views(caller(request))]))
+
+
+def _fleet(one: FleetView, currency: str) -> FleetOut:
+    policy, kind = one.policy, one.policy.kind
+    return FleetOut(
+        name=policy.name,
+        provider=one.provider,
+        min=policy.least,
+        max=policy.most,
+        idle_s=policy.idle_s,
+        cpus=kind.cpus_milli / 1000,
+        memory_mib=kind.memory_mib,
+        gpus=kind.gpus,
+        gpu_model=kind.gpu_model,
+        gpu_memory_mib=kind.gpu_memory_mib,
+        machines=[FleetMachineOut(name=name, state=state) for name, state in one.machines],
+        adding=one.adding,
+        removing=list(one.removing),
+        why=one.why,
+        price_h=kind.price_h,
+        cost_h=one.cost_h,
+        cost_after_h=one.cost_after_h,
+        currency=currency,
+        trouble=one.trouble,
+    )

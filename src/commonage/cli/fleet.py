@@ -1,0 +1,69 @@
+"""`commonage fleet`: machines that are rented while work waits for them, and what they cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from commonage.cli import show
+from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.credentials import Server
+
+if TYPE_CHECKING:
+    from commonage.wire.fleets import FleetOut
+
+
+@click.group
+def fleet() -> None:
+    """Show the machines that are rented while work waits for them.
+
+    \b
+    Example:
+      commonage fleet ls
+    """
+
+
+@fleet.command("ls")
+@as_json
+@asks_server
+def ls(server: Server, as_json: bool) -> None:
+    """List the fleets: their machines, what comes or goes next and why, and the cost an hour before and after.
+
+    \b
+    Example:
+      commonage fleet ls --json
+    """
+    with connect(server) as client:
+        found = client.fleets()
+    if as_json:
+        show.print_json(found)
+        return
+    if not found:
+        click.echo("There are no fleets; [[fleets]] tables in the settings make them (docs/howto/fleets.md).", err=True)
+        return
+    made = show.table("FLEET", "PROVIDER", "MACHINES", "MIN", "MAX", "NEXT", "NOW", "THEN", right=("NOW", "THEN"))
+    for one in found:
+        made.add_row(
+            show.text(one.name), show.text(one.provider), str(len(one.machines)), str(one.min), str(one.max),
+            _next(one), _cost(one.cost_h, one), _cost(one.cost_after_h, one),
+        )  # fmt: skip
+    show.console().print(made)
+    for one in found:
+        for machine in one.machines:
+            click.echo(f"{machine.name}: {machine.state}")
+        if one.why:
+            click.echo(f"{one.name}: {one.why}.")
+        if one.trouble:
+            click.echo(f"Note: {one.name}: {one.trouble}", err=True)
+
+
+def _next(one: FleetOut) -> str:
+    if one.adding:
+        return f"+{one.adding}"
+    return f"-{len(one.removing)}" if one.removing else "stays"
+
+
+def _cost(cost: float, one: FleetOut) -> str:
+    """`3.00 EUR/h`; nothing where no price is known."""
+    return f"{cost:.2f} {one.currency}/h".replace(" /h", "/h") if one.price_h else ""

@@ -1,0 +1,54 @@
+"""The cards of all machines, as control asks them: this machine's by its driver, others' as their agents tell.
+
+Used by the sampling loop, by the warnings of cards, and where an admin says that a card is sound again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+from commonage.control.attribution import Round, attribute, joined
+from commonage.domain.fleet import Lease
+from commonage.ports.agents import CardsElsewhere
+from commonage.ports.devices import Devices, DeviceSample
+
+FRESH_S = 15.0
+"""What an agent said longer ago is no measurement any more."""
+
+
+class AllCards:
+    """`here` are this machine's; `elsewhere` those of machines with agents, where there are such."""
+
+    def __init__(self, here: Devices, elsewhere: CardsElsewhere | None) -> None:
+        self._here, self._elsewhere = here, elsewhere
+
+    async def note_held(self, leases: Sequence[Lease]) -> None:
+        """All leases now, for those that are only simulated."""
+        await asyncio.to_thread(self._here.note_held, leases)
+        if self._elsewhere is not None:
+            await self._elsewhere.note_held(leases)
+
+    async def measure(self) -> Sequence[DeviceSample]:
+        """Samples of this machine's cards, whose processes are still to be looked up."""
+        return await asyncio.to_thread(self._here.measure)
+
+    def add_elsewhere(self, round_: Round, now: float) -> Round:
+        """The round with the samples of all other machines. Their agents looked up the owners of the processes."""
+        for heard in self._elsewhere.heard() if self._elsewhere is not None else ():
+            if heard.connected and abs(now - heard.at) <= FRESH_S:
+                # By their own clocks they left out what began too late to be the one that was measured.
+                round_ = joined(round_, attribute(heard.samples, heard.owners, math.inf))
+        return round_
+
+    async def take_warnings(self) -> Sequence[tuple[str, str]]:
+        """What happened to attempts since the last call, on all machines."""
+        found = list(await asyncio.to_thread(self._here.take_warnings))
+        return [*found, *(self._elsewhere.take_warnings() if self._elsewhere is not None else ())]
+
+    async def resume(self, uuid: str) -> None:
+        """An admin says that this card is sound again."""
+        await asyncio.to_thread(self._here.resume, uuid)
+        if self._elsewhere is not None:
+            await self._elsewhere.resume(uuid)

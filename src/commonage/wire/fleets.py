@@ -1,0 +1,42 @@
+"""Fleets of machines that are rented, as the API shows them."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+
+class FleetMachineOut(BaseModel):
+    """One rented machine."""
+
+    name: str
+    state: str = Field(description="In words: on its way, ready, idle for 5m, leaving.")
+
+
+class FleetOut(BaseModel):
+    """A fleet, what its policy does next, and what an hour of it costs now and then."""
+
+    name: str
+    provider: str
+    min: int
+    max: int
+    idle_s: int
+    cpus: float
+    memory_mib: int
+    gpus: int
+    gpu_model: str
+    gpu_memory_mib: int
+    machines: list[FleetMachineOut]
+    adding: int = Field(description="So many more come next.")
+    removing: list[str] = Field(description="These go next.")
+    why: str
+    price_h: float = Field(description="Of one machine, an hour; 0 where it is not known.")
+    cost_h: float
+    cost_after_h: float
+    currency: str
+    trouble: str = Field(description="What the cloud last refused, in its words; empty when all is well.")
+
+
+class FleetList(BaseModel):
+    """All fleets."""
+
+    items: list[FleetOut]
