@@ -114,7 +114,7 @@ def service_spec(order: Order, program: Program, around: Surroundings, settings:
 
 def _container(order: Order, program: Program, around: Surroundings, settings: SwarmSettings) -> dict[str, Any]:
     # What the agent on the machine holds cores by, as a service can have a quota only.
-    cpus = {f"{LABEL}.cpus_milli": str(order.lease.cpus_milli), f"{LABEL}.cpu_hold": settings.cpu_hold}
+    cpus = {f"{LABEL}.cpus-milli": str(order.lease.cpus_milli)}
     variables = {**program.variables, "TINI_KILL_PROCESS_GROUP": "1"}  # see entry.sh
     return {
         "Image": order.environment.image,
