@@ -81,6 +81,10 @@ MACHINERY = {
         lambda: all(shutil.which(name) for name in ("buildah", "debootstrap", "docker", "docker-compose")),
         f"{INSTALL_HINT} (buildah, debootstrap, docker-compose)",
     ),
+    "debootstrap": Machinery(
+        lambda: all(shutil.which(name) for name in ("debootstrap", "ssh")), f"{INSTALL_HINT} (with openssh-client)"
+    ),
+    "mounts": Machinery(_may_administer, "run the tests as a root who may mount file systems"),
     "root": Machinery(lambda: os.geteuid() == 0, "run the tests as root"),
 }
 

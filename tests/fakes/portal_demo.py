@@ -9,17 +9,20 @@ import argparse
 import asyncio
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import uvicorn
 from tests.fakes.portal import ADMIN, GIB, USER, Portal
 
 from commonage.control.submission import Submission
+from commonage.domain.images import Kernel, Provenance, SourceFile
 from commonage.domain.principals import Principal
 from commonage.domain.requests import parse_gpus
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Workload
 from commonage.ports.metrics import Sample
 from commonage.testing.behaviour import Behaviour
+from commonage.testing.factories import image
 
 HOUR_S = 3600
 SESSIONS = (
@@ -38,6 +41,7 @@ def _job(name: str, gpus: str | None, **fields: Any) -> Submission:
 async def populate(portal: Portal, ended: int) -> None:
     """Sessions, and jobs that run, wait and have failed; before them `ended` small jobs."""
     _direct(portal, ended)
+    await _push(portal)
     people = {name: Principal(name, USER) for name in ("ann", "bob", "carol", "dmitri", "eve")}
 
     async def submit(owner: str, ask: Submission) -> Workload:
@@ -64,6 +68,26 @@ async def populate(portal: Portal, ended: int) -> None:
     await submit("bob", _job("evaluate", "1"))
     plot = ("sh", "-c", "python plot.py | tee plots.txt")
     await submit("ann", _job("report", None, depends_on=(Dependency(waits.id),), command=plot))
+
+
+async def _push(portal: Portal) -> None:
+    """Images that were pushed: one is there, one on its way, one cannot be fetched."""
+    portal.engine.broken_environments["public/tools"] = "the registry of docker.io/lab/tools did not answer within 15 s"
+    kernels = (
+        Kernel("torch", "PyTorch 2.9", "/opt/kernels/torch"),
+        Kernel("py310", "Python 3.10", "/opt/kernels/py310"),
+    )
+    files = (SourceFile("requirements.txt", f"sha256:{'5e' * 32}"), SourceFile("old.txt", f"sha256:{'7a' * 32}"))
+    made = Provenance(at=portal.clock.now() - 7200, builder="buildah 1.28.2", base="debian:bookworm", files=files)
+    made = replace(made, base_digest=f"sha256:{'4b' * 32}", commit="5fa02c1d9", dirty=True)
+    whole = {"title": "Vision course", "description": "PyTorch beside the old Python that the exercises were made for."}
+    root = Principal("root", ADMIN)
+    fields: dict[str, Any] = {"kernels": kernels, "provenance": made, "least_vram_mib": 4 * GIB, **whole}
+    await portal.control.images.add(root, image("commons/vision:2.9", None, **fields), "registry.test:5000")
+    await asyncio.sleep(0.2)
+    portal.engine.prepare_s = 900
+    await portal.control.images.add(root, image("commons/speech", None), "registry.test:5000")
+    await portal.control.images.add(root, image("public/tools", None, needs_gpu=True), "registry.test:5000")
 
 
 def _direct(portal: Portal, ended: int) -> None:

@@ -107,12 +107,12 @@ class Dialler:
             if frame.get("say") == "refused":
                 raise NotLetIn(from_json(Refused, frame.get("with")))
             return from_json(Welcome, frame.get("with"))
-        except ssl.SSLError as error:
-            # Under TLS 1.3 a server says only now that it does not take the certificate that it was shown.
-            why = (
-                f"it does not take our certificate ({error.reason}): it has expired, or is of another site; join again"
-            )
-            raise NotLetIn(Refused(why, for_good=True)) from error
+        except (EOFError, ConnectionError, ssl.SSLError) as error:
+            # Under TLS 1.3 a server ends it only now when it does not take the certificate that it was shown.
+            raise LinkLost(
+                f"the control plane at {address} ended the link without a word: it may not take our certificate (expired, "
+                "or of another site); then this machine must join again"
+            ) from error
         except (TimeoutError, *BROKEN) as error:
             raise LinkLost(f"{address} does not answer as a control plane does: {words_of(error)}") from error
 

@@ -16,6 +16,7 @@ from commonage.agent.steps_agent import COMMAND, HOME, PROGRAMS, SCRIPT, SERVICE
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.agent.steps_storage import remove_lines
 from commonage.agent.steps_swarm import CERTIFICATES, LOGINS, read_logins, swarm_of
+from commonage.agent.walls import Walls
 
 DONE, FAILED, MISUSED = 0, 1, 2
 
@@ -63,6 +64,9 @@ def leave(host: Host) -> list[str]:
     if runs(host):
         host.service("stop", SERVICE)
         said.append("the agent is stopped")
+    if host.has("iptables") and Walls().stand():
+        Walls().pull_down()
+        said.append("the walls around containers are taken down")
     swarm = swarm_of(host)
     if swarm.get("ControlAvailable"):
         said.append("this machine is a manager of the Swarm and stays in it; `docker swarm leave` says what that means")

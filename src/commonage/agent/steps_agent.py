@@ -256,12 +256,12 @@ runs() {{
 end() {{
   runs || return 0
   # The loop and the agent are one process group.
-  kill -TERM -- "-$(cat "$pids")" 2>/dev/null
+  kill -s TERM -- "-$(cat "$pids")" 2>/dev/null
   for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
     runs || break
     sleep 0.25
   done
-  runs && kill -KILL -- "-$(cat "$pids")" 2>/dev/null
+  runs && kill -s KILL -- "-$(cat "$pids")" 2>/dev/null
   rm -f "$pids"
 }}
 

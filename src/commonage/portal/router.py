@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from commonage.control.control import Control
 from commonage.domain.errors import NotFound
-from commonage.portal import launch, nodes, overview, reservations, usage, work, workload
+from commonage.portal import images, launch, nodes, overview, reservations, usage, work, workload
 from commonage.portal.auth import HOME, PortalAuth, Visitor
 from commonage.portal.site import Site
 from commonage.wire.hub import CALLBACK_PATH
@@ -27,7 +27,9 @@ def create_router(control: Control, auth: PortalAuth) -> APIRouter:
     """All pages, below `/services/commonage/`."""
     site = Site(control, auth)
     pages = [
-        page for view in (overview, launch, work, workload, nodes, reservations, usage) for page in view.routes(site)
+        page
+        for view in (overview, launch, work, workload, nodes, images, reservations, usage)
+        for page in view.routes(site)
     ]
     router = APIRouter(include_in_schema=False)
     for route in [*pages, *_own(site)]:

@@ -55,6 +55,7 @@ def make_templates(assets: Assets) -> Environment:
         state_signs=words.STATES,
         isolation_words=words.ISOLATION,
         environment_signs=words.ENVIRONMENTS,
+        image_signs=words.IMAGES,
         node_signs=words.NODES,
     )
     return environment

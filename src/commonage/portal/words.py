@@ -45,6 +45,13 @@ ENVIRONMENTS: dict[EnvironmentState, Sign] = {
     EnvironmentState.FAILED: Sign("Failed", "cross", "bad"),
 }
 
+IMAGES: dict[EnvironmentState, Sign] = {
+    EnvironmentState.ABSENT: Sign("Fetched on first use", "clock", "quiet"),
+    EnvironmentState.BUILDING: Sign("Being fetched", "spinner", "info"),
+    EnvironmentState.READY: Sign("Ready", "check", "good"),
+    EnvironmentState.FAILED: Sign("Failed", "cross", "bad"),
+}
+
 KINDS: dict[Kind, Sign] = {
     Kind.SESSION: Sign("Session", "session", "quiet"),
     Kind.JOB: Sign("Job", "job", "quiet"),

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from commonage.domain.errors import InvalidInput
 from commonage.domain.volumes import Extent, Volume, VolumeKind, check_volume
 from commonage.server.settings_table import Row, setting
-from commonage.server.settings_types import Mib, no_empty
+from commonage.server.settings_types import Mib, MibOrNone, no_empty
 
 
 class VolumeEntry(BaseModel):
@@ -73,6 +73,11 @@ class StorageSettings(BaseModel):
         "with `name`, `title`, `description`, `kind`, `source`, `mode`, `tenants`, `per`, `size`, `memory`, `always`, "
         "`path`.",
         Row("tables [[volumes]] in the file", "Storage"),
+    )
+    disk_reserve: MibOrNone = setting(
+        64,
+        "Room in the data folder that is kept for sign-in, and for sessions to delete in, for when the disk is full.",
+        Row("an amount of space, like 64MiB, or 0", "Storage"),
     )
     home_quota: Annotated[Mib | None, BeforeValidator(no_empty)] = setting(
         None,

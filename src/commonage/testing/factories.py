@@ -217,5 +217,6 @@ def image(name: str = "lab/torch", tenant: str | None = "lab", **fields: Any) ->
     """An image with one kernel, for everything; `fields` are those of Image."""
     reference = f"registry.test:5000/{name.partition(':')[0]}@sha256:{'ab' * 32}"
     kernels = (Kernel("python3", "Python", "/opt/commonage/kernels/python3"),)
-    base = Image(name, tenant, reference, "ann", NOW, kinds=tuple(Kind), kernels=kernels, size_bytes=500_000_000)
-    return replace(base, provenance=Provenance("ann", NOW - 60, "buildah 1.28", "debian:trixie"), **fields)
+    made = Provenance("ann", NOW - 60, "buildah 1.28", "debian:bookworm")
+    base = Image(name, tenant, reference, "ann", NOW, kinds=tuple(Kind), kernels=kernels, provenance=made)
+    return replace(base, **{"size_bytes": 500_000_000, **fields})

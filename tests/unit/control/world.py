@@ -79,6 +79,9 @@ class NoDevices:
     def note_held(self, leases: Sequence[Lease]) -> None:
         self.held = leases
 
+    def resume(self, uuid: str | None = None) -> None:
+        """No fault is remembered."""
+
     def take_warnings(self) -> Sequence[tuple[str, str]]:
         taken, self.warnings = self.warnings, []
         return taken
@@ -122,6 +125,8 @@ class Site:
         self.world = FakeWorld()
         self.metrics, self.devices, self.hub = KeptMetrics(), NoDevices(), FakeHub()
         self.elsewhere: Any = None
+        self.clouds: Sequence[Any] = ()
+        self.joining: Any = None
         self.settings = ControlSettings(**settings)
         self.default = FOREVER
         self.engine = self.new_engine()
@@ -146,6 +151,8 @@ class Site:
             ],
             chance=lambda below: next(self.chances) % below,
             elsewhere=self.elsewhere,
+            clouds=self.clouds,
+            joining=self.joining,
         )
         return Control(world, self.settings)
 

@@ -18,9 +18,9 @@ from commonage.wire.hub import PORTAL_PATH
 
 pytestmark = pytest.mark.anyio
 
-PAGES = ("", "launch", "launch?kind=job", "work", "work?state=waiting", "nodes", "reservations", "usage",
+PAGES = ("", "launch", "launch?kind=job", "work", "work?state=waiting", "nodes", "images", "reservations", "usage",
          "usage?by=environment")  # fmt: skip
-LIVE = ("live/overview", "live/work", "live/nodes")
+LIVE = ("live/overview", "live/work", "live/nodes", "live/images")
 AWKWARD = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{7*7}}</textarea><hx-partial>&amp;"
 
 

@@ -6,6 +6,7 @@
                       exit         its exit code, and in further lines why, where that is not the program's
                       log          stdout and stderr together
                       tmp/         its TMPDIR, until it ended
+                      room         a little room, given up where none is left to write `exit`
     runs/.old/<attempt id>/log     what is left of forgotten ones, for some time
 
 `pid` is created exclusively, by the shim or by a stop: so an attempt runs at most once, whoever died when.
@@ -32,6 +33,7 @@ _LOST = "lost"
 _OOM = "oom"
 _ORDERS = TypeAdapter(Order)
 _OLD = ".old"
+_ROOM = bytes(8192)
 _DAY_S = 24 * 3600
 _MIB = 1024 * 1024
 # A folder without a log still says that its attempt has been, and is not to be started again.
@@ -152,6 +154,7 @@ class RunFolder:
     def tidy(self) -> None:
         """It ended: remove its secrets and its temporary files. Idempotent."""
         (self.path / "secrets.json").unlink(missing_ok=True)
+        (self.path / "room").unlink(missing_ok=True)
         try:
             self.tmp.rmdir()
         except FileNotFoundError:
@@ -190,6 +193,7 @@ class Runs:
             _write_private(folder.path / "secrets.json", json.dumps(order.secrets).encode())
         bare = _ORDERS.dump_json(replace(order, secrets=()))
         _write_private(folder.log, b"", os.O_APPEND)
+        _write_private(folder.path / "room", _ROOM)
         # Last, in one go: a folder without a whole order is one whose attempt was never started.
         document = b'{"port":%s,"order":%s}' % (json.dumps(port).encode(), bare)
         _write_private(folder.path / "order.json", document)

@@ -175,8 +175,7 @@ def _keep(ask: dict[str, Any]) -> None:
         code = os.waitstatus_to_exitcode(status)
         code = code if code >= 0 else 128 - code
         _end_leftovers(ask["groups"])
-        with open(os.path.join(run, "exit"), "w", encoding="ascii") as file:
-            file.write(f"{code}\n")
+        _write_exit(run, code)
         os._exit(code)
     except BaseException as error:  # whatever it was: it is told in the log, and no exit code is written
         os.write(2, f"the session's keeper failed: {error!r}\n".encode())
@@ -191,6 +190,20 @@ def _redirect(run: str) -> None:
         os.dup2(source, target)
     os.close(log)
     os.close(null)
+
+
+def _write_exit(run: str, code: int) -> None:
+    """On a full disk there is room where the order's author left some."""
+    try:
+        _write(os.path.join(run, "exit"), f"{code}\n")
+    except OSError:
+        os.unlink(os.path.join(run, "room"))
+        _write(os.path.join(run, "exit"), f"{code}\n")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
 
 
 def _end_leftovers(groups: list[str]) -> None:

@@ -1,0 +1,424 @@
+"""The link for real: TLS on both sides over the loopback, agents let in and refused, links lost and found again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from tests.contract.agents import AgentProgram, make_config
+
+from commonage.agent.config import AgentConfig
+from commonage.agent.dialling import Dialler, client_context
+from commonage.domain.errors import EngineFailure
+from commonage.domain.fleet import Lease, NodeReport, Share
+from commonage.domain.sightings import Measurement
+from commonage.link import messages
+from commonage.link.agents import LinkedAgents
+from commonage.link.ca import Authority
+from commonage.link.messages import Hello, Report
+from commonage.link.peer import Peer, Told, line_of, read_frame, said
+from commonage.ports.agents import Heard
+from commonage.ports.devices import Hold, NotConfined
+
+pytestmark = pytest.mark.anyio
+
+NODE = "worker1"
+_WITHIN_S = 20
+
+
+async def until(holds: Callable[[], Any], what: str) -> Any:
+    """What it gives, once that is something."""
+    try:
+        async with asyncio.timeout(_WITHIN_S):
+            while True:
+                if found := holds():
+                    return found
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {_WITHIN_S} s: {what}") from None
+
+
+class Site:
+    """A control plane's side, in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = Authority.open(folder / "ca")
+        self.agents = LinkedAgents(self.authority, reaches=["10.0.0.1:8081"])
+
+    def config(self, node: str = NODE, **fields: Any) -> AgentConfig:
+        return make_config(self.folder / node, self.authority, node, self.agents.port, **fields)
+
+    def heard(self, node: str = NODE) -> Heard | None:
+        return next((one for one in self.agents.heard() if one.node == node), None)
+
+    async def connected(self, node: str = NODE) -> Heard:
+        found: Heard = await until(
+            lambda: (one := self.heard(node)) is not None and one.connected and one, f"{node} is connected"
+        )
+        return found
+
+    async def gone(self, node: str = NODE) -> None:
+        await until(lambda: (one := self.heard(node)) is None or not one.connected, f"{node} is gone")
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    site = Site(tmp_path)
+    await site.agents.open("127.0.0.1", 0)
+    yield site
+    await site.agents.close()
+
+
+class Machine:
+    """An agent in this process, which says and answers what a test wants."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.config = config
+        self.report = Report(1, NodeReport(config.node, 4000, 8000))
+        self.reaches: tuple[str, ...] = ()
+        self.asked: list[Any] = []
+        self.answers: dict[str, Any] = {}
+        self.held = asyncio.Event()
+        calls = (messages.MEASURE, messages.CONFINE, messages.PULL, messages.FENCE, messages.NOTE_HELD)
+        offers = {call: self._answer(call.name) for call in calls}
+        hears = {"heard": (messages.ReportHeard, self.asked.append)}
+        self.dialler = Dialler(config, offers, hears, self._linked)
+        self._task: asyncio.Task[None] | None = None
+
+    def _answer(self, name: str) -> Any:
+        async def answer(question: Any, told: Told) -> Any:
+            self.asked.append(question)
+            given = self.answers.get(name, messages.Nothing())
+            if isinstance(given, Exception):
+                raise given
+            return await given(told) if callable(given) else given
+
+        return answer
+
+    async def _linked(self, peer: Peer, welcome: messages.Welcome) -> None:
+        self.reaches = welcome.reaches
+        while True:
+            peer.say("report", self.report)
+            await asyncio.sleep(0.2)
+
+    async def __aenter__(self) -> Machine:
+        self._task = asyncio.create_task(self.dialler.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+
+# --- who is let in ------------------------------------------------------------------------------------------------
+
+
+async def test_what_an_agent_tells_arrives_and_what_it_is_told_too(site: Site) -> None:
+    async with Machine(site.config()) as machine:
+        heard = await site.connected()
+        assert heard.report == machine.report.report
+        await until(lambda: machine.reaches, "it is told what containers may reach")
+        assert machine.reaches == ("10.0.0.1:8081",)
+        machine.report = replace(machine.report, engine_fault="the daemon is away", fenced=("a-1",))
+        await until(lambda: (one := site.heard()) is not None and one.fenced == ("a-1",), "the newer report")
+        assert site.heard() is not None
+    await site.gone()
+    with pytest.raises(EngineFailure, match="not connected") as caught:
+        await site.agents.measure(NODE)
+    assert caught.value.is_retryable
+
+
+async def refusal(config: AgentConfig) -> str:
+    """Why an agent with these settings is not let in."""
+    dialler = Dialler(config, {}, {}, _nothing)
+    with pytest.raises(Exception) as caught:
+        await dialler._link(config.control[0])
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+async def _nothing(_peer: Peer, _welcome: messages.Welcome) -> None:
+    await asyncio.sleep(3600)
+
+
+async def test_a_certificate_of_another_site_is_not_let_in(site: Site, tmp_path: Path) -> None:
+    config = site.config()
+    other = Authority.open(tmp_path / "other")
+    theirs = make_config(tmp_path / "theirs", other, NODE, site.agents.port)
+    # It trusts this site, and has a certificate of another one.
+    said = await refusal(replace(theirs, authority=config.authority))
+    assert "may not take our certificate" in said
+    # It has our certificate, and finds a control plane that it was not made for.
+    assert "is not the control plane of this site" in await refusal(replace(config, authority=theirs.authority))
+    assert site.heard() is None
+
+
+async def test_a_servers_certificate_is_none_of_a_machine(site: Site) -> None:
+    config = site.config()
+    pair = site.authority.serve([NODE])
+    Path(config.certificate).write_text(pair.cert_pem)
+    Path(config.key).write_text(pair.key_pem)
+    assert "may not take our certificate" in await refusal(config)
+
+
+async def test_an_agents_certificate_is_none_of_a_control_plane(site: Site, tmp_path: Path) -> None:
+    """A machine of the site must not be able to play the control plane to the others."""
+    config = site.config()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(config.certificate, config.key)
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    said = await refusal(replace(config, control=(f"127.0.0.1:{port}",)))
+    server.close()
+    assert "is not the control plane of this site" in said
+
+
+async def test_without_a_certificate_nobody_is_heard(site: Site) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=site.authority.certificate)
+    with pytest.raises(OSError, match=r"(?i)certificate required|reset"):
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", site.agents.port, ssl=context, server_hostname=messages.SERVER_NAME
+        )
+        writer.write(line_of(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
+        assert await reader.read() == b""
+        raise ConnectionResetError("reset")
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (said("hello", Hello("worker2", messages.PROTOCOL, "")), "its certificate is that of worker1"),
+        (said("hello", Hello(NODE, messages.PROTOCOL + 1, "")), "have the machine join again"),
+        ({"say": "something"}, "does not say hello"),
+    ],
+)
+async def test_who_says_other_things_than_its_certificate_is_refused(site: Site, frame: Any, words: str) -> None:
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", site.agents.port, ssl=client_context(site.config()), server_hostname=messages.SERVER_NAME
+    )
+    writer.write(line_of(frame))
+    refused = await read_frame(reader, _WITHIN_S)
+    assert refused["say"] == "refused"
+    assert words in refused["with"]["why"]
+    assert refused["with"]["for_good"]
+    assert await reader.read() == b""
+    writer.close()
+
+
+@pytest.mark.parametrize("line", [b"{}\n", b"no json\n", b"[1]\n", b"[" * 100_000 + b"\n", b"\xff\n"])
+async def test_nonsense_ends_the_link_and_nothing_else(site: Site, line: bytes) -> None:
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", site.agents.port, ssl=client_context(site.config()), server_hostname=messages.SERVER_NAME
+    )
+    writer.write(line_of(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
+    assert (await read_frame(reader, _WITHIN_S))["say"] == "welcome"
+    writer.write(line)
+    assert await reader.read() == b""
+    writer.close()
+    async with Machine(site.config()):
+        await site.connected()
+
+
+async def test_a_report_of_another_machine_ends_the_link(site: Site) -> None:
+    machine = Machine(site.config())
+    machine.report = Report(1, NodeReport("worker2", 1, 1))
+    async with machine:
+        await asyncio.sleep(0.5)
+        assert site.agents.heard() == []
+
+
+async def test_a_removed_machine_is_out_at_once_and_stays_out(site: Site) -> None:
+    config = site.config()
+    async with Machine(config):
+        await site.connected()
+        await site.agents.revoke(NODE)
+        assert site.heard() is None
+        assert "NotLetIn: worker1 was removed from this site" in await refusal(config)
+    # It joins again under its name: it has another certificate.
+    async with Machine(site.config()):
+        await site.connected()
+
+
+async def test_a_machine_that_another_process_removed_is_out_soon(site: Site) -> None:
+    async with Machine(site.config()):
+        await site.connected()
+        Authority.open(site.folder / "ca").revoke(NODE)
+        await until(lambda: site.heard() is None, "it is out")
+
+
+async def test_an_expired_certificate_is_refused_and_one_that_ends_soon_renewed(site: Site) -> None:
+    config = site.config()
+    old = Authority.open(site.folder / "ca", now=lambda: time.time() - 40 * 86_400)
+    Path(config.certificate).write_text(old.sign(Path(config.request).read_text(), NODE))
+    assert "may not take our certificate" in await refusal(config)
+    ageing = Authority.open(site.folder / "ca", now=lambda: time.time() - 25 * 86_400)
+    Path(config.certificate).write_text(ageing.sign(Path(config.request).read_text(), NODE))
+    before = Path(config.certificate).read_text()
+    async with Machine(config):
+        await until(lambda: Path(config.certificate).read_text() != before, "it is renewed")
+    renewed = x509.load_pem_x509_certificate(Path(config.certificate).read_bytes())
+    assert renewed.not_valid_after_utc.timestamp() > time.time() + 29 * 86_400
+    async with Machine(config):
+        await site.connected()
+
+
+# --- links that are lost ------------------------------------------------------------------------------------------
+
+
+async def test_the_newest_link_of_a_machine_is_the_one(site: Site) -> None:
+    config = site.config()
+    async with Machine(config) as first:
+        await site.connected()
+        async with Machine(config) as second:
+            second.report = Report(1, NodeReport(NODE, 9999, 8000))
+            await until(lambda: (one := site.heard()) is not None and one.report.cpus_milli == 9999, "the second")
+            first.dialler._hears = {}
+            assert len(site.agents.heard()) == 1
+
+
+async def test_an_agent_finds_its_control_plane_again(site: Site, tmp_path: Path) -> None:
+    config = site.config(control=("127.0.0.1:1", f"127.0.0.1:{site.agents.port}"))  # the first is not there
+    async with Machine(config):
+        await site.connected()
+        port = site.agents.port
+        await site.agents.close()
+        site.agents = LinkedAgents(site.authority)
+        assert site.agents.heard() == []
+        await site.agents.open("127.0.0.1", port)
+        await site.connected()
+
+
+async def test_silence_is_noticed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cable is drawn: no connection ends, and nothing comes any more."""
+    monkeypatch.setattr(Peer.run, "__defaults__", (0.6,))
+    context = client_context(site.config())
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", site.agents.port, ssl=context, server_hostname=messages.SERVER_NAME
+    )
+    writer.write(line_of(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
+    writer.write(line_of(said("report", Report(1, NodeReport(NODE, 1, 1)))))
+    await site.connected()
+    asking = asyncio.create_task(site.agents.measure(NODE))
+    await site.gone()
+    with pytest.raises(EngineFailure, match="nothing was heard of"):
+        await asking
+    writer.close()
+    assert reader is not None
+
+
+async def test_changes_are_told(site: Site) -> None:
+    changes = site.agents.changes()
+    first = asyncio.ensure_future(anext(changes))
+    await asyncio.sleep(0)
+    async with Machine(site.config()):
+        assert await asyncio.wait_for(first, _WITHIN_S) == NODE
+    await site.gone()
+    await changes.aclose()  # type: ignore[attr-defined]  # a generator in practice
+
+
+# --- questions ----------------------------------------------------------------------------------------------------
+
+
+async def test_questions_are_answered_also_many_at_once(site: Site) -> None:
+    async with Machine(site.config()) as machine:
+        await site.connected()
+        measured = tuple(Measurement(f"a-{number}", 1.5, 100, (1, 2)) for number in range(500))
+        machine.answers["measure"] = messages.Measured(measured)
+        answers = await asyncio.gather(*(site.agents.measure(NODE) for _ in range(50)))
+        assert all(one == measured for one in answers)
+
+
+async def test_what_fails_there_fails_here_in_the_same_words(site: Site) -> None:
+    hold = Hold("a-1", (Share("GPU-1", 0, "A30", 1024, 100, False, 24576),), in_container=True)
+    async with Machine(site.config()) as machine:
+        await site.connected()
+        machine.answers["confine"] = NotConfined("two levels side by side", retryable=True)
+        with pytest.raises(NotConfined, match="two levels side by side") as caught:
+            await site.agents.confine(NODE, hold)
+        assert caught.value.is_retryable
+        assert machine.asked[-1] == hold
+        machine.answers["fence"] = RuntimeError("a mistake")
+        with pytest.raises(EngineFailure, match="a mistake"):
+            await site.agents.fence(NODE, ["a-1"])
+        with pytest.raises(EngineFailure, match="not known here"):  # an agent that lacks it
+            await site.agents.release(NODE, "a-1")
+        await site.connected()
+
+
+async def test_progress_is_told_and_who_gives_up_is_not_waited_for(site: Site) -> None:
+    ended = asyncio.Event()
+
+    async def pull(told: Told) -> messages.Nothing:
+        told("10 of 100 MB", 0.1)
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+        return messages.Nothing()
+
+    told: list[tuple[str, float | None]] = []
+    async with Machine(site.config()) as machine:
+        await site.connected()
+        machine.answers["pull"] = pull
+        pulling = asyncio.create_task(site.agents.pull(NODE, "lab/torch:1", lambda *words: told.append(words)))
+        await until(lambda: told, "progress")
+        assert told == [("10 of 100 MB", 0.1)]
+        pulling.cancel()
+        await asyncio.wait_for(ended.wait(), _WITHIN_S)
+
+
+async def test_a_link_that_is_lost_fails_who_waits(site: Site) -> None:
+    async def pull(_told: Told) -> messages.Nothing:
+        await asyncio.sleep(3600)
+        return messages.Nothing()
+
+    async with Machine(site.config()) as machine:
+        await site.connected()
+        machine.answers["pull"] = pull
+        pulling = asyncio.create_task(site.agents.pull(NODE, "lab/torch:1", lambda *_: None))
+        await until(lambda: machine.asked and isinstance(machine.asked[-1], messages.Image), "it is asked")
+    with pytest.raises(EngineFailure) as caught:
+        await pulling
+    assert caught.value.is_retryable
+
+
+async def test_leases_are_told_to_those_that_simulate_cards_once(site: Site) -> None:
+    lease = Lease("a-1", NODE, 1000, 1024, (), 1.0)
+    program = AgentProgram(site.folder / NODE, site.config())
+    try:
+        heard = await site.connected()
+        heard = await until(lambda: (one := site.heard()) is not None and one.report.devices and one, "its cards")
+        card = heard.report.devices[0]
+        share = Share(card.uuid, 0, card.model, card.memory_mib, 1000, True, card.memory_mib, simulated=True)
+        await site.agents.note_held([replace(lease, shares=(share,), at=time.time() - 100)])
+        # What it simulates is what the lease holds.
+        busy = await until(
+            lambda: (one := site.heard()) is not None and (one.samples[0].memory_used_mib or 0) > 1000 and one,
+            "it measures",
+        )
+        assert [one.attempt_id for one in busy.samples[0].processes] == ["a-1"]
+        assert busy.samples[1].memory_used_mib == 0
+        program.kill()
+        await site.gone()
+    finally:
+        program.kill()
+
+
+async def test_a_port_that_is_taken_is_said(site: Site) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(Exception, match=r"agents cannot be listened for at 127.0.0.1.*set agents_port"):
+            await LinkedAgents(site.authority).open("127.0.0.1", taken.getsockname()[1])
