@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.engines.containers.hands import Away, Gone
 from commonage.engines.swarm.client import Client
@@ -61,10 +60,14 @@ class Fleet:
             return f"its machine {node} is not in the Swarm any more"
         if machine is not None and machine.is_down:
             return f"its machine {node} does not answer: {machine.why_down}"
-        heard = self.heard.get(node)
-        if heard is not None and attempt_id in heard.fenced:
+        if self.was_fenced(attempt_id, node):
             return f"the Docker daemon of {node} did not answer, and the machine's agent ended what ran there"
         return ""
+
+    def was_fenced(self, attempt_id: str, node: str) -> bool:
+        """True if the machine's agent ended it, as the daemon there could not."""
+        heard = self.heard.get(node)
+        return heard is not None and attempt_id in heard.fenced
 
     def reports(self) -> list[NodeReport]:
         """What is to be said of each machine now."""
@@ -76,11 +79,6 @@ class Fleet:
             name for name, one in self.machines.items()
             if not one.is_down and one.availability == "active" and self.agent_of(name) is not None
         ]  # fmt: skip
-
-    def check_there(self) -> None:
-        """Raises EngineFailure while the Swarm does not answer."""
-        if self.fault:
-            raise EngineFailure(self.fault, retryable=True)
 
 
 def _troubles(heard: Mapping[str, Heard]) -> dict[str, tuple[bool, str, tuple[str, ...]]]:

@@ -20,6 +20,7 @@ from commonage.domain.sightings import Order
 from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.board import Run
+from commonage.engines.containers.box import Box
 from commonage.engines.containers.hands import Absent, Lives, Look, Over, Signal, Waiting
 from commonage.engines.containers.preparing import check
 from commonage.engines.dockerd.connection import Json
@@ -42,6 +43,7 @@ from commonage.ports.agents import Told
 _KILLED = 137
 # A wish is heard within a second; what is seen of it on a shared folder, a moment later.
 _HEARD_S = 1.6
+_LOOKS = 16
 _SURELY_S = 2.0
 
 
@@ -116,7 +118,7 @@ class SwarmHands:
             return await self._without_task(run)
         node, node_id = run.order.lease.node, str(task.get("NodeID", ""))
         ran_at = await self._in_thread(run.box.ran_at)
-        if has_ended(task):
+        if has_ended(task) and not self._fleet.was_fenced(run.id, node):
             return Over(ran_at, partial(self._end, run, task))
         if why := self._fleet.why_lost(run.id, node_id, node):
             return Over(ran_at, partial(self._give_up, run, why))
@@ -176,20 +178,24 @@ class SwarmHands:
 
         What ended by itself before has its own code.
         """
+        if (own := await self._in_thread(partial(_own_end, run.box))) is not None:
+            return own
         with suppress(OSError):
             if await self._in_thread(run.box.claim_never):
                 return Exit(None, why, time.time())
             await self._in_thread(partial(run.box.wish, "kill"))
         node = run.order.lease.node
-        if (agents := self._fleet.agent_of(node)) is not None:
-            with suppress(EngineFailure):
-                await asyncio.wait_for(_done(agents.fence(node, [run.id])), _HEARD_S)
-        before = await self._in_thread(run.box.end)
-        if before is None:
-            await asyncio.sleep(_HEARD_S)
-        elif not before.outside:
-            return Exit(before.code, "", before.at, before.oom and before.code != 0)
-        return Exit(None, why, time.time())
+        fencing = _nothing() if (agents := self._fleet.agent_of(node)) is None else _done(agents.fence(node, [run.id]))
+        with suppress(TimeoutError):
+            await asyncio.gather(asyncio.wait_for(fencing, _HEARD_S), self._until_it_ends(run.box))
+        return await self._in_thread(partial(_own_end, run.box)) or Exit(None, why, time.time())
+
+    async def _until_it_ends(self, box: Box) -> None:
+        """Or until it is clear that it does not hear us."""
+        for _ in range(_LOOKS):
+            if await self._in_thread(box.has_end):
+                return
+            await asyncio.sleep(_HEARD_S / _LOOKS)
 
     # --- stopping -----------------------------------------------------------------------------------------------
 
@@ -240,3 +246,15 @@ class SwarmHands:
 async def _done(work: Coroutine[Any, Any, Collection[str]]) -> None:
     with suppress(EngineFailure):
         await work
+
+
+async def _nothing() -> None:
+    """There is no agent to ask."""
+
+
+def _own_end(box: Box) -> Exit | None:
+    """How its command ended by itself; None if it did not, or was killed, which is then for its machine's sake."""
+    end = box.end()
+    if end is None or end.outside or (end.code == _KILLED and not end.oom):
+        return None
+    return Exit(end.code, "", end.at, end.oom and end.code != 0)

@@ -17,7 +17,8 @@ _MIB = 1024 * 1024
 class Machine:
     """One member of the Swarm. `vram_mib` is what it declares, None if nothing.
 
-    `why_down` is empty while it is there.
+    `state` is Swarm's own word; `why_down` is empty until it is given up. After a manager was away, machines are
+    `unknown` for a while, which is no reason to give up what they run.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Machine:
     vram_mib: int | None
     arch: str
     labels: tuple[tuple[str, str], ...]
+    state: str = "ready"
     why_down: str = ""
     availability: str = "active"
 
@@ -40,7 +42,7 @@ class Machine:
 def machines_of(found: Iterable[Json]) -> dict[str, Machine]:
     """Machines by name. Of several with one name, which come of joining anew, the one that is there."""
     machines: dict[str, Machine] = {}
-    for one in sorted((_machine(node) for node in found), key=lambda one: (one.is_down, one.id)):
+    for one in sorted((_machine(node) for node in found), key=lambda one: (one.is_down, one.state != "ready", one.id)):
         if one.name not in machines:
             machines[one.name] = one
         elif not one.is_down:
@@ -52,9 +54,7 @@ def machines_of(found: Iterable[Json]) -> dict[str, Machine]:
 def _machine(node: Json) -> Machine:
     description, status, spec = node.get("Description") or {}, node["Status"], node["Spec"]
     resources = description.get("Resources") or {}
-    down = ""
-    if status["State"] != "ready":
-        down = status.get("Message") or f"it is {status['State']}"
+    down = (status.get("Message") or "Docker Swarm says that it is down") if status["State"] == "down" else ""
     return Machine(
         id=node["ID"],
         name=description.get("Hostname") or node["ID"][:12],
@@ -64,6 +64,7 @@ def _machine(node: Json) -> Machine:
         vram_mib=_vram(resources),
         arch=(description.get("Platform") or {}).get("Architecture", ""),
         labels=tuple(sorted((spec.get("Labels") or {}).items())),
+        state=status["State"],
         why_down=down,
         availability=spec.get("Availability", "active"),
     )
@@ -90,6 +91,8 @@ def report_of(machine: Machine, heard: Heard | None) -> NodeReport:
     faults: list[str] = []
     if machine.is_down:
         faults.append(f"Docker Swarm does not reach it: {machine.why_down}")
+    elif machine.state != "ready":
+        faults.append(f"Docker Swarm waits for it (state {machine.state})")
     elif machine.availability != "active":
         faults.append(f"it takes no work in Docker Swarm (availability {machine.availability})")
     labels: Mapping[str, str] = {"arch": machine.arch, "os": "linux", **dict(machine.labels)}
