@@ -85,6 +85,10 @@ MACHINERY = {
         lambda: all(shutil.which(name) for name in ("debootstrap", "ssh")), f"{INSTALL_HINT} (with openssh-client)"
     ),
     "mounts": Machinery(_may_administer, "run the tests as a root who may mount file systems"),
+    "images": Machinery(
+        lambda: os.geteuid() == 0 and all(shutil.which(name) for name in ("buildah", "docker-registry")),
+        f"{INSTALL_HINT} (buildah and docker-registry)",
+    ),
     "root": Machinery(lambda: os.geteuid() == 0, "run the tests as root"),
 }
 

@@ -64,7 +64,7 @@ class Served:
         self.await_ready()
         return self
 
-    def await_ready(self, within_s: float = 90) -> None:
+    def await_ready(self, within_s: float = 240) -> None:
         give_up = time.monotonic() + within_s
         while time.monotonic() < give_up:
             if self.process is not None and self.process.poll() is not None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from commonage.agent.config import AgentConfig, config_text
 from commonage.link.ca import Authority
+
+_NETWORK = 0x40000000  # CLONE_NEWNET
 
 
 def make_config(folder: Path, authority: Authority, node: str, port: int, **fields: Any) -> AgentConfig:
@@ -42,6 +47,19 @@ def make_config(folder: Path, authority: Authority, node: str, port: int, **fiel
         "walls": False,
     }
     return AgentConfig(**{**about, **fields})
+
+
+def listening_in(space: str, address: str) -> socket.socket:
+    """A socket that listens at this address of a network namespace, on a free port, for this process."""
+
+    def listen() -> socket.socket:  # in a thread of its own: the namespace is the thread's
+        with open(f"/run/netns/{space}", "rb") as there:
+            failed = ctypes.CDLL(None, use_errno=True).setns(there.fileno(), _NETWORK)
+        assert failed == 0, os.strerror(ctypes.get_errno())
+        return socket.create_server((address, 0))
+
+    with ThreadPoolExecutor(1) as once:
+        return once.submit(listen).result()
 
 
 class AgentProgram:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,7 @@ def host() -> Iterator[Host]:
         swarm.start()
         yield Host(swarm.manager, images)
     finally:
-        for container in swarm.manager.daemon.containers():
-            swarm.manager.daemon.ask("DELETE", f"/containers/{container['Id']}?force=1&v=1")
+        with suppress(OSError, RuntimeError):
+            for container in swarm.manager.daemon.containers():
+                swarm.manager.daemon.ask("DELETE", f"/containers/{container['Id']}?force=1&v=1")
         swarm.remove()

@@ -29,7 +29,7 @@ from commonage.link.ca import Authority
 API_PORT, DOOR_PORT, AGENTS_PORT = 8000, 8445, 8444
 
 
-async def serve(folder: Path, shared: Path, docker_url: str, address: str, registry: str) -> None:
+async def serve(folder: Path, shared: Path, docker_url: str, address: str) -> None:
     """Until stdin ends."""
     authority = Authority.open(folder / "ca")
     agents = LinkedAgents(authority)
@@ -40,7 +40,9 @@ async def serve(folder: Path, shared: Path, docker_url: str, address: str, regis
         doors=(f"{address}:{DOOR_PORT}",),
         agents=(f"{address}:{AGENTS_PORT}",),
         shared_dir=shared,
-        registry=registry,
+        # Nothing is fetched from it here: it must be reached, and its trust and login be put down.
+        registry=f"{address}:{DOOR_PORT}",
+        registry_login="machine:secret",
         daemon={"no-new-privileges": True, "live-restore": False},
     )
     tokens = Tokens(folder / "joining" / "secret", authority.fingerprint)
@@ -88,4 +90,4 @@ def _said(heard: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:6]))
+    asyncio.run(serve(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:5]))

@@ -9,8 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from click.testing import CliRunner
 from tests.integration.api_world import STORES, Api, make_store, served, serving, until
 
+from commonage.cli import main
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import State
@@ -193,3 +195,30 @@ def test_the_sdk_has_a_call_for_each(tmp_path: Path) -> None:
         assert client.remove_image("public/x:1").waiting == []
         with pytest.raises(ApiError, match="there is no image 'public/x:1'"):
             client.image("public/x:1")
+
+
+def test_the_list_of_environments_says_whose_they_are_and_what_they_need(tmp_path: Path) -> None:
+    def prepare(api: Api) -> None:
+        api.identity.groups["ann"] = ("lab",)
+        api.app.state.door.registry = SomeRegistry(RegistryAbout(HERE, "PEM"))
+
+    with served(tmp_path, prepare=prepare, rules=RULES) as url:
+        with Client(url, "ann") as client:
+            client.register_image(ImageIn.model_validate(wanted(vram="4GiB", title="Torch")))
+        told = {}
+        for person in ("ann", "bob"):
+            variables = {
+                "XDG_CONFIG_HOME": str(tmp_path),
+                "COMMONAGE_URL": url,
+                "COMMONAGE_TOKEN": person,
+                "COLUMNS": "200",
+            }
+            done = CliRunner().invoke(main, ["env", "ls"], env=variables, prog_name="commonage")
+            assert done.exit_code == 0, done.output
+            told[person] = done.stdout
+    line = next(one for one in told["ann"].splitlines() if "lab/torch/py310" in one)
+    assert "Torch: py310" in line
+    assert " lab " in line
+    assert "job, service" in line
+    assert "needs 4 GiB of VRAM" in line
+    assert "lab/torch" not in told["bob"]

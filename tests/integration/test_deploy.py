@@ -17,7 +17,7 @@ from tests.integration.deployed import ADMIN_PASSWORD, DEPLOY, USERS_PASSWORD, H
 
 pytestmark = [pytest.mark.needs("docker", "deploy"), pytest.mark.timeout(600)]
 
-PARTS = ("docker-filter", "postgres", "control", "hub", "proxy", "caddy")
+PARTS = ("docker-filter", "postgres", "control", "hub", "proxy", "registry", "caddy")
 HEALTHY = dict.fromkeys(PARTS, "healthy")
 COMPOSED, STACKED = "com.docker.compose.service", "com.docker.swarm.service.name"
 
@@ -79,7 +79,8 @@ def test_jobs_and_sessions_are_containers_of_the_host(site: Host, token: str) ->
     assert (done["state"], done["said"]) == ("succeeded", ["alice", "0"]), done
     assert "a session of alice in " in site.visit("session", _hub_token(site), "alice")
     # Seen from a container, too: its processes and its control group are the machine's.
-    assert site.visit("measured", token, site.visit("started", token, "sleep", "600")) > 0
+    large = site.visit("started", token, "python3", "-c", "import time; x = b'x' * 20_000_000; time.sleep(600)")
+    assert site.visit("measured", token, large) >= 19
 
 
 def test_a_restart_of_everything_loses_nothing(site: Host, token: str) -> None:

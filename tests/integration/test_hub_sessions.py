@@ -200,6 +200,25 @@ async def test_stopped_elsewhere_the_hub_notices(here: Installation, user: str) 
     await until(lambda: gone(here, user))
 
 
+async def test_one_whose_machine_was_lost_is_started_again_though_the_hub_has_not_noticed_yet(
+    here: Installation, user: str
+) -> None:
+    """As the control plane does at once, where the user wished it: same address, new token, and a page that says so."""
+    lost = await started(here, user, requeue=True)
+    assert here.control.bodies[lost]["requeue"] is True
+    number = len(here.control.sessions) + 1
+    here.control.end(lost, "lost", "its machine worker2 is down")
+    await here.identity.start_session(user, "", {"requeue": "true", "key": f"again-1-{lost}"})
+    again = await here.control.submitted(number)
+    events = await progress(here, user, "queue")
+    assert "started again" in json.dumps(events)
+    await here.control.run(again)
+    await until(lambda: ready(here, user))
+    tokens = [here.control.bodies[one]["secrets"]["JUPYTERHUB_API_TOKEN"] for one in (lost, again)]
+    assert await here.identity.whois(tokens[0]) is None, "the lost one's token is revoked"
+    assert await here.identity.whois(tokens[1]) is not None
+
+
 async def test_a_running_session_survives_the_hub(here: Installation, user: str) -> None:
     id = await started(here, user)
     token = here.control.bodies[id]["secrets"]["COMMONAGE_TOKEN"]

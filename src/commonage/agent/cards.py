@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 _LEVELS = ("auto", "driver-limit", "mig", "mps", "cooperative")
 _LOOK_WITHIN_S = 5.0
 _OPEN_AGAIN_S = 60.0
-_UNSEEN_S = 1800.0
+_UNSEEN_S = 600.0
 
 Owners = Callable[[Collection[int]], Sequence[ProcessOwner]]
 

@@ -110,8 +110,8 @@ class Dialler:
         except (EOFError, ConnectionError, ssl.SSLError) as error:
             # Under TLS 1.3 a server ends it only now when it does not take the certificate that it was shown.
             raise LinkLost(
-                f"the control plane at {address} ended the link without a word: it may not take our certificate (expired, "
-                "or of another site); then this machine must join again"
+                f"the control plane at {address} ended the link without a word: it may not take our certificate "
+                "(expired, or of another site); then this machine must join again"
             ) from error
         except (TimeoutError, *BROKEN) as error:
             raise LinkLost(f"{address} does not answer as a control plane does: {words_of(error)}") from error

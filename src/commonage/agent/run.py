@@ -18,7 +18,7 @@ from typing import Any
 from commonage.agent.cards import Cards, Look
 from commonage.agent.config import DEFAULT_FILE, AgentConfig, read_config
 from commonage.agent.containers import Container, Containers
-from commonage.agent.dialling import Dialler
+from commonage.agent.dialling import Dialler, Hears
 from commonage.agent.docker import DaemonGone, DockerDaemon
 from commonage.agent.fencing import Fences
 from commonage.agent.machine import Machine
@@ -55,7 +55,11 @@ class Agent:
         self._puller = Puller(self._daemon, Path(config.docker_config))
         self._walls = StandingWalls(config, state)
         self._vigil = Vigil(config.fence_after_s, config.fence_silent_after_s)
-        self._dialler = Dialler(config, self._offers(), {"heard": (ReportHeard, self._was_heard)}, self._report_to)
+        hears: Hears = {
+            "heard": (ReportHeard, self._was_heard),
+            "reach": (messages.Reach, lambda reach: self._walls.reach(reach.addresses)),
+        }
+        self._dialler = Dialler(config, self._offers(), hears, self._report_to)
         self._look = Look()
         self._changed = asyncio.Event()
         self._number = 0

@@ -59,7 +59,7 @@ class StandingWalls:
 
     def _build(self) -> None:
         plan = plan_for(self._config.wall_interfaces, self._config.site_networks, self._reaches)
-        if plan != self._built or not self._walls.stand():
+        if plan != self._built or not self._walls.are_first():
             self._walls.build(plan)
             self._built = plan
             _log.info(

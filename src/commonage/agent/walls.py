@@ -100,6 +100,10 @@ class Walls:
         """True if both chains are there, and asked."""
         return all(self._is("-C", hook, "-j", chain) for chain, hook in _HOOKS.items())
 
+    def are_first(self) -> bool:
+        """True if they stand, and nothing is asked before them."""
+        return self.stand() and all(self._is_first(hook, chain) for chain, hook in _HOOKS.items())
+
     def _is_first(self, hook: str, chain: str) -> bool:
         listed = self._run("iptables", "--wait", "10", "-S", hook).splitlines()
         return next((line for line in listed if line.startswith("-A")), "") == f"-A {hook} -j {chain}"

@@ -72,6 +72,7 @@ def workload(found: Workload, standing: Standing, *, internal: bool = False) -> 
         state=found.state.value,
         reason=standing.reason,
         position=standing.position,
+        progress=standing.progress,
         submitted_at=found.submitted_at,
         since=found.since,
         started_at=placed.started_at if placed else None,
@@ -274,6 +275,10 @@ def environment(view: EnvironmentView) -> EnvironmentOut:
         state=status.state.value,
         detail=status.detail,
         progress=status.progress,
+        image=entry.image,
+        tenant=entry.tenant,
+        needs_gpu=entry.needs_gpu,
+        vram_mib=entry.least_vram_mib,
     )
 
 

@@ -99,6 +99,6 @@ def _joining(request: Request) -> Joining:
     joining = door(request).joining
     if joining is None:
         raise Conflict(
-            'machines join a Swarm, and this installation runs on one machine alone; set `engine = "swarm"` first'
+            'no machine can join here; set `site_address` (and `engine = "swarm"`) to let others join this one'
         )
     return joining

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from commonage.api import encode
 from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.api.volumes import volume
 from commonage.control.notices import notices
 from commonage.domain.errors import Forbidden
 from commonage.domain.principals import Principal, Scope
@@ -26,7 +27,7 @@ router = APIRouter(route_class=Guarded, tags=["installation"])
     responses=problems("not-admin", "invalid-parameter", "unknown-field"),
 )
 async def launch_options(request: Request, query: Annotated[LaunchQuery, Query()]) -> Response:
-    """Environments, shares of GPUs with whether each could start now, and the bounds."""
+    """Environments, volumes, shares of GPUs with whether each could start now, and the bounds."""
     who = caller(request)
     if query.user is not None and query.user != who.name:
         if not who.is_admin:
@@ -34,4 +35,7 @@ async def launch_options(request: Request, query: Annotated[LaunchQuery, Query()
         who = Principal(query.user, frozenset({Scope.READ, Scope.SUBMIT}), tuple(query.group))
     control = door(request).control
     told = [one.text for one in await notices(control.look, who)]
-    return answer(encode.launch_options(control.fleet.launch_options(who)).model_copy(update={"notices": told}))
+    home = control.homes.of(who)
+    told += [str(home)] if home is not None and home.is_over else []
+    more = {"notices": told, "volumes": [volume(one) for one in control.volumes.offered(who)]}
+    return answer(encode.launch_options(control.fleet.launch_options(who)).model_copy(update=more))

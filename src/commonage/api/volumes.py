@@ -7,30 +7,44 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.control.homes import HomeView
 from commonage.control.volumes import VolumeView
-from commonage.wire.volumes import VolumeList, VolumeOut
+from commonage.wire.volumes import HomeOut, VolumeList, VolumeOut
 
 router = APIRouter(route_class=Guarded, tags=["volumes"])
 
 
 @router.get("/volumes", summary="Data that workloads may have", response_model=VolumeList, responses=problems())
 async def list_volumes(request: Request) -> Response:
-    """The volumes of your tenants, for admins all: whether they may be written to, and where a workload finds them."""
-    found = door(request).control.volumes.offered(caller(request))
-    return answer(VolumeList(items=[_volume(one) for one in found]))
+    """The volumes of your tenants, for admins all: whether they may be written to, and where a workload finds them.
+
+    And how much room your home takes.
+    """
+    control, who = door(request).control, caller(request)
+    found = control.volumes.offered(who)
+    return answer(VolumeList(items=[volume(one) for one in found], home=_home(control.homes.of(who))))
 
 
-def _volume(view: VolumeView) -> VolumeOut:
-    volume = view.volume
+def _home(view: HomeView | None) -> HomeOut | None:
+    if view is None:
+        return None
+    return HomeOut(
+        used_mib=view.used_mib, quota_mib=view.quota_mib, over=view.is_over, measured_at=view.at, text=str(view)
+    )
+
+
+def volume(view: VolumeView) -> VolumeOut:
+    """A volume that somebody may have."""
+    found = view.volume
     return VolumeOut(
-        name=volume.name,
-        title=volume.title,
-        description=volume.description,
-        kind=volume.kind.value,
-        writable=volume.writable,
-        always=volume.always,
-        size_mib=volume.size_mib,
-        in_memory=volume.memory,
+        name=found.name,
+        title=found.title,
+        description=found.description,
+        kind=found.kind.value,
+        writable=found.writable,
+        always=found.always,
+        size_mib=found.size_mib,
+        in_memory=found.memory,
         tenants=list(view.tenants),
         place=view.place,
         notes=list(view.notes),

@@ -23,7 +23,7 @@ def volume() -> None:
 @as_json
 @asks_server
 def ls(server: Server, as_json: bool) -> None:
-    """List the volumes, whether they can be written to, and where a workload finds them.
+    """List the volumes, whether they can be written to, and where a workload finds them; and how full your home is.
 
     Ask for one with `commonage run --volume NAME`, or `NAME:rw` to write to it.
 
@@ -37,7 +37,7 @@ def ls(server: Server, as_json: bool) -> None:
         show.print_json(found)
         return
     made = show.table("NAME", "TITLE", "KIND", "MODE", "SIZE", "WHERE", "NOTES", right=("SIZE",))
-    for one in found:
+    for one in found.items:
         notes = ["unasked for"] if one.always else []
         notes += ["counts as memory"] if one.in_memory else []
         made.add_row(
@@ -49,4 +49,9 @@ def ls(server: Server, as_json: bool) -> None:
             show.text(one.place),
             show.text("; ".join([*notes, *one.notes])),
         )
-    show.console().print(made)
+    if found.items:
+        show.console().print(made)
+    else:
+        click.echo("There are no volumes.")
+    if found.home is not None:
+        click.echo(found.home.text)

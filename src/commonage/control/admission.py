@@ -10,20 +10,23 @@ from commonage.domain.tenants import Amounts
 from commonage.domain.workloads import Spec
 from commonage.placement.explain import ever_fits
 from commonage.placement.quota import amounts_of
+from commonage.placement.scaling import most_that_fit
 
 
 def never(board: Board, spec: Spec) -> str | None:
     """Why no machine, not enough machines, or no quota would ever let it start; None if all could."""
-    return ever_fits(board.snapshot.grid, spec.request) or _too_many_nodes(board, spec) or _beyond_quota(board, spec)
+    rented = most_that_fit(board.fleets, spec.request)
+    fits_nowhere = None if rented else ever_fits(board.snapshot.grid, spec.request)
+    return fits_nowhere or _too_many_nodes(board, spec, rented) or _beyond_quota(board, spec)
 
 
-def _too_many_nodes(board: Board, spec: Spec) -> str | None:
-    """A gang needs a node for each of its members."""
+def _too_many_nodes(board: Board, spec: Spec, rented: int) -> str | None:
+    """A gang needs a node for each of its members; `rented` more may come."""
     grid = board.snapshot.grid
     known = np.flatnonzero([node.state is not NodeState.LOST for node in grid.nodes])
     if not spec.gang or not len(known):
         return None
-    enough = int(np.count_nonzero(grid.could_fit(grid.shape(spec.request), known)))
+    enough = int(np.count_nonzero(grid.could_fit(grid.shape(spec.request), known))) + rented
     if enough >= spec.array_size:
         return None
     return f"{spec.array_size} nodes were asked for at once, and {enough} could run {spec.request}; ask for fewer nodes"

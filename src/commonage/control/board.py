@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from commonage.domain.fleet import Node
+from commonage.domain.fleets import FleetPolicy
 from commonage.domain.ids import attempt_id
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastHold
@@ -32,8 +33,10 @@ class Board:
         self._nodes: dict[str, Node] = {}
         self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
         self.recalled_for: dict[str, str] = {}  # whom each that was evicted makes room for; the schedule loop's
+        self.progress: dict[str, float] = {}  # how far attempts are that start (0..1), by id; the reconcile loop's
         self.snapshot = Snapshot(rules=rules)
         self.outcome: Plan | None = None
+        self.fleets: tuple[FleetPolicy, ...] = ()  # machines that could be rented; set once by `fleets`
         self.changed = asyncio.Event()  # something the planner should know
 
     def get(self, workload_id: str) -> Workload | None:

@@ -16,8 +16,9 @@ from commonage.control.departures import Departures
 from commonage.control.device_warnings import DeviceWarnings
 from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet
-from commonage.control.fleets import Fleets
+from commonage.control.fleets import Fleets, Renting
 from commonage.control.gangs import Gangs
+from commonage.control.homes import HomeWatch
 from commonage.control.images import Images
 from commonage.control.ledger import Ledger
 from commonage.control.look import Look
@@ -38,14 +39,16 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
 from commonage.domain.fleets import FleetPolicy
 from commonage.domain.ids import IdSequence
-from commonage.domain.workloads import Spec, Workload
+from commonage.domain.workloads import Spec, State, Workload
 from commonage.ports.agents import CardsElsewhere
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
+from commonage.ports.homes import Homes
 from commonage.ports.identity import Identity
+from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics
 from commonage.ports.store import Store
 
@@ -68,6 +71,8 @@ class World:
     chance: Callable[[int], int]
     elsewhere: CardsElsewhere | None = None
     clouds: Sequence[tuple[FleetPolicy, Cloud]] = ()
+    joining: Joining | None = None
+    homes: Homes | None = None
 
 
 class Control:
@@ -88,11 +93,14 @@ class Control:
             self.board.govern,
         )  # fmt: skip
         self.volumes = Volumes(self.fleet, self.settings)
+        self.homes = HomeWatch(world.homes, world.clock, self.settings.home_quota_mib)
         self.tenants = TenantViews(self.board, world.clock, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
         self.departures = Departures(self.board, self.ledger, self.fleet, world.clock)
-        self.fleets = Fleets(world.clouds, self.board, self.ledger, self.departures, world.clock, world.chance)
+        self.fleets = Fleets(
+            Renting(world.clouds, world.joining, world.chance), self.board, self.ledger, self.departures, world.clock
+        )
         self.again = Again(world.store, self.board, self.ledger, world.clock, self._start_session)
         self._orders = Orders(self.catalogue, world.bundles, world.devices, self.gangs.members, self.settings.volumes)
         self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
@@ -130,6 +138,8 @@ class Control:
 
     def _changed(self, workload: Workload) -> None:
         self.timers.changed(workload)
+        if workload.attempt is not None and workload.attempt.state is State.LOST:
+            self.fleet.suspect(workload.attempt.lease.node)  # before it is planned anew
         self.gangs.changed(workload)
         self.again.changed(workload)
         self.reconcile.forget_misses(workload)
@@ -176,6 +186,7 @@ class Control:
             loops.create_task(self.departures.run(), name="departures")
             loops.create_task(self.fleets.run(), name="fleets")
             loops.create_task(self.again.run(), name="again")
+            loops.create_task(self.homes.run(), name="homes")
             loops.create_task(self.schedule.run(), name="schedule")
             loops.create_task(self.sampling.run(), name="sample")
             loops.create_task(self.reservations.run(), name="reservations")

@@ -19,7 +19,9 @@ from commonage.control.card_alarms import alarms, card_of
 from commonage.control.catalogue import Catalogue
 from commonage.control.ledger import Ledger
 from commonage.control.membership import tenants_of
+from commonage.control.node_states import drained, drained_by, essence
 from commonage.control.settings import ControlSettings
+from commonage.control.waiting import wait_at_most
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.events import Event, EventKind
@@ -33,6 +35,7 @@ from commonage.domain.tenants import PriorityClass, Tenant
 from commonage.placement.explain import ever_fits
 from commonage.placement.filters import refusal
 from commonage.placement.grid import Grid
+from commonage.placement.scaling import most_that_fit
 from commonage.ports.clock import Clock
 from commonage.ports.devices import DeviceSample
 from commonage.ports.engine import Engine
@@ -124,6 +127,8 @@ class Fleet:
         self.measured: dict[str, DeviceSample] = {}  # written by the sampling loop
         self.strays: Mapping[str, Sequence[Stray]] = {}  # by device uuid; written by the sampling loop
         self.forget_faults: Callable[[str], Awaitable[None]] = _nobody_remembers  # of a card, by its uuid
+        self._suspects: set[str] = set()  # machines on which something was lost since their last report
+        self._woken = asyncio.Event()
         self._gone: dict[str, float] = {}  # machines that were removed: when
         self._writing = asyncio.Lock()  # a report must not undo a wish to drain that came meanwhile
         self.image_status: Callable[[Environment], EnvironmentStatus | None] = lambda _environment: None
@@ -134,7 +139,8 @@ class Fleet:
     async def run(self) -> None:
         """Take in reports until cancelled. The first look is the caller's."""
         while True:
-            await self._clock.sleep(self._settings.sample_every_s)
+            await wait_at_most(self._settings.sample_every_s, self._woken, self._clock)
+            self._woken.clear()
             await self.look()
 
     async def look(self) -> None:
@@ -144,8 +150,17 @@ class Fleet:
         except CommonageError as error:
             log.warning("what the machines reported is not written yet: %s", error)
 
+    def suspect(self, name: str) -> None:
+        """Something was lost on a machine: it takes no work until its next report, which is asked for at once."""
+        node = self._board.nodes.get(name)
+        if node is not None and node.state is NodeState.READY:
+            self._suspects.add(name)
+            self._board.put_nodes([replace(node, state=NodeState.DRAINING, reason="what ran there was lost")])
+            self._woken.set()
+
     async def tick(self) -> None:
         """Ask every engine once; write what changed."""
+        self._suspects.clear()
         reports: dict[str, tuple[Engine, NodeReport]] = {}
         for site, engine in self._engines.items():
             try:
@@ -159,21 +174,22 @@ class Fleet:
         async with self._writing:
             now = self._clock.now()
             self._gone = {name: at for name, at in self._gone.items() if now - at < GONE_FOR_S}
-            for name in self._gone:
+            for name in (*self._gone, *self._suspects):  # these reports are older than what is known
                 reports.pop(name, None)
             nodes = [self._taken_in(engine, report, now) for engine, report in reports.values()]
             silent = [node for name, node in self._board.nodes.items() if name not in reports]
+            silent = [node for node in silent if node.name not in self._suspects]
             await self._keep([*nodes, *(self._unheard(node, now) for node in silent)], now)
         self.passed_at = now
 
     def _taken_in(self, engine: Engine, report: NodeReport, now: float) -> Node:
         known = self._board.nodes.get(report.name)
-        drained = _drained_by(known)
-        reason = drained or "; ".join(report.faults) or report.tight
+        wish = drained_by(known)
+        reason = wish or "; ".join(report.faults) or report.tight
         report = replace(report, devices=tuple(self._with_strays(device) for device in report.devices))
-        state = NodeState.DRAINING if drained or report.faults else NodeState.READY
-        by = known.leave_by if drained and known is not None else None
-        return Node(report.name, engine.site, engine.capabilities().name, state, report, now, bool(drained), reason, by)
+        state = NodeState.DRAINING if wish or report.faults else NodeState.READY
+        by = known.leave_by if wish and known is not None else None
+        return Node(report.name, engine.site, engine.capabilities().name, state, report, now, bool(wish), reason, by)
 
     def _with_strays(self, device: Device) -> Device:
         """The planner, too, should know of VRAM that is in nobody's lease and yet not free."""
@@ -198,7 +214,7 @@ class Fleet:
         held = self._board.held()
         for node in nodes:
             before = self._board.nodes.get(node.name)
-            if before is None or _essence(before) != _essence(node):
+            if before is None or essence(before) != essence(node):
                 changed.append(node)
             if before is None or before.state is not node.state:
                 why = f": {node.reason}" if node.reason else ""
@@ -277,7 +293,7 @@ class Fleet:
         who.need(Scope.ADMIN)
         async with self._writing:
             node = self.known(name)
-            wished = replace(_drained(node, f"drained by {who.name}" if drain else ""), leave_by=leave_by)
+            wished = replace(drained(node, f"drained by {who.name}" if drain else ""), leave_by=leave_by)
             await self._keep([wished], self._clock.now())
             return self._board.nodes[name]
 
@@ -359,33 +375,11 @@ class Fleet:
         return GpuChoice(text, f"{text} of a GPU" if "/" in text else _title(gpu), free, why_not)
 
     def refuse_if_never(self, request: Request) -> str | None:
-        """Why no machine here could ever run it; None if one could."""
+        """Why no machine here could ever run it; None if one could, or one that may be rented."""
+        if most_that_fit(self._board.fleets, request):
+            return None
         return ever_fits(self._board.snapshot.grid, request)
 
 
 def _title(gpu: GpuRequest | None) -> str:
     return "no GPU" if gpu is None else str(gpu)
-
-
-def _drained_by(known: Node | None) -> str:
-    """Why a machine that is known takes no work by an admin's wish; empty if nobody wished it."""
-    if known is None or not known.drain:
-        return ""
-    return known.reason if known.state is NodeState.DRAINING else "drained by an admin"
-
-
-def _drained(node: Node, why: str) -> Node:
-    """The machine with the wish to drain it, or without one. One that is lost stays lost, whatever is wished."""
-    if node.state is NodeState.LOST:
-        return replace(node, drain=bool(why))
-    faults = "; ".join(node.report.faults)
-    state = NodeState.DRAINING if why or faults else NodeState.READY
-    return replace(node, drain=bool(why), state=state, reason=why or faults)
-
-
-def _essence(node: Node) -> tuple[object, ...]:
-    """What of a node is worth writing down when it changes."""
-    report = node.report
-    devices = [replace(one, notices=()) for one in report.devices]
-    offered = (report.cpus_milli, report.memory_mib, report.labels)
-    return (node.site, node.engine, node.state, node.drain, node.reason, node.leave_by, *offered, devices)

@@ -54,23 +54,23 @@ class _Standing:
         return Principal(f"the fleet {self.policy.name}", frozenset(Scope))
 
 
+@dataclass(frozen=True, slots=True)
+class Renting:
+    """What is rented where, and what new machines begin with. `chance(n)` is a random integer below n, for names."""
+
+    clouds: Sequence[tuple[FleetPolicy, Cloud]]
+    joining: Joining | None
+    chance: Callable[[int], int]
+
+
 class Fleets:
-    """All fleets. `chance(n)` is a random integer below n, of which new machines' names are made."""
+    """All fleets, as their clouds have them."""
 
-    joining: Joining | None = None  # set by control: what new machines begin with
-
-    def __init__(
-        self,
-        clouds: Sequence[tuple[FleetPolicy, Cloud]],
-        board: Board,
-        ledger: Ledger,
-        departures: Departures,
-        clock: Clock,
-        chance: Callable[[int], int],
-    ) -> None:
-        self._fleets = [_Standing(policy, cloud) for policy, cloud in clouds]
-        self._board, self._ledger, self._departures = board, ledger, departures
-        self._clock, self._chance = clock, chance
+    def __init__(self, renting: Renting, board: Board, ledger: Ledger, departures: Departures, clock: Clock) -> None:
+        self._fleets = [_Standing(policy, cloud) for policy, cloud in renting.clouds]
+        self._joining, self._chance = renting.joining, renting.chance
+        self._board, self._ledger, self._departures, self._clock = board, ledger, departures, clock
+        board.fleets = tuple(policy for policy, _ in renting.clouds)
 
     async def run(self) -> None:
         """Look at each every few seconds, until cancelled."""
@@ -211,16 +211,16 @@ class Fleets:
 
     async def _user_data(self, policy: FleetPolicy, name: str) -> str:
         """With what it joins at its first start, under this name."""
-        if self.joining is None:
+        if self._joining is None:
             raise Unavailable('machines of a cloud join a Swarm; set `engine = "swarm"`, or take the fleets out')
-        token = await self.joining.token(max(SHORTEST_TOKEN_S, min(LONGEST_TOKEN_S, policy.join_s)))
+        token = await self._joining.token(max(SHORTEST_TOKEN_S, min(LONGEST_TOKEN_S, policy.join_s)))
         options = ["--label", f"fleet={policy.name}", *policy.join_options]
-        return await self.joining.template(token.token, options, name)
+        return await self._joining.template(token.token, options, name)
 
     async def _destroy(self, one: _Standing, machine: Machine, why: str) -> None:
         await one.cloud.destroy(machine)
-        if self.joining is not None:
-            await self.joining.expel(machine.name)
+        if self._joining is not None:
+            await self._joining.expel(machine.name)
         one.machines = tuple(other for other in one.machines if other.id != machine.id)
         await self._tell(one, f"{machine.name} was given back: {why}", -1)
 

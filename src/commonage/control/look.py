@@ -26,10 +26,14 @@ BIRTH_OF_UNIX = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The freshest word on a workload, and its place in the queue from 1 (None where it does not queue)."""
+    """The freshest word on a workload, and its place in the queue from 1 (None where it does not queue).
+
+    `progress` is how far (0..1) that is by which it starts, where it is known: its image being fetched, say.
+    """
 
     reason: str
     position: int | None = None
+    progress: float | None = None
 
 
 @dataclass(slots=True)
@@ -78,7 +82,8 @@ class Look:
         ask = self.board.ask(workload.id)
         if ask is None:
             told = self.trouble(workload)
-            return Standing(f"{workload.reason}; {told}" if told else workload.reason)
+            progress = self.board.progress.get(workload.attempt.id) if workload.attempt is not None else None
+            return Standing(f"{workload.reason}; {told}" if told else workload.reason, progress=progress)
         position = self.board.position(workload.id, self.clock.now())
         if self.board.outcome is None or position is None:
             return Standing(workload.reason, position)

@@ -25,6 +25,7 @@ from commonage.ports.engine import Engine
 log = logging.getLogger(__name__)
 START_TRIES = 5
 RUN_MISSES = 2  # sweeps in a row
+PROGRESS_EVERY_S = 2.0  # so often at most it is written how far something is; in between only the board knows
 
 
 class Reconcile:
@@ -42,6 +43,7 @@ class Reconcile:
         self._order_of = order_of
         self._busy: dict[str, asyncio.Task[None]] = {}  # attempt id -> the last thing being done about it
         self._missed: dict[str, int] = {}
+        self._progressed_at: dict[str, float] = {}
         self.sweep_every_s = 5.0
         self.passed_at = 0.0
 
@@ -115,9 +117,24 @@ class Reconcile:
 
     def _tell(self, engine: Engine, sighting: Sighting) -> None:
         self._missed.pop(sighting.attempt_id, None)
+        if self._is_old_news(sighting):
+            return
         written = self._ledger.note(workload_of(sighting.attempt_id), Sighted(sighting))
         if sighting.seen is Seen.ENDED:
             written.add_done_callback(lambda done: self._forget(engine, sighting.attempt_id, done))
+
+    def _is_old_news(self, sighting: Sighting) -> bool:
+        """True for one that only says how much further something is that was written a moment ago."""
+        attempt_id, now = sighting.attempt_id, self._clock.now()
+        if sighting.seen is not Seen.STARTING or sighting.progress is None:
+            self._board.progress.pop(attempt_id, None)
+            self._progressed_at.pop(attempt_id, None)
+            return False
+        self._board.progress[attempt_id] = sighting.progress
+        if now - self._progressed_at.get(attempt_id, 0.0) < PROGRESS_EVERY_S:
+            return True
+        self._progressed_at[attempt_id] = now
+        return False
 
     def _forget(self, engine: Engine, attempt_id: str, done: asyncio.Future[Workload | None]) -> None:
         """Once an end is written the engine need not remember it."""
@@ -190,6 +207,8 @@ class Reconcile:
         """A workload was written: what was counted against an attempt that holds nothing any more is dropped."""
         if workload.attempt is not None and not workload.state.holds_lease:
             self._missed.pop(workload.attempt.id, None)
+            self._progressed_at.pop(workload.attempt.id, None)
+            self._board.progress.pop(workload.attempt.id, None)
 
     async def close(self) -> None:
         """Give up what is being done; the next life does it again where it is still needed."""

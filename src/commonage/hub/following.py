@@ -107,7 +107,7 @@ class Follower:
                 raise SessionEnded(f"the control plane no longer knows this session: {error.detail}", "lost") from error
             self._show("The control plane does not answer; waiting for it", _PERCENT["held"])
             return None
-        self._show(message, _PERCENT.get(workload.state, 100))
+        self._show(message, _percent(workload))
         return workload
 
     async def _in_words(self, workload: WorkloadOut) -> str:
@@ -150,6 +150,14 @@ class Follower:
             async for line in self._client.logs(self._id, tail=_LAST_LINES):
                 lines.append(line.text)
         return "\n".join([reason, *lines]) if lines and workload.state != "stopped" else reason
+
+
+def _percent(workload: WorkloadOut) -> int:
+    """How full the bar is: of what takes long while it starts, the part that is done."""
+    percent = _PERCENT.get(workload.state, 100)
+    if workload.state == "starting" and workload.progress is not None:
+        return percent + int(workload.progress * (_PERCENT["running"] - percent - 1))
+    return percent
 
 
 def _waiting(said: ExplanationOut) -> str:

@@ -63,7 +63,10 @@ def read_options(given: Mapping[str, Any]) -> dict[str, str]:
 def render_form(offer: LaunchOptions, chosen: Mapping[str, str]) -> str:
     """The inside of the hub's form, with what may be had, what is free now, and what was chosen last time."""
     environments = [entry for entry in offer.environments if "session" in entry.kinds]
-    return _templates.get_template("options_form.html").render(offer=offer, environments=environments, chosen=chosen)
+    volumes = [one for one in offer.volumes if not one.always]
+    return _templates.get_template("options_form.html").render(
+        offer=offer, environments=environments, volumes=volumes, chosen=chosen
+    )
 
 
 def render_apology(reason: str) -> str:

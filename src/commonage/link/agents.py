@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -45,16 +46,16 @@ class _Link:
 class LinkedAgents:
     """Implements `ports.agents.Agents` and `CardsElsewhere`.
 
-    `reaches` are what containers on other machines need of this one, as `ADDRESS:PORT`: their walls let that through.
-    `now` gives unix seconds.
+    `always_reach` is what containers may reach beside what engines say (`let_reach`). `now` gives unix seconds.
     """
 
     def __init__(
-        self, authority: Authority, *, reaches: Collection[str] = (), now: Callable[[], float] = time.time
+        self, authority: Authority, *, always_reach: Collection[str] = (), now: Callable[[], float] = time.time
     ) -> None:
         self._authority, self._now = authority, now
+        self._always_reach = tuple(always_reach)
         self._listener = Listener(authority, self._attend, now)
-        self._listener.reaches = tuple(reaches)
+        self._listener.reaches = self._always_reach
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, Heard] = {}
         self._watchers: set[asyncio.Queue[str]] = set()
@@ -64,7 +65,14 @@ class LinkedAgents:
 
     async def open(self, bind: str, port: int) -> None:
         """Listen for agents; `port` says where then. Raises ListenError."""
-        self.port = await self._listener.open(bind, port)
+        self._begin(await self._listener.open(bind, port))
+
+    async def open_on(self, listening: socket.socket) -> None:
+        """Listen on a socket that is there already, and ours from now on."""
+        self._begin(await self._listener.open_on(listening))
+
+    def _begin(self, port: int) -> None:
+        self.port = port
         self._looking = asyncio.create_task(self._look_for_revoked())
 
     async def close(self) -> None:
@@ -173,6 +181,12 @@ class LinkedAgents:
                 yield await mine.get()
         finally:
             self._watchers.discard(mine)
+
+    def let_reach(self, addresses: Collection[str]) -> None:
+        """Told to those that are linked, and to each that comes."""
+        self._listener.reaches = tuple(dict.fromkeys([*self._always_reach, *addresses]))
+        for link in self._links.values():
+            link.peer.say("reach", messages.Reach(self._listener.reaches))
 
     # --- the port: what is asked ----------------------------------------------------------------------------------
 

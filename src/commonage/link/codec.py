@@ -6,11 +6,12 @@ default, so that an older side can be understood; one that is not known is refus
 
 from __future__ import annotations
 
+import itertools
 import math
 import types
 import typing
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
@@ -43,76 +44,118 @@ def to_json(value: object) -> Json:
 
 def from_json(kind: type[T], data: Json) -> T:
     """The dataclass. Raises Unreadable."""
-    made: T = _read(kind, data, kind.__name__)
+    hashable: Any = kind
+    try:
+        made: T = _reader(hashable)(data)
+    except _Wrong as wrong:
+        raise Unreadable(f"{kind.__name__}{''.join(reversed(wrong.path))} {wrong.why}") from None
     return made
 
 
-def _read(kind: Any, data: Json, where: str) -> Any:
-    origin = typing.get_origin(kind)
-    if origin is typing.Union or origin is types.UnionType:
-        return _read_optional(kind, data, where)
-    if origin is tuple:
-        return _read_tuple(typing.get_args(kind), data, where)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return _read_enum(kind, data, where)
-    if is_dataclass(kind):
-        return _read_dataclass(kind, data, where)
-    return _read_plain(kind, data, where)
+class _Wrong(Exception):
+    """Something is not of its type; `path` leads to it, the last step first."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.path: list[str] = []
 
 
-def _read_plain(kind: Any, data: Json, where: str) -> Any:
-    if kind is float and type(data) in (int, float) and math.isfinite(data):
-        return float(data)
-    if kind in (str, int, bool) and type(data) is kind:
-        return data
-    raise Unreadable(f"{where} should be {getattr(kind, '__name__', kind)}, and is {_shown(data)}")
-
-
-def _read_optional(kind: Any, data: Json, where: str) -> Any:
-    inner = [one for one in typing.get_args(kind) if one is not type(None)]
-    if data is None and len(inner) < len(typing.get_args(kind)):
-        return None
-    [only] = inner  # no other unions cross the link
-    return _read(only, data, where)
-
-
-def _read_tuple(kinds: tuple[Any, ...], data: Json, where: str) -> tuple[Any, ...]:
-    if not isinstance(data, list):
-        raise Unreadable(f"{where} should be a list, and is {_shown(data)}")
-    if len(kinds) == 2 and kinds[1] is ...:
-        kinds = (kinds[0],) * len(data)
-    if len(kinds) != len(data):
-        raise Unreadable(f"{where} should have {len(kinds)} parts, and has {len(data)}")
-    return tuple(_read(kind, one, f"{where}[{at}]") for at, (kind, one) in enumerate(zip(kinds, data, strict=True)))
-
-
-def _read_enum(kind: type[Enum], data: Json, where: str) -> Enum:
-    try:
-        return kind(data)
-    except ValueError:
-        known = ", ".join(str(one.value) for one in kind)
-        raise Unreadable(f"{where} should be one of {known}, and is {_shown(data)}") from None
-
-
-def _read_dataclass(kind: Any, data: Json, where: str) -> Any:
-    if not isinstance(data, dict):
-        raise Unreadable(f"{where} should be an object, and is {_shown(data)}")
-    known = _fields_of(kind)
-    if strange := sorted(map(str, data.keys() - known.keys())):
-        raise Unreadable(f"{where} has {', '.join(strange)[:200]}, which is not known here")
-    found = {}
-    for name, (hint, field) in known.items():
-        if name in data:
-            found[name] = _read(hint, data[name], f"{where}.{name}")
-        elif field.default is MISSING and field.default_factory is MISSING:
-            raise Unreadable(f"{where} lacks {name}")
-    return kind(**found)
+_Reader = Callable[[Json], Any]
 
 
 @cache
-def _fields_of(kind: Any) -> Mapping[str, tuple[Any, Field[Any]]]:
+def _reader(kind: Any) -> _Reader:
+    """What reads this type: made once, for a site's machines tell much."""
+    origin = typing.get_origin(kind)
+    if origin is typing.Union or origin is types.UnionType:
+        [only] = [one for one in typing.get_args(kind) if one is not type(None)]  # no other unions cross the link
+        inner = _reader(only)
+        return lambda data: None if data is None else inner(data)
+    if origin is tuple:
+        return _tuple_reader(typing.get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum_reader(kind)
+    if is_dataclass(kind):
+        return _dataclass_reader(kind)
+    return _float if kind is float else _plain_reader(kind)
+
+
+def _float(data: Json) -> float:
+    if type(data) in (int, float) and math.isfinite(data):
+        return float(data)
+    raise _Wrong(f"should be a number, and is {_shown(data)}")
+
+
+def _plain_reader(kind: Any) -> _Reader:
+    if kind not in (str, int, bool):
+        raise TypeError(f"{kind} does not cross the link")
+
+    def read(data: Json) -> Any:
+        if type(data) is kind:
+            return data
+        raise _Wrong(f"should be {kind.__name__}, and is {_shown(data)}")
+
+    return read
+
+
+def _tuple_reader(kinds: tuple[Any, ...]) -> _Reader:
+    of_any_length = len(kinds) == 2 and kinds[1] is ...
+    readers = [_reader(kind) for kind in kinds if kind is not ...]
+
+    def read(data: Json) -> tuple[Any, ...]:
+        if not isinstance(data, list):
+            raise _Wrong(f"should be a list, and is {_shown(data)}")
+        if not of_any_length and len(data) != len(readers):
+            raise _Wrong(f"should have {len(readers)} parts, and has {len(data)}")
+        found: list[Any] = []
+        try:
+            for read_one, one in zip(itertools.cycle(readers), data, strict=False):
+                found.append(read_one(one))
+        except _Wrong as wrong:
+            wrong.path.append(f"[{len(found)}]")
+            raise
+        return tuple(found)
+
+    return read
+
+
+def _enum_reader(kind: type[Enum]) -> _Reader:
+    def read(data: Json) -> Enum:
+        try:
+            return kind(data)
+        except ValueError:
+            known = ", ".join(str(one.value) for one in kind)
+            raise _Wrong(f"should be one of {known}, and is {_shown(data)}") from None
+
+    return read
+
+
+def _dataclass_reader(kind: Any) -> _Reader:
     hints = typing.get_type_hints(kind)
-    return {field.name: (hints[field.name], field) for field in fields(kind)}
+    readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
+    needed = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
+
+    def read(data: Json) -> Any:
+        if not isinstance(data, dict):
+            raise _Wrong(f"should be an object, and is {_shown(data)}")
+        name = ""
+        try:
+            found = {}
+            for name, one in data.items():
+                found[name] = readers[name](one)
+        except _Wrong as wrong:
+            wrong.path.append(f".{name}")
+            raise
+        except KeyError:
+            strange = ", ".join(sorted(map(str, data.keys() - readers.keys())))
+            raise _Wrong(f"has {strange[:200]}, which is not known here") from None
+        for name in needed:
+            if name not in found:
+                raise _Wrong(f"lacks {name}")
+        return kind(**found)
+
+    return read
 
 
 def _shown(data: Json) -> str:

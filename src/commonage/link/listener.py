@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,6 +20,7 @@ from commonage.link.peer import BROKEN, MOST_BYTES, end, line_of, read_frame, sa
 
 _log = logging.getLogger(__name__)
 _WITHIN_S = 10.0
+_WAITING = 1000  # after a restart all agents dial at once
 
 
 class ListenError(CommonageError):
@@ -51,15 +53,21 @@ class Listener:
 
     async def open(self, bind: str, port: int) -> int:
         """Listen; gives the port, which is a free one for 0. Raises ListenError."""
-        context = await asyncio.to_thread(self._context)
+        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
         try:
-            self._server = await asyncio.start_server(
-                self._connected, bind, port, ssl=context, limit=MOST_BYTES, ssl_handshake_timeout=_WITHIN_S
-            )
+            listening = socket.create_server((bind, port), family=family, backlog=_WAITING)
         except OSError as error:
             words = f"agents cannot be listened for at {bind}, port {port}: {error.strerror or error}; set agents_port"
             raise ListenError(words) from error
-        found: int = self._server.sockets[0].getsockname()[1]
+        return await self.open_on(listening)
+
+    async def open_on(self, listening: socket.socket) -> int:
+        """Listen on this socket, which is ours from now on; gives its port."""
+        context = await asyncio.to_thread(self._context)
+        self._server = await asyncio.start_server(
+            self._connected, sock=listening, ssl=context, limit=MOST_BYTES, ssl_handshake_timeout=_WITHIN_S
+        )
+        found: int = listening.getsockname()[1]
         return found
 
     async def close(self) -> None:

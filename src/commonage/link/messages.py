@@ -50,6 +50,13 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """What containers need to reach of the site has changed."""
+
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """Why there is no link. `for_good`: until the machine joins again."""
 

@@ -81,6 +81,11 @@ def machines_for(requests: Sequence[Request], policy: FleetPolicy, coming: int, 
     return len(grid.nodes) - coming, served
 
 
+def most_that_fit(policies: Sequence[FleetPolicy], request: Request) -> int:
+    """So many machines that could run this may be rented at once."""
+    return sum(policy.most for policy in policies if machines_for([request], policy, 0, 1)[0])
+
+
 def _machine(policy: FleetPolicy, number: int) -> Node:
     return policy.kind.node(f"{policy.name}-{number}", policy.site, policy.engine)
 

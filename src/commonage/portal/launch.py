@@ -105,6 +105,8 @@ class _Launch:
             "section": "launch",
             "form": form if status != 200 else considered,
             "options": options,
+            "home_use": self._control.homes.of(visitor.who),
+            "volumes": [one for one in self._control.volumes.offered(visitor.who) if not one.volume.always],
             "simulated": options.simulated_gpus,
             "explanation": explanation,
             "never": never,
@@ -116,4 +118,5 @@ class _Launch:
 
 async def _sent(request: Request) -> LaunchForm:
     form = await request.form()
-    return LaunchForm.read({name: form_text(form, name) for name in FIELDS})
+    volumes = ",".join(one for one in form.getlist("volumes") if isinstance(one, str) and one)
+    return LaunchForm.read({name: form_text(form, name) for name in FIELDS} | {"volumes": volumes})

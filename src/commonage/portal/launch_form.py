@@ -15,12 +15,14 @@ from commonage.control.submission import MOST_TOGETHER, Submission
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import format_cpus, format_memory, parse_cpus, parse_duration, parse_memory
 from commonage.domain.requests import parse_gpus, parse_labels
+from commonage.domain.volumes import VolumeRequest, parse_volume
 from commonage.domain.workloads import Kind, RetryPolicy, Workload
 
 T = TypeVar("T")
 FIELDS = (
     "kind", "name", "environment", "gpus", "cpus", "memory", "time", "command", "retries", "key", "tenant", "priority",
     "preemptible", "nodes", "on", "requeue",
+    "volumes",
 )  # fmt: skip
 # Which field an error of control belongs to, where it has another name there.
 _ALIASES = {"time_limit_s": "time", "array": "command"}
@@ -62,6 +64,7 @@ class LaunchForm:
                 "tenant": spec.tenant,
                 "priority": str(spec.priority) if spec.priority else "",
                 "preemptible": "1" if spec.preemptible else "",
+                "volumes": ",".join(one.text for one in spec.volumes),
                 "requeue": ("yes" if spec.requeue else "no") if spec.requeue is (spec.kind is Kind.SESSION) else "",
                 "nodes": str(spec.array_size) if spec.gang else "",
                 "on": " ".join(f"{name}={value}" for name, value in spec.request.labels),
@@ -114,6 +117,7 @@ class LaunchForm:
             tenant=self.values["tenant"] or None,
             priority=_priority(self.values["priority"]),
             preemptible=True if self.values["preemptible"] else None,
+            volumes=parsed("volumes", _volumes) or (),
             requeue={"yes": True, "no": False}.get(self.values["requeue"]),
             array_size=(parsed("nodes", _nodes) or 0) if is_job else 0,
             gang=is_job and bool(self.values["nodes"]),
@@ -172,6 +176,10 @@ def _labels(text: str) -> tuple[tuple[str, str], ...]:
     if not all(equals for _, equals, _ in pairs):
         raise InvalidInput("write labels like zone=basement or node=gpu-1", field="on")
     return parse_labels([(name, value) for name, _, value in pairs])
+
+
+def _volumes(text: str) -> tuple[VolumeRequest, ...]:
+    return tuple(parse_volume(part) for part in text.split(",") if part.strip())
 
 
 def _retries(text: str) -> int:

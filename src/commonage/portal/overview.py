@@ -64,6 +64,7 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
     events = await recent_events(control, who, _EVENTS)
     return {
         "notices": await notices(control.look, who),
+        "home_use": control.homes.of(who),
         "machines": cards.machines(views, who),
         "totals": cards.totals(views),
         "simulated": control.fleet.simulated_gpus,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from starlette.routing import Route
 
 from commonage.control.control import Control
 from commonage.domain.errors import NotFound
-from commonage.domain.events import Event
+from commonage.domain.events import Event, EventKind
 from commonage.domain.principals import Principal
 from commonage.domain.sightings import LogLine
 from commonage.domain.workloads import Attempt
@@ -22,6 +23,7 @@ from commonage.portal.site import Site, notice
 from commonage.portal.words import title_of
 
 _PARTS = "parts/workload.html"
+_FIGURES = re.compile(r"\d+(\.\d+)?")
 _LIVE = ("head", "why", "facts", "attempts", "receipt", "usage", "events")
 _TAIL = 5_000  # lines of a long log that are shown at first
 _EVENTS = 100
@@ -109,9 +111,18 @@ async def gather(control: Control, who: Principal, workload_id: str, number: int
 
 
 async def _events(control: Control, who: Principal, workload_id: str) -> Sequence[Event]:
-    """The newest, newest first."""
+    """The newest, newest first; of those that only say how much further something is, the last."""
     found = await control.look.events(who, workload_id=workload_id, limit=500)
-    return list(found[-_EVENTS:])[::-1]
+    behind = [*found[1:], None]
+    told = [one for one, after in zip(found, behind, strict=True) if after is None or not _is_said_again(one, after)]
+    return told[-_EVENTS:][::-1]
+
+
+def _is_said_again(one: Event, after: Event) -> bool:
+    """True if `after` says the same with other figures."""
+    if one.kind is not EventKind.PROGRESS or after.kind is not EventKind.PROGRESS:
+        return False
+    return _FIGURES.sub("", one.message) == _FIGURES.sub("", after.message)
 
 
 def _chosen(attempts: Sequence[Attempt], number: int | None) -> Attempt | None:

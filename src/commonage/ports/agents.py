@@ -52,6 +52,10 @@ class Agents(Protocol):
         """The names of machines as their link comes or goes or their agent reports, from now on."""
         ...
 
+    def let_reach(self, addresses: Collection[str]) -> None:
+        """What containers on all machines need of the site, as `ADDRESS:PORT`: their walls let it through, soon."""
+        ...
+
     async def measure(self, node: str) -> Sequence[Measurement]:
         """What each attempt's container there uses now."""
         ...

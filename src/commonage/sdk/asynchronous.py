@@ -32,7 +32,7 @@ from commonage.wire.platform import (
 )
 from commonage.wire.registry import CollectedOut, RegistryOut
 from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
-from commonage.wire.volumes import VolumeOut
+from commonage.wire.volumes import VolumeList
 from commonage.wire.workloads import (
     TERMINAL_STATES,
     AttemptOut,
@@ -237,9 +237,9 @@ class AsyncClient:
         """The catalogue."""
         return (await self._call(calls.environments())).items
 
-    async def volumes(self) -> Sequence[VolumeOut]:
-        """The volumes that one may have."""
-        return (await self._call(calls.volumes())).items
+    async def volumes(self) -> VolumeList:
+        """The volumes that one may have, and the room that one's home takes."""
+        return await self._call(calls.volumes())
 
     async def images(self) -> Sequence[ImageOut]:
         """The images of the catalogue that one may see."""

@@ -32,7 +32,7 @@ from commonage.wire.platform import (
 )
 from commonage.wire.registry import CollectedOut, RegistryOut
 from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
-from commonage.wire.volumes import VolumeOut
+from commonage.wire.volumes import VolumeList
 from commonage.wire.workloads import (
     TERMINAL_STATES,
     AttemptOut,
@@ -231,9 +231,9 @@ class Client:
         """The catalogue."""
         return self._call(calls.environments()).items
 
-    def volumes(self) -> Sequence[VolumeOut]:
-        """The volumes that one may have."""
-        return self._call(calls.volumes()).items
+    def volumes(self) -> VolumeList:
+        """The volumes that one may have, and the room that one's home takes."""
+        return self._call(calls.volumes())
 
     def images(self) -> Sequence[ImageOut]:
         """The images of the catalogue that one may see."""

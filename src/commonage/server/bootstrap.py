@@ -35,10 +35,12 @@ from commonage.server.engines import SITE, make_engine, shared_dir
 from commonage.server.hub import HubPlan
 from commonage.server.identity import HubIdentity
 from commonage.server.joining import Joining, joining_plan
+from commonage.server.parts import Apart
 from commonage.server.registry import PlatformRegistry, RegistryPlan
 from commonage.server.rules import priority_classes_of, rules_of, volumes_of
 from commonage.server.secrets import Secrets
 from commonage.server.settings import Settings
+from commonage.storage.homes import HomeFolders
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.urls import sqlite_url
@@ -144,7 +146,10 @@ def registry_of(settings: Settings, data: DataDir, secrets: Secrets, port: int) 
         realm=f"{(settings.public_url or f'http://{host}:{port}').rstrip('/')}{API_PATH}/registry/token",
         keep_days=settings.registry_keep_days,
     )
-    return PlatformRegistry(plan, authority_of(data.path), secrets.registry_password)
+    authority, password = authority_of(data.path), secrets.registry_password
+    if settings.children == "apart":
+        return PlatformRegistry(plan, authority, password, supervise=lambda child: Apart(child, data.path))
+    return PlatformRegistry(plan, authority, password)
 
 
 async def assemble(
@@ -171,6 +176,8 @@ async def assemble(
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database)
     identity = HubIdentity(hub_url, secrets.hub_service_token)
+    plan = joining_plan(settings, shared_dir(settings, data.path), settings.agents_port, account)
+    joining = None if plan is None else Joining(plan, authority_of(data.path), data.path / "joining", clock)
     world = World(
         store=store,
         metrics=metrics,
@@ -183,11 +190,10 @@ async def assemble(
         environments=catalogue_of(settings),
         chance=random.SystemRandom().randrange,
         clouds=[(one.policy(), LibcloudMachines(one.rental())) for one in settings.fleets],
+        joining=None if joining is None else joining.office,
+        homes=HomeFolders(shared_dir(settings, data.path) / "workspaces"),
     )
     control = Control(world, control_settings(settings))
-    plan = joining_plan(settings, shared_dir(settings, data.path), settings.agents_port, account)
-    joining = None if plan is None else Joining(plan, authority_of(data.path), data.path / "joining", clock)
-    control.fleets.joining = None if joining is None else joining.office
     web = _application(control, secrets, registry, joining)
     return Parts(control, store, metrics, identity, cards, world.engines, web, registry, agents, joining)
 

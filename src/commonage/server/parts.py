@@ -1,8 +1,8 @@
 """The control plane's children run apart: in containers of their own, by `commonage part NAME`.
 
 The control plane writes down how each is to run, in DATA_DIR/parts/NAME.json (0600); whoever runs the part waits for
-that file, and starts anew when what it says changes. So the hub and the proxy live through a restart of the control
-plane, and neither sees the Docker socket. What the children are is `server.hub`'s to say.
+that file, starts anew when what it says changes, and stops when it goes. So hub and proxy live through a restart of the
+control plane, and none sees the Docker socket. What the children are, `server.hub` and `server.registry` say.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from commonage.server.children import Child, Supervisor
+from commonage.server.children import Child, ChildFailed, Supervisor
 
 _FOLDER = "parts"
 _LOOK_EVERY_S = 0.5
+_OTHERS_WITHIN_S = 60.0  # others start and stop it, when they come to it
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
 
 
@@ -42,12 +43,16 @@ def write_parts(children: Sequence[Child], data_dir: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     for child in children:
         text = json.dumps(_description(child, data_dir.absolute()), indent=2, sort_keys=True)
-        path = folder / f"{child.name}.json"
+        path = _file(child.name, data_dir)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             fresh = path.with_suffix(".new")
             fresh.touch(mode=0o600)
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(path)
+
+
+def _file(name: str, data_dir: Path) -> Path:
+    return data_dir.absolute() / _FOLDER / f"{name}.json"
 
 
 def _description(child: Child, data_dir: Path) -> Mapping[str, object]:
@@ -64,6 +69,35 @@ def _description(child: Child, data_dir: Path) -> Mapping[str, object]:
     }
 
 
+class Apart:
+    """One child that runs apart, started and stopped as a Supervisor would: by its description's coming and going."""
+
+    def __init__(self, child: Child, data_dir: Path) -> None:
+        self._child = child
+        self._data_dir = data_dir
+
+    async def start(self) -> None:
+        """Have it run as described now; ready on return. Raises ChildFailed."""
+        await asyncio.to_thread(write_parts, [self._child], self._data_dir)
+        if not await self._comes_about(True, self._child.ready_s + _OTHERS_WITHIN_S):
+            name = self._child.name
+            raise ChildFailed(f"{name} does not answer; does `commonage part {name}` run? See {self._child.log_path}")
+
+    async def stop(self) -> None:
+        """Have it end. Idempotent."""
+        _file(self._child.name, self._data_dir).unlink(missing_ok=True)
+        await self._comes_about(False, self._child.grace_s + _OTHERS_WITHIN_S)
+
+    async def _comes_about(self, wanted: bool, within_s: float) -> bool:
+        ready = self._child.ready
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while ready is not None and await ready() is not wanted:  # noqa: ASYNC110 - asks a process
+                    await asyncio.sleep(_LOOK_EVERY_S)
+                return True
+        return False
+
+
 async def run_part(name: str, data_dir: Path, stopping: asyncio.Event) -> None:
     """Run the part `name` until told to stop, as the newest description says; wait for the first one.
 
@@ -71,15 +105,15 @@ async def run_part(name: str, data_dir: Path, stopping: asyncio.Event) -> None:
     that cannot be started.
     """
     if not _NAME.fullmatch(name):
-        raise PartError(f"{name[:40]!r} is no name of a part; the parts are hub and proxy")
-    path = data_dir.absolute() / _FOLDER / f"{name}.json"
+        raise PartError(f"{name[:40]!r} is no name of a part; the parts are hub, proxy and registry")
+    path = _file(name, data_dir)
     while not stopping.is_set():
         said = _read(path)
         if said is None:
             await _moment(stopping)
             continue
         async with Supervisor([_child(name, said, path)]):
-            while not stopping.is_set() and _read(path) in (None, said):
+            while not stopping.is_set() and _read(path) == said:
                 await _moment(stopping)
 
 

@@ -11,13 +11,14 @@ import contextlib
 import hmac
 import logging
 import os
+import secrets as chance
 import shutil
 import ssl
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx2
 import yaml
@@ -36,6 +37,7 @@ MACHINE = "machine"
 """The name of the account with which machines of the site fetch images."""
 
 _PROGRAM = "docker-registry"
+_LIFE = "Commonage-Life"
 _DAY_S = 86_400.0
 _FIRST_COLLECTION_S = 3_600.0
 _READY_S = 30.0
@@ -71,6 +73,16 @@ class RegistryPlan:
         )
 
 
+class Runs(Protocol):
+    """Who keeps the registry running: a Supervisor here, or an Apart of `server.parts`."""
+
+    async def start(self) -> None:
+        """Ready on return. Raises ChildFailed."""
+
+    async def stop(self) -> None:
+        """Idempotent."""
+
+
 class PlatformRegistry:
     """The registry port, with the registry itself behind it. `machine_password` is that of the machines' account."""
 
@@ -80,10 +92,13 @@ class PlatformRegistry:
         authority: Authority,
         machine_password: str,
         now: Callable[[], float] = time.time,
+        supervise: Callable[[Child], Runs] = lambda child: Supervisor([child]),
     ) -> None:
         self._plan, self._authority, self._now = plan, authority, now
         self._signer = Signer()
-        self._running: Supervisor | None = None
+        self._supervise = supervise
+        self._running: Runs | None = None
+        self._life = ""
         self._collecting = asyncio.Lock()
         self.about = RegistryAbout(plan.address, authority.certificate)
         self.account = RegistryAccount(plan.address, MACHINE, machine_password)
@@ -150,15 +165,17 @@ class PlatformRegistry:
             log.critical("the registry does not come back: %s", error)
 
     async def _run(self, *, read_only: bool) -> None:
-        running = Supervisor([_child(self._plan, self._ready, read_only)])
+        self._life = chance.token_hex(8)
+        running = self._supervise(_child(self._plan, self._ready, read_only, self._life))
         await running.start()
         self._running = running
 
     async def _ready(self) -> bool:
-        """It answers, by its own certificate, that it wants a token."""
+        """It answers, by its own certificate, that it wants a token; and in the life that was begun last."""
         with contextlib.suppress(httpx2.TransportError):
             async with self._client() as client:
-                return (await client.get("/v2/")).status_code == httpx2.codes.UNAUTHORIZED
+                answer = await client.get("/v2/")
+                return answer.status_code == httpx2.codes.UNAUTHORIZED and answer.headers.get(_LIFE) == self._life
         return False
 
     async def _delete(self, doomed: Sequence[Stored]) -> None:
@@ -181,6 +198,8 @@ class PlatformRegistry:
         )
 
     async def _throw_out_layers(self) -> None:
+        if not (self._plan.storage / "docker" / "registry" / "v2" / "repositories").exists():
+            return  # nothing was ever pushed, which the program takes for an error
         process = await asyncio.create_subprocess_exec(
             _program(), "garbage-collect", str(self._plan.folder / "config.yml"),
             stdin=asyncio.subprocess.DEVNULL,
@@ -236,8 +255,10 @@ def registry_settings(plan: RegistryPlan) -> dict[str, Any]:
     }
 
 
-def _child(plan: RegistryPlan, ready: Callable[[], Any], read_only: bool) -> Child:
+def _child(plan: RegistryPlan, ready: Callable[[], Any], read_only: bool, life: str) -> Child:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("COMMONAGE_", "REGISTRY_"))}
+    # One that runs apart may still be there as it was before.
+    env["REGISTRY_HTTP_HEADERS"] = f"{{X-Content-Type-Options: [nosniff], {_LIFE}: [{life}]}}"
     if read_only:
         env["REGISTRY_STORAGE_MAINTENANCE_READONLY"] = '{"enabled": true}'
     return Child(

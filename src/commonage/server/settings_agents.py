@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 
 from commonage.server.settings_table import A_PORT, Row, setting
-from commonage.server.settings_types import Port
+from commonage.server.settings_types import Port, listed
 
 
 def _bind(value: str) -> str:
@@ -16,6 +16,18 @@ def _bind(value: str) -> str:
         return str(ipaddress.ip_address("127.0.0.1" if value == "localhost" else value.strip("[]")))
     except ValueError:
         raise ValueError("not an IP address") from None
+
+
+def _gates(value: tuple[str, ...]) -> tuple[str, ...]:
+    for one in value:
+        address, _, port = one.rpartition(":")
+        try:
+            ipaddress.IPv4Address(address)
+        except ValueError:
+            raise ValueError(f"{one} is not like 10.0.0.5:3141") from None
+        if not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
+            raise ValueError(f"{one} is not like 10.0.0.5:3141")
+    return value
 
 
 class AgentSettings(BaseModel):
@@ -28,3 +40,9 @@ class AgentSettings(BaseModel):
         Row("an IP address", "Machines"),
     )
     agents_port: Port = setting(8444, "Port for the agents of a Swarm's machines.", Row(A_PORT, "Machines"))
+    containers_reach: Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(_gates)] = setting(
+        (),
+        "What of the site's own networks containers on a Swarm's machines may reach, beside the hub: a package mirror, "
+        "a database (docs/howto/agents.md).",
+        Row("addresses with ports like 10.0.0.5:3141, with commas between", "Machines"),
+    )

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from commonage.wire.cards import DeviceOut
+from commonage.wire.volumes import VolumeOut
 from commonage.wire.workloads import PlainText, Strict
 
 ScopeName = Literal["custom:commonage:read", "custom:commonage:submit", "custom:commonage:admin"]
@@ -49,6 +50,10 @@ class EnvironmentOut(BaseModel):
     state: str
     detail: str
     progress: float | None
+    image: str | None = Field(None, description="The image that is run, where it is one.")
+    tenant: str | None = Field(None, description="Whose members may use it; null: everybody.")
+    needs_gpu: bool = Field(False, description="Nothing runs in it without a GPU.")
+    vram_mib: int = Field(0, description="The least VRAM it runs with.")
 
 
 class EnvironmentList(BaseModel):
@@ -108,6 +113,7 @@ class LaunchOptions(BaseModel):
     free_memory_mib: int
     simulated_gpus: bool
     tenants: list[TenantChoice] = Field(default_factory=list, description="On whose account it may be.")
+    volumes: list[VolumeOut] = Field(default_factory=list, description="Data that one may ask for.")
     priorities: list[str] = Field(default_factory=list, description="Names of the priority classes one may ask for.")
     notices: list[str] = Field(
         default_factory=list, description="What became of one's sessions whose machine went away."

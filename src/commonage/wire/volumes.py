@@ -26,7 +26,18 @@ class VolumeOut(BaseModel):
     notes: list[str] = Field(description="What does not hold on this installation.")
 
 
+class HomeOut(BaseModel):
+    """The caller's home. It is one folder, the same in everything that one runs."""
+
+    used_mib: int
+    quota_mib: int | None = Field(description="How much is allowed; null where nothing was set.")
+    over: bool = Field(description="It holds more than is allowed.")
+    measured_at: float
+    text: str
+
+
 class VolumeList(BaseModel):
     """What there is to have."""
 
     items: list[VolumeOut]
+    home: HomeOut | None = Field(None, description="Null until it was measured, which happens every ten minutes.")

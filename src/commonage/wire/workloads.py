@@ -173,6 +173,9 @@ class WorkloadOut(BaseModel):
     state: StateName
     reason: str
     position: int | None = Field(None, description="In the queue, from 1; only while queued.")
+    progress: float | None = Field(
+        None, description="Of what it waits for while it starts, 0 to 1: its image being fetched, say."
+    )
     submitted_at: float
     since: float
     started_at: float | None

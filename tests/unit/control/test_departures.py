@@ -208,3 +208,26 @@ async def test_who_runs_on_a_machine_in_trouble_reads_it() -> None:
         await site.clock.advance(10)
         await control.departures.drain(ROOT, "one", by=site.clock.now() + 7200)
         assert words(one) == "running on one; its machine one is drained by root and must be empty in 2 h"
+
+
+async def test_what_is_lost_is_not_placed_again_on_its_machine_before_that_has_reported() -> None:
+    site = site_of_two()
+    async with site.open() as control:
+        one = await started(site, control, job())
+        report = factories.node("one", cpus_milli=64_000, faults=("its container daemon does not answer",)).report
+        site.engine.add_node(report)  # the fleet has not heard of it yet
+        assert control.board.nodes["one"].state is NodeState.READY
+        site.engine.end(f"{one.id}-1", None, "its machine one is down")
+        await site.clock.advance(2)
+        assert (node_of(site, one), site.there(one).attempts) == ("two", 2)
+        assert control.board.nodes["one"].reason == "its container daemon does not answer"
+
+
+async def test_a_sound_machine_on_which_something_was_lost_takes_work_at_once() -> None:
+    site = Site([factories.node("one")])
+    async with site.open() as control:
+        (one,) = (await control.work.submit(ANN, job())).workloads
+        await site.clock.advance(1)
+        site.engine.end(f"{one.id}-1", None)
+        await site.clock.advance(2)
+        assert (node_of(site, one), site.there(one).attempts) == ("one", 2)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.control.world import ROOT, SPAWNER, USER, Site, job
 
+from commonage.control.look import Standing
 from commonage.control.submission import Submission
 from commonage.domain.environments import EnvironmentState
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound
@@ -14,6 +15,7 @@ from commonage.domain.fleet import NodeReport
 from commonage.domain.images import Image, Kernel
 from commonage.domain.principals import Principal
 from commonage.domain.requests import parse_gpus
+from commonage.domain.sightings import Seen, Sighting
 from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import Kind, State
 from commonage.testing import factories as make
@@ -272,3 +274,30 @@ async def test_a_retry_after_the_image_went_waits_for_it() -> None:
         found = await control.look.workload(ADA, made.id)
         assert (found.state, found.attempts, found.not_before) == (State.HELD, 1, None)
         assert "was removed by ada" in found.reason
+
+
+async def test_how_far_a_fetch_is_shows_at_once_and_is_written_now_and_then() -> None:
+    site = lab()
+    site.engine.default = Behaviour(start_delay_s=600.0, start_detail="", lasts_s=None)
+    async with site.open() as control:
+        (made,) = (await control.work.submit(ADA, job())).workloads
+        await site.clock.advance(1)
+
+        def standing() -> Standing:
+            workload = control.board.get(made.id)
+            assert workload is not None
+            return control.look.standing(workload)
+
+        for tenth in range(6):  # then the sweep asks the engine itself
+            words = f"fetching the image x: {tenth}0 of 100 MB"
+            sighting = Sighting(f"{made.id}-1", Seen.STARTING, site.clock.now(), "gpu-1", words, tenth / 10)
+            control.reconcile._tell(site.engine, sighting)
+            await site.clock.advance(0.5)
+            assert standing().progress == tenth / 10
+        written = [one.message for one in await control.look.events(ADA) if one.kind is EventKind.PROGRESS]
+        assert written == [f"fetching the image x: {tenth}0 of 100 MB" for tenth in (0, 4)]
+        assert standing().reason == written[-1]
+        running = Sighting(f"{made.id}-1", Seen.RUNNING, site.clock.now(), "gpu-1")
+        control.reconcile._tell(site.engine, running)
+        await site.clock.advance(0.5)
+        assert (site.there(made).state, standing().progress) == (State.RUNNING, None)

@@ -44,7 +44,7 @@ class FakeClient:
         state = next(self._states)
         if isinstance(state, ApiError):
             raise state
-        return SimpleNamespace(**{"reason": "", "node": "gpu-1", "internal_url": None} | state)
+        return SimpleNamespace(**{"reason": "", "node": "gpu-1", "internal_url": None, "progress": None} | state)
 
     async def explain(self, _: str) -> SimpleNamespace:
         return SimpleNamespace(summary="third in the queue", in_front=[SimpleNamespace(text="2 that wait longer")])
@@ -104,3 +104,16 @@ async def test_it_ends_before_it_answers(state: str, reason: str, sentence: str)
 async def test_it_is_unknown() -> None:
     with pytest.raises(SessionEnded, match="no longer knows this session: no such workload"):
         await followed(ApiError("workload-not-found", "no such workload", status=404))
+
+
+async def test_the_bar_fills_with_what_takes_long() -> None:
+    shown: list[tuple[str, int]] = []
+    states = [
+        {"state": "starting", "reason": f"fetching the image x: {part} of 100 MB", "progress": part / 100}
+        for part in (0, 50, 100)
+    ]
+    client: Any = FakeClient(*states, {"state": "failed", "reason": "no space left"})
+    async with asyncio.timeout(10):
+        with pytest.raises(SessionEnded, match="no space left"):
+            await Follower(client, "id", lambda message, percent: shown.append((message, percent))).until_it_answers()
+    assert [percent for message, percent in shown if message.startswith("fetching")] == [40, 59, 79]

@@ -66,6 +66,7 @@ class SwarmEngine(ContainerEngine):
         self._fleet = Fleet(self._client, agents)
         self._images = Images(self._client, site, self._settings.pull, self._settings.account)
         self._relays = Relays(self._settings.reaches)
+        self._sweeps: SwarmHands | None = None
         self._notes: tuple[str, ...] = ()
         self._here = ""
 
@@ -121,6 +122,8 @@ class SwarmEngine(ContainerEngine):
         await self._take_up(orders, self._hands)
         watcher = Watcher(self._board, self._seen_tasks, self._fleet, self._in_thread)
         self._spawn(watcher.keep(self._settle_soon, self._swarm_is_back))
+        self._sweeps = self._hands
+        self._spawn(watcher.sweep(self._hands))
         bounds = Bounds(settings.log_keep_mib, settings.keep_logs_days, settings.keep_logs_mib)
         house = House(self._board, self._files, bounds, self._in_thread)
         self._spawn(house.keep_logs_short())
@@ -132,6 +135,9 @@ class SwarmEngine(ContainerEngine):
     async def close(self) -> None:
         """Let go; what runs goes on, and is found again."""
         await self._let_go()
+        if self._sweeps is not None:
+            with suppress(EngineFailure):  # what is left is found at the next start
+                await self._sweeps.sweep(at_once=True)
         await self._images.close()
         self._relays.close()
         await self._client.close()
@@ -157,7 +163,7 @@ class SwarmEngine(ContainerEngine):
         """
         for service in await self._client.services(ours(self._installation)):
             attempt = _attempt_of(service)
-            if attempt not in self._board.runs:
+            if attempt not in self._board.runs and not self._hands.is_swept(attempt):
                 _log.warning("removing a service of %s, which is not known any more", attempt)
                 await self._client.remove_service(str(service["ID"]))
         await self._networks.clear_unused(house.uses)

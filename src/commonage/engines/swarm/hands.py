@@ -17,6 +17,7 @@ from typing import Any
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order
+from commonage.domain.workloads import Kind
 from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.board import Run
@@ -45,6 +46,8 @@ _KILLED = 137
 _HEARD_S = 1.6
 _LOOKS = 16
 _SURELY_S = 2.0
+_SWEEP_S = 20.0
+_SWEEP_AT_ONCE = 8
 
 
 @dataclass(slots=True)
@@ -67,6 +70,8 @@ class SwarmHands:
         self._launcher = launcher
         self._patience_s, self._ports = settings.patience_s, settings.ports
         self._services: dict[str, Service] = {}
+        self._ended: dict[str, Service] = {}
+        self._sweeping = asyncio.Semaphore(_SWEEP_AT_ONCE)
 
     @property
     def _in_thread(self) -> InThread:
@@ -94,11 +99,9 @@ class SwarmHands:
 
     def note(self, attempt_id: str, service: str) -> None:
         """This is the attempt's service."""
+        if attempt_id in self._ended:
+            return
         self._services.setdefault(attempt_id, Service(service, asyncio.get_running_loop().time()))
-
-    def knows(self, attempt_id: str) -> bool:
-        """True if it has a service, as far as is known."""
-        return attempt_id in self._services
 
     # --- launching ----------------------------------------------------------------------------------------------
 
@@ -228,12 +231,35 @@ class SwarmHands:
         await self._client.remove_service(service.id)
 
     async def remove(self, run: Run) -> None:
-        """Its service, and with it the task and the container, also of a machine that comes back."""
+        """Its service, and with it the task and the container, also of a machine that comes back.
+
+        That of a job that ended by itself goes when there is nothing to start (`sweep`): removing takes as long.
+        """
         service = self._services.get(run.id)
         if service is not None:
-            await self._client.remove_service(service.id)
+            if run.order.kind is Kind.JOB and run.sighting.exit_code is not None:
+                self._ended[run.id] = service
+                service.since = asyncio.get_running_loop().time()
+            else:
+                await self._client.remove_service(service.id)
             self._services.pop(run.id, None)
         self._tasks.forget(run.id)
+
+    def is_swept(self, attempt_id: str) -> bool:
+        """True if its service is going to be removed by us."""
+        return attempt_id in self._ended
+
+    async def sweep(self, *, at_once: bool) -> None:
+        """Remove the services of jobs that ended, all or those that have waited long. Raises EngineFailure."""
+        now = asyncio.get_running_loop().time()
+        due = {one: service for one, service in self._ended.items() if at_once or now - service.since > _SWEEP_S}
+
+        async def remove(attempt_id: str, service: str) -> None:
+            async with self._sweeping:
+                await self._client.remove_service(service)
+            self._ended.pop(attempt_id, None)
+
+        await asyncio.gather(*(remove(attempt_id, service.id) for attempt_id, service in due.items()))
 
     async def release(self, run: Run) -> None:
         """At its machine's agent; one that is away settles it by itself when it is back."""

@@ -12,6 +12,7 @@ from commonage.domain.sightings import Seen
 from commonage.engines.common.board import InThread
 from commonage.engines.containers.board import Board, Run
 from commonage.engines.swarm.fleet import Fleet
+from commonage.engines.swarm.hands import SwarmHands
 from commonage.engines.swarm.tasks import Tasks
 
 _SOON_S, _REST_S = 0.1, 0.25
@@ -21,6 +22,7 @@ _COST_FACTOR = 4
 _MACHINES_S = 1.0
 _AGAIN_S = 2.0
 _AWAY_S = 1.0
+_SWEEP_S = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -33,6 +35,15 @@ class Watcher:
         self._fleet = fleet
         self._in_thread = in_thread
         self._machines_at = self._tasks_at = self._again_at = float("-inf")
+
+    async def sweep(self, hands: SwarmHands) -> None:
+        """Have what jobs left behind removed whenever nothing is about to start, until cancelled."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            try:
+                await hands.sweep(at_once=not any(run.sighting.seen is Seen.STARTING for run in self._board))
+            except EngineFailure as error:
+                _log.warning("cannot remove services that ended, will try again: %s", error.message)
 
     async def keep(self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]]) -> None:
         """Until cancelled."""

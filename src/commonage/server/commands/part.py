@@ -20,7 +20,7 @@ from commonage.server.settings_sources import Resolved
 @click.argument("name", metavar="NAME")
 @reads_settings
 def part(resolved: Resolved, name: str) -> None:
-    """Run JupyterHub or the proxy apart from the control plane: NAME is hub or proxy.
+    """Run JupyterHub, the proxy or the registry apart from the control plane: NAME is hub, proxy or registry.
 
     For containers: the control plane runs with `children = "apart"`, and each part in a container that shares
     the network of the machine and the folders of the part. Waits until the control plane has said how the part is to

@@ -1,0 +1,79 @@
+"""How much room people's homes take, measured now and then, and who has more than is allowed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from commonage.domain.errors import CommonageError
+from commonage.domain.folders import folder_name
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.quantities import format_memory
+from commonage.ports.clock import Clock
+from commonage.ports.homes import Homes
+
+log = logging.getLogger(__name__)
+EVERY_S = 600.0
+_SOON_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HomeView:
+    """One's home: MiB that it takes, those that are allowed (None: any number), and when that was measured."""
+
+    used_mib: int
+    quota_mib: int | None
+    at: float
+
+    @property
+    def is_over(self) -> bool:
+        """True if it holds more than is allowed."""
+        return self.quota_mib is not None and self.used_mib > self.quota_mib
+
+    def __str__(self) -> str:
+        used = f"Your home holds {format_memory(self.used_mib)}"
+        if self.quota_mib is None:
+            return f"{used}."
+        if self.is_over:
+            return f"{used}, and {format_memory(self.quota_mib)} are allowed: delete what you do not need any more."
+        return f"{used} of the {format_memory(self.quota_mib)} that are allowed."
+
+
+class HomeWatch:
+    """Measures, and remembers the newest. `homes` None: nobody can measure them here."""
+
+    def __init__(self, homes: Homes | None, clock: Clock, quota_mib: int | None) -> None:
+        self._homes, self._clock, self._quota_mib = homes, clock, quota_mib
+        self._used: Mapping[str, int] = {}
+        self._at = 0.0
+
+    async def run(self) -> None:
+        """Measure every ten minutes, until cancelled."""
+        await self._clock.sleep(_SOON_S)
+        while True:
+            await self.look()
+            await self._clock.sleep(EVERY_S)
+
+    async def look(self) -> None:
+        """Measure once; what cannot be measured stays as it was."""
+        if self._homes is None:
+            return
+        try:
+            self._used = await self._homes.measure()
+        except CommonageError as error:
+            log.warning("the homes are not measured: %s", error)
+        else:
+            self._at = self._clock.now()
+
+    def of(self, who: Principal) -> HomeView | None:
+        """One's own; None before it was measured."""
+        who.need(Scope.READ)
+        used = self._used.get(folder_name(who.name))
+        return None if used is None else HomeView(used, self._quota_mib, self._at)
+
+    def all(self, who: Principal) -> Mapping[str, HomeView]:
+        """Everybody's by the names of their folders, the largest first. For admins."""
+        who.need(Scope.ADMIN)
+        largest = sorted(self._used.items(), key=lambda one: -one[1])
+        return {name: HomeView(used, self._quota_mib, self._at) for name, used in largest}

@@ -1,0 +1,131 @@
+"""A disk that is filled to the last byte: people sign in, get a session and delete; nothing of the platform breaks."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.acceptance.served import USERS_PASSWORD, Served, served, until
+
+from commonage.wire.workloads import SubmitIn
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.needs("mounts")]
+_SIZE_MIB = 400
+_MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One whose data folder is a small disk of its own; only environments, which are large, lie elsewhere."""
+    folder = tmp_path_factory.mktemp("full-disk")
+    data, environments = folder / "data", folder / "environments"
+    data.mkdir()
+    environments.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SIZE_MIB}m", "tmpfs", str(data)], check=True)
+    try:
+        (data / "environments").symlink_to(environments)
+        with served(folder, "--gpus", "none") as running:
+            yield running
+    finally:
+        subprocess.run(["umount", "--lazy", str(data)], check=False)
+
+
+def _free_mib(installation: Served) -> int:
+    stat = os.statvfs(installation.data)
+    return stat.f_bavail * stat.f_frsize // _MIB
+
+
+def _sign_in(installation: Served, name: str) -> str:
+    """Where a user ends who signs in with the password, as a browser does."""
+    with httpx2.Client(base_url=installation.url, follow_redirects=True, timeout=60) as browser:
+        login = browser.get("/hub/login")
+        form = {"username": name, "password": USERS_PASSWORD, "_xsrf": browser.cookies.get("_xsrf", path="/hub/")}
+        entered = browser.post("/hub/login", data=form, headers={"Referer": str(login.url)})
+        return f"{entered.status_code} {entered.url}"
+
+
+def _session(installation: Served, user: str) -> httpx2.Client:
+    """A session of the user, started through the hub, as a client of its Jupyter server."""
+    asked = installation.hub("POST", f"/users/{user}/server", json={})
+    assert asked.status_code in (201, 202), asked.text
+    commonage = installation.client(user)
+    running = until(lambda: list(commonage.workloads(kind="session", state=["running"])), 300)[0]
+    token = installation.hub("POST", f"/users/{user}/tokens", json={"note": "t", "expires_in": 3600}).json()["token"]
+    address = f"{installation.url}{running.url}api/"
+    jupyter = httpx2.Client(base_url=address, headers={"Authorization": f"token {token}"}, timeout=60)
+    until(lambda: jupyter.get("status").status_code == 200, 90)
+    return jupyter
+
+
+def _fill(place: Path) -> None:
+    """Until not a byte goes in any more."""
+    with place.open("ab", buffering=0) as file:
+        for size in (_MIB, 4096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+
+
+def test_who_has_filled_the_disk_signs_in_and_deletes(installation: Served) -> None:
+    commonage = installation.client("alice")
+    until((installation.data / "reserve").exists)
+    job = commonage.submit(SubmitIn(command=["sh", "-c", "cat /dev/zero >$HOME/big; exit 7"])).workload
+    ended = commonage.wait(job.id)
+    assert (ended.state, ended.exit_code) == ("failed", 7), "how it ended is known, though the disk was full"
+    until(lambda: _free_mib(installation) > 0)  # part of what was kept for this was given up
+
+    # A new job waits and says why; nobody's sign-in does, nor a session.
+    waiting = commonage.submit(SubmitIn(command=["true"], name="waits")).workload
+    until(lambda: "are free on the disk" in commonage.explain(waiting.id).summary)
+    for user in ("alice", "somebody-new"):
+        assert _sign_in(installation, user).startswith(f"200 {installation.url}/services/commonage/")
+    with closing(_session(installation, "alice")) as jupyter:
+        assert "big" in [one["name"] for one in jupyter.get("contents/").json()["content"]]
+        assert jupyter.delete("contents/big").status_code == 204
+    until(lambda: _free_mib(installation) > _SIZE_MIB // 2)
+    assert not (installation.data / "workspaces" / "alice" / "big").exists(), "not kept as rubbish either"
+    assert commonage.wait(waiting.id).state == "succeeded"
+    until(
+        lambda: (installation.data / "reserve").exists() and (installation.data / "reserve").stat().st_size == 64 * _MIB
+    )
+
+
+def test_when_nothing_is_left_at_all_the_platform_lives_on(installation: Served) -> None:
+    commonage = installation.client("alice")
+    with closing(_session(installation, "alice")) as jupyter:
+        home = installation.data / "workspaces" / "alice"
+        give_up = time.monotonic() + 60
+        while (installation.data / "reserve").exists() and time.monotonic() < give_up:
+            _fill(home / "big")
+            time.sleep(0.2)
+        _fill(home / "big")
+        assert _free_mib(installation) == 0
+        # What needs nothing written is answered; what does says why it cannot be.
+        assert commonage.info().user == "alice"
+        assert [one.state for one in commonage.workloads(kind="session", state=["running"])] == ["running"]
+        refused = installation.cli(
+            "run", "--detach", "--no-files", "--", "true", token=installation_token(installation)
+        )
+        assert refused.returncode != 0
+        assert "the disk" in refused.stderr and "full" in refused.stderr
+        # The session that runs deletes, and everything goes on.
+        assert jupyter.delete("contents/big").status_code == 204
+    assert installation.process is not None and installation.process.poll() is None
+    done = until(lambda: _done(installation), 60)
+    assert done == "succeeded"
+
+
+def installation_token(installation: Served) -> str:
+    """The token file of the server's own account: making a new one would have to be written."""
+    return (installation.data / "secrets" / "hub_service_token").read_text().strip()
+
+
+def _done(installation: Served) -> str | None:
+    made = installation.client("alice").submit(SubmitIn(command=["true"])).workload
+    return installation.client("alice").wait(made.id).state

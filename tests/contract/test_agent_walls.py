@@ -1,0 +1,168 @@
+"""The walls for real: a machine in a network namespace, a container's side behind its bridge, a machine beside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from commonage.agent.walls import FORWARD, INPUT, Plan, Walls
+
+pytestmark = pytest.mark.needs("docker")  # root, network namespaces and iptables
+
+BRIDGE = "docker_gwbridge"
+HUB, OTHER = 8081, 8082
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+class Net:
+    """`machine` (10.96.0.1 outside, 10.96.8.1 at the bridge), `inside` (10.96.8.2 behind it), `beside` (10.96.0.2)."""
+
+    def __init__(self) -> None:
+        self._servers: list[subprocess.Popen[bytes]] = []
+        mark = f"cmwall{os.getpid() % 100_000}"
+        self.machine, self.inside, self.beside = f"{mark}m", f"{mark}i", f"{mark}b"
+        for space in (self.machine, self.inside, self.beside):
+            ip("netns", "add", space)
+            ip("-n", space, "link", "set", "lo", "up")
+        self._cable("eth0", "10.96.0.1/24", self.beside, "10.96.0.2/24")
+        ip("-n", self.machine, "link", "add", BRIDGE, "type", "bridge")
+        ip("-n", self.machine, "addr", "add", "10.96.8.1/24", "dev", BRIDGE)
+        ip("-n", self.machine, "link", "set", BRIDGE, "up")
+        self._cable("veth1", None, self.inside, "10.96.8.2/24")
+        ip("-n", self.machine, "link", "set", "veth1", "master", BRIDGE)
+        ip("-n", self.inside, "route", "add", "default", "via", "10.96.8.1")
+        ip("-n", self.beside, "route", "add", "10.96.8.0/24", "via", "10.96.0.1")
+        for name in ("169.254.169.254/32", "203.0.113.7/32"):  # a cloud's metadata, and the world
+            ip("-n", self.beside, "addr", "add", name, "dev", "lo")
+            ip("-n", self.machine, "route", "add", name, "via", "10.96.0.2")
+        self.run(self.machine, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        # What Docker has there before us.
+        self.run(self.machine, "iptables", "-N", "DOCKER-USER")
+        self.run(self.machine, "iptables", "-A", "DOCKER-USER", "-j", "RETURN")
+        self.run(self.machine, "iptables", "-I", "FORWARD", "-j", "DOCKER-USER")
+        for space in (self.machine, self.beside, self.inside):
+            for port in (HUB, OTHER):
+                self._servers.append(self._serve(space, port))
+
+    def _cable(self, name: str, address: str | None, space: str, their_address: str) -> None:
+        ip("-n", self.machine, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", space)
+        if address is not None:
+            ip("-n", self.machine, "addr", "add", address, "dev", name)
+        ip("-n", self.machine, "link", "set", name, "up")
+        ip("-n", space, "addr", "add", their_address, "dev", "eth0")
+        ip("-n", space, "link", "set", "eth0", "up")
+
+    def before(self, space: str) -> tuple[str, ...]:
+        """The words that have a command run there."""
+        return ("nsenter", f"--net=/run/netns/{space}")
+
+    def run(self, space: str, *words: str) -> str:
+        return subprocess.run([*self.before(space), *words], check=True, capture_output=True, text=True).stdout
+
+    def _serve(self, space: str, port: int) -> subprocess.Popen[bytes]:
+        program = (
+            "import socket\n"
+            f"s = socket.create_server(('0.0.0.0', {port}))\n"
+            "print('up', flush=True)\n"
+            "while True: s.accept()[0].close()"
+        )
+        server = subprocess.Popen([*self.before(space), sys.executable, "-S", "-c", program], stdout=subprocess.PIPE)
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"up\n"
+        return server
+
+    def reaches(self, space: str, address: str, port: int) -> bool:
+        """Whether a connection from there comes about."""
+        program = f"import socket; socket.create_connection(('{address}', {port}), 3)"
+        command = [*self.before(space), sys.executable, "-S", "-c", program]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.kill()
+            server.wait()
+            if server.stdout is not None:
+                server.stdout.close()
+        for space in (self.inside, self.beside, self.machine):
+            with suppress(subprocess.CalledProcessError):
+                ip("netns", "delete", space)
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[Net]:
+    net = Net()
+    yield net
+    net.close()
+
+
+def plan_of(net: Net) -> Plan:
+    return Plan(
+        interfaces=(BRIDGE,),
+        networks=("10.96.0.0/24",),
+        reaches=(("10.96.0.1", HUB), ("10.96.0.2", HUB)),
+        own=("10.96.0.1", "10.96.8.1"),
+    )
+
+
+def chains(net: Net) -> str:
+    return net.run(net.machine, "iptables", "-S")
+
+
+def test_containers_reach_the_world_and_the_hub_and_nothing_else_of_the_site(net: Net) -> None:
+    walls = Walls(net.before(net.machine))
+    forbidden = [
+        ("10.96.0.1", OTHER),  # this machine's services
+        ("10.96.8.1", OTHER),
+        ("10.96.8.1", HUB),  # by another address than the one that was said
+        ("10.96.0.2", OTHER),  # another machine
+        ("169.254.169.254", HUB),  # a cloud's metadata
+    ]
+    assert all(net.reaches(net.inside, *where) for where in forbidden)  # they would, without
+    walls.build(plan_of(net))
+    assert [where for where in forbidden if net.reaches(net.inside, *where)] == []
+    assert net.reaches(net.inside, "10.96.0.1", HUB)
+    assert net.reaches(net.inside, "10.96.0.2", HUB)
+    assert net.reaches(net.inside, "203.0.113.7", OTHER)
+    # What comes from outside to a container's published port, and its answers, pass; others are not held up.
+    assert net.reaches(net.beside, "10.96.8.2", OTHER)
+    assert net.reaches(net.beside, "10.96.0.1", OTHER)
+
+
+def test_built_again_they_are_the_same_and_pulled_down_nothing_is_left(net: Net) -> None:
+    walls = Walls(net.before(net.machine))
+    walls.pull_down()
+    before = chains(net)
+    assert not walls.stand()
+    walls.build(plan_of(net))
+    built = chains(net)
+    walls.build(plan_of(net))
+    assert chains(net) == built
+    assert walls.stand()
+    # Somebody put a rule before ours, which lets all through: we are the first again.
+    net.run(net.machine, "iptables", "-I", "DOCKER-USER", "-j", "ACCEPT")
+    assert walls.stand()
+    assert not walls.are_first()
+    walls.build(plan_of(net))
+    assert walls.are_first()
+    assert not net.reaches(net.inside, "10.96.0.2", OTHER)
+    net.run(net.machine, "iptables", "-D", "DOCKER-USER", "-j", "ACCEPT")
+    # The daemon made its chain anew.
+    net.run(net.machine, "iptables", "-F", "DOCKER-USER")
+    net.run(net.machine, "iptables", "-A", "DOCKER-USER", "-j", "RETURN")
+    assert not walls.stand()
+    walls.build(plan_of(net))
+    assert not net.reaches(net.inside, "10.96.0.2", OTHER)
+    walls.pull_down()
+    walls.pull_down()
+    assert chains(net) == before
+    assert FORWARD not in before
+    assert INPUT not in before
+    assert net.reaches(net.inside, "10.96.0.2", OTHER)

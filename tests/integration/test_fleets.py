@@ -1,0 +1,61 @@
+"""Fleets on the command line, against the whole API, with machines of libcloud's own driver for trying things."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.integration.api_world import Api, served
+from tests.unit.clouds.test_libcloud_machines import HERE
+from tests.unit.control.test_fleets import FakeJoining
+
+from commonage.cli import main
+from commonage.clouds.libcloud_machines import LibcloudMachines, Rental
+from commonage.control.fleets import Fleets, Renting
+from commonage.domain.fleets import FleetPolicy, MachineKind
+
+POLICY = FleetPolicy("burst", MachineKind(8000, 32768, price_h=1.5), least=1, most=3)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    looks: list[asyncio.Task[None]] = []
+
+    def prepare(api: Api) -> None:
+        control = api.control
+        cloud = LibcloudMachines(Rental(HERE, "1", "1", key="cli"))
+        renting = Renting([(POLICY, cloud)], FakeJoining(), lambda below: 0xAA)  # type: ignore[arg-type]  # enough of it
+        control.fleets = Fleets(renting, control.board, control.ledger, control.departures, control.clock)
+        looks.append(asyncio.create_task(control.fleets.tick()))
+
+    with served(tmp_path_factory.mktemp("api"), prepare=prepare) as address:
+        while not looks[0].done():
+            time.sleep(0.02)
+        yield address
+
+
+def commonage(url: str, folder: Path, *arguments: str, token: str = "admin:root") -> Result:
+    environment = {"XDG_CONFIG_HOME": str(folder), "COMMONAGE_URL": url, "COMMONAGE_TOKEN": token}
+    return CliRunner().invoke(main, arguments, env=environment, prog_name="commonage")
+
+
+def test_what_there_is_and_what_it_costs(url: str, tmp_path: Path) -> None:
+    done = commonage(url, tmp_path, "fleet", "ls")
+    assert done.exit_code == 0, done.output
+    assert "burst" in done.stdout
+    assert "burst-0000aa: on its way for" in done.stdout
+    (fleet,) = json.loads(commonage(url, tmp_path, "fleet", "ls", "--json").stdout)
+    assert [machine["name"] for machine in fleet["machines"]] == ["burst-0000aa"]
+    assert (fleet["min"], fleet["max"], fleet["price_h"]) == (1, 3, 1.5)
+    assert fleet["cost_after_h"] == fleet["cost_h"] + 1.5 * fleet["adding"]
+
+
+def test_they_are_for_admins(url: str, tmp_path: Path) -> None:
+    done = commonage(url, tmp_path, "fleet", "ls", token="ann")
+    assert done.exit_code != 0
+    assert "custom:commonage:admin" in done.output

@@ -1,0 +1,268 @@
+"""The door for machines on a real socket, and what admins ask of it by the API; the Swarm and the agents are fakes."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import tarfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+from tests.integration.api_world import URL, WallClock, serving
+
+from commonage.api.app import create_app
+from commonage.api.auth import Auth
+from commonage.domain.errors import EngineFailure, Forbidden
+from commonage.joining.door import MachinesDoor
+from commonage.joining.fetch import NAME, Door, Refusal, unpack
+from commonage.joining.office import Office, Site
+from commonage.joining.terms import MARK_FILE, Terms
+from commonage.joining.tokens import Tokens
+from commonage.link.bundle import make_bundle
+from commonage.link.ca import Authority
+from commonage.ports.joining import Admission
+from commonage.wire.hub import API_PATH, PORTAL_PATH
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class FakeSwarm:
+    """A Swarm with these machines: state by id."""
+
+    nodes: dict[str, str] = field(default_factory=dict)
+    trouble: str = ""
+    removed: list[tuple[str, bool]] = field(default_factory=list)
+
+    async def admission(self) -> Admission:
+        if self.trouble:
+            raise EngineFailure(self.trouble)
+        return Admission("SWMTKN-1-secret", ("10.0.0.1:2377",))
+
+    async def members(self, node: str) -> Mapping[str, str]:
+        return self.nodes
+
+    async def remove(self, node: str, *, down_only: bool = False) -> int:
+        if self.trouble:
+            raise EngineFailure(self.trouble)
+        self.removed.append((node, down_only))
+        return len(self.nodes)
+
+
+@dataclass
+class World:
+    """All of it. `connected` are the machines whose agents are."""
+
+    office: Office
+    authority: Authority
+    tokens: Tokens
+    swarm: FakeSwarm
+    at: str
+    shared: Path
+    connected: list[str]
+
+    def door(self, token: str | None = None, authority: str | None = None) -> Door:
+        made = token or self.tokens.make([self.at], time.time())
+        return Door(made, authority or self.authority.certificate)
+
+    async def ask(self, path: str, **body: Any) -> dict[str, Any]:
+        """As a machine does."""
+        return await asyncio.to_thread(self.door().post, path, body)
+
+
+@asynccontextmanager
+async def opened(folder: Path, names: tuple[str, ...] = (NAME,)) -> AsyncIterator[World]:
+    authority = await asyncio.to_thread(Authority.open, folder / "ca")
+    tokens, swarm, connected = Tokens(folder / "secret", authority.fingerprint), FakeSwarm(), list[str]()
+    agents: Any = SimpleNamespace(heard=lambda: [SimpleNamespace(node=one, connected=True) for one in connected])
+    site = Site("Lab", f"{URL}{PORTAL_PATH}join", ("10.0.0.1:8445",), ("10.0.0.1:8444",), folder / "shared")
+    office = Office(site, authority, tokens, swarm, WallClock())
+    await asyncio.to_thread(office.open, make_bundle(), agents)
+    door = MachinesDoor(office)
+    pair = authority.serve(names)
+    port = await door.start("127.0.0.1", 0, pair.cert_pem, pair.key_pem)
+    try:
+        yield World(office, authority, tokens, swarm, f"127.0.0.1:{port}", folder / "shared", connected)
+    finally:
+        await door.stop()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with opened(tmp_path) as made:
+        yield made
+
+
+def request_for(name: str, folder: Path) -> str:
+    """A certificate request as a machine makes it."""
+    key = folder / "key"
+    make = ["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", str(key)]
+    subprocess.run(make, check=True, capture_output=True)
+    ask = ["openssl", "req", "-new", "-key", str(key), "-subj", f"/CN={name}"]
+    return subprocess.run(ask, check=True, capture_output=True, text=True).stdout
+
+
+async def test_a_machine_with_a_token_is_told_the_terms(world: World) -> None:
+    terms = Terms.from_json(await world.ask("/terms"))
+    assert (terms.site, terms.managers, terms.swarm_token) == ("Lab", ("10.0.0.1:2377",), "SWMTKN-1-secret")
+    assert terms.authority == world.authority.certificate
+    assert abs(terms.now - time.time()) < 60
+    assert (world.shared / MARK_FILE).read_text().strip() == terms.mark
+
+
+async def test_the_bundle_holds_the_program_and_nothing_leads_out(world: World, tmp_path: Path) -> None:
+    packed = await asyncio.to_thread(world.door().get, "/bundle")
+    (tmp_path / "bundle").write_bytes(packed)
+    unpack(str(tmp_path / "bundle"), str(tmp_path / "out"))
+    assert (tmp_path / "out/commonage/agent/join.py").is_file()
+    evil = BytesIO()
+    with tarfile.open(fileobj=evil, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("../evil"), BytesIO())
+    (tmp_path / "evil.tar.gz").write_bytes(evil.getvalue())
+    with pytest.raises(Refusal):
+        unpack(str(tmp_path / "evil.tar.gz"), str(tmp_path / "out"))
+    assert not (tmp_path / "evil").exists()
+
+
+async def test_who_is_not_vouched_for_is_told_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    async with opened(tmp_path / "a") as ours, opened(tmp_path / "b") as others:
+        token = ours.tokens.make([others.at], time.time())
+        with pytest.raises(Refusal, match="not vouched for by the site's authority"):
+            await asyncio.to_thread(ours.door(token).get, "/bundle")
+
+
+async def test_a_certificate_of_ours_for_something_else_does_not_do(tmp_path: Path) -> None:
+    async with opened(tmp_path, ("registry.site",)) as world:
+        with pytest.raises(Refusal, match="not vouched for"):
+            await asyncio.to_thread(world.door().get, "/bundle")
+
+
+async def test_nobody_at_the_address_is_said_with_what_to_do(world: World) -> None:
+    token = world.tokens.make(["127.0.0.1:1"], time.time())
+    with pytest.raises(Refusal, match=r"127\.0\.0\.1:1 cannot be reached: .* firewall"):
+        await asyncio.to_thread(world.door(token).get, "/bundle")
+    both = world.tokens.make(["127.0.0.1:1", world.at], time.time())
+    assert await asyncio.to_thread(world.door(both).get, "/bundle")
+
+
+async def test_without_a_good_token_there_is_nothing(world: World) -> None:
+    token = world.tokens.make([world.at], time.time())
+    world.tokens.forget()
+    for path in ("/terms", "/certificate", "/seen"):
+        with pytest.raises(Refusal, match="revoked"):
+            await asyncio.to_thread(world.door(token).post, path, {})
+    # TLS is looked at by the others; here it is the absence of a token that matters.
+    async with httpx2.AsyncClient(verify=False) as client:
+        for header in ({}, {"Authorization": "Bearer"}, {"Authorization": "Basic eA=="}):
+            assert (await client.get(f"https://{world.at}/bundle", headers=header)).status_code == 403
+
+
+async def test_what_cannot_be_read_is_refused_in_words(world: World) -> None:
+    for path, body, why in (
+        ("/certificate", {}, "node must be a text"),
+        ("/certificate", {"node": "gpu-1", "csr": "x"}, "no certificate request"),
+        ("/certificate", {"node": " ", "csr": "x"}, "no name of a machine"),
+        ("/seen", {"node": "gpu-1", "serial": "zz"}, "no serial number"),
+        ("/nowhere", {}, "Not Found"),
+    ):
+        with pytest.raises(Refusal, match=why):
+            await world.ask(path, **body)
+
+
+async def test_a_machine_is_vouched_for_and_can_be_put_out(world: World, tmp_path: Path) -> None:
+    csr = await asyncio.to_thread(request_for, "gpu-1", tmp_path)
+    signed = (await world.ask("/certificate", node="gpu-1", csr=csr))["certificate"]
+    assert world.swarm.removed == [("gpu-1", True)], "one of its name that is down is in nobody's way"
+    (tmp_path / "crt").write_text(signed)
+    shown = ["openssl", "x509", "-in", str(tmp_path / "crt"), "-noout", "-serial"]
+    ran = await asyncio.to_thread(subprocess.run, shown, check=True, capture_output=True, text=True)
+    serial = ran.stdout.strip().partition("=")[2]
+    assert (await world.ask("/seen", node="gpu-1", serial=serial))["revoked"] is False
+    world.swarm.nodes = {"abc": "ready"}
+    said = await world.office.expel("gpu-1")
+    assert len(said) == 2
+    seen = await world.ask("/seen", node="gpu-1", serial=serial)
+    assert seen == {"revoked": True, "connected": False, "swarm": {"abc": "ready"}}
+
+
+async def test_the_name_of_a_machine_that_is_here_is_taken(world: World, tmp_path: Path) -> None:
+    world.connected.append("gpu-1")
+    csr = await asyncio.to_thread(request_for, "gpu-1", tmp_path)
+    with pytest.raises(Refusal, match="another host name, or take that one out first with `commonage node rm gpu-1`"):
+        await world.ask("/certificate", node="gpu-1", csr=csr)
+
+
+async def test_a_swarm_in_trouble_does_not_keep_a_machine_in(world: World) -> None:
+    world.swarm.trouble = "the Docker daemon does not answer"
+    with pytest.raises(Refusal, match="does not answer"):
+        await world.ask("/terms")
+    done = await world.office.expel("gpu-1")
+    assert "revoked" in done[0]
+    assert "docker node rm --force gpu-1" in done[1]
+
+
+# --- for admins -----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncClient]:
+    async with serving(folder, run=False) as made:
+        office = None if world is None else world.office
+        app = create_app(made.control, Auth(made.identity), machines=office)
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:
+            yield client
+
+
+ADMIN = {"Authorization": "Bearer admin:root"}
+CALLS = (
+    ("POST", "/join-tokens"),
+    ("DELETE", "/join-tokens"),
+    ("GET", "/join-kit"),
+    ("POST", "/nodes/here/gpu-1/expel"),
+)
+
+
+async def test_admins_make_and_revoke_tokens(world: World, tmp_path: Path) -> None:
+    async with api(tmp_path, world) as client:
+        ask = {"for_s": 600, "cloud_init": True, "options": ["--scratch=off"]}
+        made = await client.post(f"{API_PATH}/join-tokens", headers=ADMIN, json=ask)
+        assert made.status_code == 201
+        said = made.json()
+        assert 500 < said["expires_at"] - time.time() <= 600
+        assert said["token"] in said["user_data"] and "--scratch=off" in said["user_data"]
+        script = await client.get(f"{PORTAL_PATH}join")
+        assert script.status_code == 200
+        kit = (await client.get(f"{API_PATH}/join-kit", headers=ADMIN)).json()
+        assert (kit["script"], kit["script_sha256"]) == (script.text, said["script_sha256"])
+        world.tokens.check(said["token"], time.time())
+        assert (await client.delete(f"{API_PATH}/join-tokens", headers=ADMIN)).status_code == 200
+        with pytest.raises(Forbidden, match="revoked"):
+            world.tokens.check(said["token"], time.time())
+        expelled = await client.post(f"{API_PATH}/nodes/here/gpu-1/expel", headers=ADMIN)
+        assert "revoked" in expelled.json()["done"][0]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+async def test_nobody_else_does(world: World, tmp_path: Path, call: tuple[str, str]) -> None:
+    async with api(tmp_path, world) as client:
+        answer = await client.request(call[0], f"{API_PATH}{call[1]}", headers={"Authorization": "Bearer ann"})
+        assert (answer.status_code, answer.json()["code"]) == (403, "scope-missing")
+
+
+@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+async def test_where_no_machine_can_join_that_is_said(tmp_path: Path, call: tuple[str, str]) -> None:
+    async with api(tmp_path, None) as client:
+        answer = await client.request(call[0], f"{API_PATH}{call[1]}", headers=ADMIN)
+        assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+        assert "site_address" in answer.json()["detail"]
+        assert (await client.get(f"{PORTAL_PATH}join")).status_code == 404

@@ -1,0 +1,297 @@
+"""The steps of joining, as far as they are pure or can be shown a machine of files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commonage.agent import steps_checks, steps_docker, steps_nvidia, steps_packages, steps_storage
+from commonage.agent.steps import Case, Look, Options, State, bad, done, needed, not_here, walk
+from commonage.agent.steps_host import Host, Ran, StepFailed
+from commonage.joining.terms import MARK_FILE, Terms
+
+TERMS = Terms(
+    site="Lab", authority="PEM", agents=("h:1",), managers=("h:2",), swarm_token="t", shared_dir="/s", mark="m", now=1.0
+)
+
+
+class FakeHost(Host):
+    """A machine with these programs; what they say is looked up by the first words of a command."""
+
+    def __init__(self, programs: tuple[str, ...] = (), says: dict[str, str] | None = None) -> None:
+        self.programs, self.says = set(programs), says or {}
+        self.ran: list[str] = []
+
+    def has(self, program: str) -> bool:
+        return program in self.programs
+
+    def run(self, *words: str, **_: Any) -> Ran:
+        command = " ".join(words)
+        self.ran.append(command)
+        for begin, said in self.says.items():
+            if command.startswith(begin):
+                return Ran(0, said, "")
+        return Ran(1, "", f"{words[0]} knows nothing")
+
+
+def case_of(host: Host, **options: Any) -> Case:
+    # No step here asks the control plane.
+    return Case(host, TERMS, None, Options("gpu-1", **options))  # type: ignore[arg-type]
+
+
+class Scripted:
+    """A step that finds one thing after the other."""
+
+    def __init__(self, name: str, *finds: Look | Exception) -> None:
+        self.name, self.finds, self.applied = name, list(finds), 0
+
+    def look(self, case: Case) -> Look:
+        found = self.finds.pop(0) if len(self.finds) > 1 else self.finds[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def apply(self, case: Case) -> None:
+        self.applied += 1
+
+
+def walked(*steps: Scripted, plan: bool = False) -> tuple[Any, list[str]]:
+    said: list[str] = []
+    return walk(steps, case_of(FakeHost()), plan=plan, tell=said.append), said
+
+
+def test_only_what_is_needed_is_done() -> None:
+    there, missing, away = (
+        Scripted("a", done("x")),
+        Scripted("b", needed("do b"), done("y")),
+        Scripted("c", not_here("z")),
+    )
+    outcome, said = walked(there, missing, away)
+    assert (outcome.changed, outcome.failed) == (("b",), "")
+    assert (there.applied, missing.applied, away.applied) == (0, 1, 0)
+    assert any("do b" in line for line in said)
+    assert all(" s)" in line for line in said if "…" not in line)
+
+
+def test_a_plan_does_nothing_and_names_all_that_is_in_the_way() -> None:
+    first, second, third = Scripted("a", bad("no disk")), Scripted("b", needed("do b")), Scripted("c", done("x"))
+    outcome, said = walked(first, second, third, plan=True)
+    assert outcome.planned == ("a", "b")
+    assert second.applied == 0
+    assert "no disk" in said[0]
+    assert "do b" in said[1]
+
+
+@pytest.mark.parametrize(
+    "finds", [(bad("why"),), (needed("x"), bad("why")), (StepFailed("why"),), (needed("x"), ValueError("why"))]
+)
+def test_what_cannot_be_taken_ends_the_walk(finds: tuple[Look | Exception, ...]) -> None:
+    last = Scripted("last", done("x"))
+    outcome, said = walked(Scripted("a", *finds), last)
+    assert outcome.failed == "a"
+    assert "why" in said[-1]
+    assert not any("last" in line for line in said)
+
+
+def test_a_step_that_came_to_nothing_has_failed() -> None:
+    outcome, said = walked(Scripted("a", needed("mount it")))
+    assert outcome.failed == "a"
+    assert "yet is needed: mount it" in said[-1]
+
+
+# --- Docker ---------------------------------------------------------------------------------------------------------
+
+
+def test_settings_of_docker_are_merged() -> None:
+    kept = {"log-driver": "local", "node-generic-resources": ["VRAM=100", "SSD=2"], "runtimes": {"kata": {"path": "k"}}}
+    wanted = {
+        "no-new-privileges": True,
+        "node-generic-resources": ["VRAM=24576"],
+        "runtimes": {"nvidia": {"path": "n", "args": []}},
+    }
+    made = steps_docker.merged(kept, wanted)
+    assert made == {
+        "log-driver": "local",
+        "node-generic-resources": ["SSD=2", "VRAM=24576"],
+        "runtimes": {"kata": {"path": "k"}, "nvidia": {"path": "n", "args": []}},
+        "no-new-privileges": True,
+    }
+    assert steps_docker.merged(made, wanted) == made
+
+
+def test_what_somebody_set_otherwise_is_theirs_to_change() -> None:
+    with pytest.raises(StepFailed, match="live-restore = true, and the site needs false"):
+        steps_docker.merged({"live-restore": True}, {"live-restore": False})
+
+
+@pytest.mark.parametrize(("text", "why"), [("{", "no JSON"), ("[]", "no JSON object")])
+def test_settings_that_cannot_be_read_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    monkeypatch.setattr(steps_docker, "SETTINGS", tmp_path / "daemon.json")
+    assert steps_docker.read_settings(Host()) == {}
+    (tmp_path / "daemon.json").write_text(text)
+    with pytest.raises(StepFailed, match=why):
+        steps_docker.read_settings(Host())
+
+
+def test_simulated_cards_count_as_cards() -> None:
+    assert steps_nvidia.vram_mib(case_of(FakeHost(), gpus="simulated:2x24GiB")) == 2 * 24576
+    assert steps_nvidia.vram_mib(case_of(FakeHost(), gpus="none")) == 0
+    assert steps_nvidia.vram_mib(case_of(FakeHost(), vram_mib=5, gpus="none")) == 5
+
+
+# --- NVIDIA ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PCI bus with an NVIDIA card, its sound device, and a network card."""
+    for name, vendor, kind in (
+        ("0000:01:00.0", "0x10de", "0x030200"),
+        ("0000:01:00.1", "0x10de", "0x040300"),
+        ("0000:02:00.0", "0x8086", "0x020000"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / name / "class").write_text(f"{kind}\n")
+    monkeypatch.setattr(steps_nvidia, "PCI", tmp_path)
+    return tmp_path
+
+
+SMI = {
+    "nvidia-smi --query-gpu=driver_version": "615.10\n",
+    "nvidia-smi --query-gpu=memory.total": "24576\n",
+}
+
+
+def test_a_card_without_driver_is_shown_first(bus: Path) -> None:
+    found = steps_nvidia.Nvidia().look(case_of(FakeHost(("apt-get",))))
+    assert found.state is State.BAD
+    assert "--nvidia install" in found.says
+    assert "nvidia-driver, nvidia-smi, nvidia-container-toolkit" in found.says
+
+
+def test_what_is_installed_is_what_was_shown(bus: Path) -> None:
+    host = FakeHost(("apt-get",), {"apt-get": "", "uname": "6.1.0-30-amd64\n", "modprobe": ""})
+    case = case_of(host, nvidia="install", driver="nvidia-open")
+    assert "install nvidia-open, nvidia-container-toolkit" in steps_nvidia.Nvidia().look(case).changes
+    steps_nvidia.Nvidia().apply(case)
+    (installed,) = [line for line in host.ran if line.startswith("apt-get install")]
+    assert installed.endswith("nvidia-open nvidia-container-toolkit")
+
+
+def test_a_driver_that_does_not_load_asks_for_a_restart(bus: Path) -> None:
+    host = FakeHost(("apt-get",), {"apt-get": "", "uname": "6.1.0-30-amd64\n"})
+    with pytest.raises(StepFailed, match="restart the machine, then run the same command again"):
+        steps_nvidia.Nvidia().apply(case_of(host, nvidia="install"))
+
+
+def test_a_card_that_works_is_given_to_docker(bus: Path) -> None:
+    case = case_of(FakeHost(("nvidia-ctk",), SMI))
+    assert steps_nvidia.Nvidia().look(case).state is State.DONE
+    wanted = steps_docker.wanted_settings(case)
+    assert wanted["node-generic-resources"] == ["VRAM=24576"]
+    assert wanted["default-runtime"] == "nvidia"
+
+
+def test_a_card_that_is_to_be_left_alone_is(bus: Path) -> None:
+    case = case_of(FakeHost(("nvidia-ctk",), SMI), nvidia="skip")
+    assert steps_nvidia.Nvidia().look(case).state is State.NOT_HERE
+    assert "default-runtime" not in steps_docker.wanted_settings(case)
+
+
+# --- packages -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mirror", "line"),
+    [
+        ("file:/srv/mirror", "deb [trusted=yes] file:/srv/mirror ./"),
+        ("http://mirror.site/flat", "deb http://mirror.site/flat ./"),
+        ("deb [signed-by=/k] http://m bookworm main", "deb [signed-by=/k] http://m bookworm main"),
+    ],
+)
+def test_only_a_folder_of_the_machine_itself_goes_unsigned(mirror: str, line: str) -> None:
+    assert steps_packages.apt_line(mirror) == line
+
+
+@pytest.mark.parametrize(
+    ("manager", "begin"),
+    [
+        ("dnf", "dnf install -y -q --repofrompath commonage-mirror,http://m --repo commonage-mirror moby-engine"),
+        ("zypper", "zypper --non-interactive --quiet --plus-repo http://m install docker"),
+    ],
+)
+def test_other_package_managers_take_a_mirror_too(manager: str, begin: str) -> None:
+    host = FakeHost((manager,), {manager: ""})
+    steps_packages.install(host, steps_packages.names_of(host, ["docker"]), "http://m")
+    assert host.ran == [begin]
+
+
+def test_what_cannot_be_installed_says_so_and_what_to_do() -> None:
+    with pytest.raises(StepFailed, match=r"openssl could not be installed: dnf knows nothing; .* --mirror"):
+        steps_packages.install(FakeHost(("dnf",)), ["openssl"])
+    with pytest.raises(StepFailed, match="none of apt-get, dnf and zypper"):
+        steps_packages.names_of(FakeHost(), ["docker"])
+
+
+# --- folders --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "line"),
+    [
+        ("nas:/commonage", "nas:/commonage /s nfs _netdev,hard,noatime 0 0"),
+        ("/data/site", "/data/site /s none bind 0 0"),
+        ("ceph mon:/ name=x,_netdev", "mon:/ /s ceph name=x,_netdev 0 0"),
+        ("cifs //nas/x", "//nas/x /s cifs defaults,_netdev 0 0"),
+    ],
+)
+def test_a_share_is_a_line_of_fstab(share: str, line: str) -> None:
+    assert steps_storage.fstab_line(share, Path("/s")) == line
+
+
+@pytest.mark.parametrize("share", ["", "nas", "a b c d"])
+def test_a_share_that_cannot_be_read_says_how_it_is_written(share: str) -> None:
+    with pytest.raises(StepFailed, match="SERVER:/FOLDER"):
+        steps_storage.fstab_line(share, Path("/s"))
+
+
+def test_our_lines_of_fstab_come_and_go_and_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fstab = tmp_path / "fstab"
+    fstab.write_text("# by hand\n/dev/sda1 / ext4 defaults 0 1")
+    monkeypatch.setattr(steps_storage, "FSTAB", fstab)
+    steps_storage.put_line(Host(), Path("/scratch"), "tmpfs /scratch tmpfs size=1G 0 0")
+    steps_storage.put_line(Host(), Path("/scratch"), "tmpfs /scratch tmpfs size=2G 0 0")
+    assert (
+        fstab.read_text() == "# by hand\n/dev/sda1 / ext4 defaults 0 1\ntmpfs /scratch tmpfs size=2G 0 0 # commonage\n"
+    )
+    assert steps_storage.remove_lines(Host()) == ["/scratch"]
+    assert fstab.read_text() == "# by hand\n/dev/sda1 / ext4 defaults 0 1\n"
+    with pytest.raises(StepFailed, match="has a line for / already"):
+        steps_storage.put_line(Host(), Path("/"), "x / y z 0 0")
+
+
+def test_the_shared_folder_is_known_by_its_mark(tmp_path: Path) -> None:
+    step = steps_storage.Share()
+    terms = Terms.from_json(TERMS.to_json() | {"shared_dir": str(tmp_path)})
+    case = Case(Host(), terms, None, Options("gpu-1"))  # type: ignore[arg-type]  # nobody is asked
+    assert "--share SERVER:/FOLDER" in step.look(case).says
+    (tmp_path / MARK_FILE).write_text("m\n")
+    assert step.look(case).state is State.DONE
+    (tmp_path / MARK_FILE).write_text("another\n")
+    assert "another site's folder" in step.look(case).says
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def test_all_that_is_wrong_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_checks.platform, "release", lambda: "3.10.0-1160.el7")
+    monkeypatch.setattr(steps_checks, "_unreachable", lambda place: "timed out")
+    monkeypatch.setattr(steps_checks, "_free_gib", lambda path: 2.0)
+    case = Case(Host(), TERMS, None, Options("localhost"), skew_s=-90.0)  # type: ignore[arg-type]  # nobody is asked
+    said = steps_checks.Checks().look(case).says
+    for words in ("3.10.0-1160.el7", "2.0 GiB are free", "90 s behind", "many machines are called", "h:2", "timed out"):
+        assert words in said

@@ -1,0 +1,82 @@
+"""Small parts of the agent, on files that look like the machine's."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from commonage.agent.containers import OnDisk, on_disk
+from commonage.agent.docker import split_image
+from commonage.agent.machine import SharedFolder, memory_mib
+from commonage.agent.pulling import credentials_for
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("torch", ("torch", "latest")),
+        ("torch:2", ("torch", "2")),
+        ("hub:5000/lab/torch", ("hub:5000/lab/torch", "latest")),
+        ("hub:5000/lab/torch:2", ("hub:5000/lab/torch", "2")),
+        ("hub:5000/lab/torch@sha256:ab", ("hub:5000/lab/torch", "sha256:ab")),
+    ],
+)
+def test_an_image_in_parts(name: str, parts: tuple[str, str]) -> None:
+    assert split_image(name) == parts
+
+
+def test_credentials_are_those_of_the_images_registry(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    auth = base64.b64encode(b"machine:pa:ss").decode()
+    file.write_text(json.dumps({"auths": {"hub:5000": {"auth": auth}}}))
+    found = json.loads(base64.urlsafe_b64decode(credentials_for("hub:5000/lab/torch:2", file)))
+    assert found == {"username": "machine", "password": "pa:ss", "serveraddress": "hub:5000"}
+    assert credentials_for("other:5000/lab/torch:2", file) == ""
+    assert credentials_for("hub:5000/lab/torch:2", tmp_path / "none") == ""
+
+
+def test_containers_of_ours_are_known_by_the_daemons_files(tmp_path: Path) -> None:
+    def keep(name: str, content: str) -> None:
+        (tmp_path / "containers" / name).mkdir(parents=True)
+        (tmp_path / "containers" / name / "config.v2.json").write_text(content)
+
+    def about(labels: dict[str, str] | None, **state: object) -> str:
+        return json.dumps({"Config": {"Labels": labels}, "State": {"Running": False, **state}})
+
+    keep("a", about({"commonage.attempt": "x-1"}, Running=True))
+    keep("b", about({"commonage.attempt": "x-2"}, FinishedAt="2026-01-01T00:00:00Z"))
+    keep("c", about({"commonage.attempt": "x-3"}, FinishedAt="0001-01-01T00:00:00Z"))  # made, not started
+    keep("d", about({"other": "1"}, Running=True))
+    keep("e", about(None, Running=True))
+    keep("f", "{ half")
+    found = sorted(on_disk(tmp_path), key=lambda one: one.id)
+    assert found == [OnDisk("a", "x-1", True), OnDisk("b", "x-2", False), OnDisk("c", "x-3", True)]
+
+
+def test_the_machines_memory(tmp_path: Path) -> None:
+    table = tmp_path / "meminfo"
+    table.write_text("MemTotal:       16384000 kB\nMemFree: 1 kB\n")
+    assert memory_mib(table) == 16000
+
+
+def test_a_shared_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    folder = SharedFolder(tmp_path)
+    folder._look()
+    assert "is it mounted?" in folder.fault(0)
+    (tmp_path / "workspaces").mkdir()
+    folder._look()
+    assert folder.fault(1) == ""
+    gone = SharedFolder(tmp_path / "none")
+    gone._look()
+    assert "cannot be read" in gone.fault(0)
+
+
+def test_a_file_server_that_does_not_answer_holds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SharedFolder, "_look", lambda self: None)  # it never comes back
+    folder = SharedFolder(tmp_path)
+    assert folder.fault(0) == ""
+    assert folder.fault(5) == ""
+    assert "does not answer, for 11 s" in folder.fault(11)

@@ -1,0 +1,82 @@
+"""The rules of the walls, and what is looked up for them in the kernel's own tables."""
+
+from pathlib import Path
+
+import pytest
+
+from commonage.agent.walls import Plan, name_servers, own_addresses, plan_for, rules_of, site_networks
+
+ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0
+eth0\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
+docker_gwbridge\t000012AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0
+br-0123456789ab\t000013AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0
+"""
+TRIE = """Main:
+  +-- 0.0.0.0/0 3 0 5
+     |-- 192.168.1.0
+        /24 link UNICAST
+     |-- 192.168.1.7
+        /32 host LOCAL
+     |-- 192.168.1.255
+        /32 link BROADCAST
+Local:
+     |-- 192.168.1.7
+        /32 host LOCAL
+"""
+
+
+def test_what_may_not_be_reached_is_refused_after_what_may() -> None:
+    plan = Plan(
+        interfaces=("docker_gwbridge",),
+        networks=("192.168.1.0/24",),
+        reaches=(("192.168.1.1", 8081), ("192.168.1.7", 8082)),
+        servers=("192.168.1.2",),
+        own=("192.168.1.7",),
+    )
+    forward = "-A COMMONAGE-FORWARD -i docker_gwbridge"
+    inside = "-A COMMONAGE-INPUT -i docker_gwbridge"
+    assert rules_of(plan).splitlines() == [
+        "*filter",
+        ":COMMONAGE-FORWARD - [0:0]",
+        ":COMMONAGE-INPUT - [0:0]",
+        "-A COMMONAGE-FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN",
+        "-A COMMONAGE-INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN",
+        f"{forward} -d 192.168.1.1 -p tcp --dport 8081 -j RETURN",
+        f"{inside} -d 192.168.1.7 -p tcp --dport 8082 -j RETURN",
+        f"{forward} -d 192.168.1.2 -p udp --dport 53 -j RETURN",
+        f"{forward} -d 192.168.1.2 -p tcp --dport 53 -j RETURN",
+        f"{forward} -d 169.254.0.0/16 -j REJECT",
+        f"{forward} -d 192.168.1.0/24 -j REJECT",
+        f"{forward} -o docker_gwbridge -j REJECT",
+        f"{inside} -j REJECT",
+        "COMMIT",
+    ]
+
+
+def test_the_sites_networks_are_those_of_its_cables(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/route").write_text(ROUTES)
+    (tmp_path / "net/fib_trie").write_text(TRIE)
+    assert [str(one) for one in site_networks(tmp_path / "net/route")] == ["192.168.1.0/24"]
+    assert own_addresses(tmp_path / "net/fib_trie") == ["192.168.1.7"]
+    plan = plan_for(["docker0"], ["10.0.0.0/8"], ["192.168.1.1:80"], proc=tmp_path)
+    assert plan.networks == ("192.168.1.0/24", "10.0.0.0/8")
+    assert plan.reaches == (("192.168.1.1", 80),)
+
+
+@pytest.mark.parametrize("reaches", ["hub:80", "10.0.0.1:http", "10.0.0.1"])
+def test_what_is_no_address_is_refused(tmp_path: Path, reaches: str) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/route").write_text(ROUTES)
+    with pytest.raises(ValueError, match=r".+"):
+        plan_for(["docker0"], [], [reaches], proc=tmp_path)
+
+
+def test_name_servers_of_the_loopback_are_none_of_a_containers(tmp_path: Path) -> None:
+    file = tmp_path / "resolv.conf"
+    file.write_text(
+        "# made by\nnameserver 127.0.0.53\nnameserver 10.0.0.2\nnameserver fe80::1\nsearch lab\nnameserver\n"
+    )
+    assert name_servers(file) == ["10.0.0.2"]
+    assert name_servers(tmp_path / "none") == []

@@ -1,0 +1,79 @@
+"""Machines by libcloud, with its own driver for trying things."""
+
+from typing import Any, ClassVar
+
+import pytest
+from libcloud.compute.base import Node
+from libcloud.compute.drivers.dummy import DummyNodeDriver
+
+from commonage.clouds.libcloud_machines import LibcloudMachines, Rental, driver_of
+from commonage.domain.errors import InvalidInput, Unavailable
+
+pytestmark = pytest.mark.anyio
+HERE = f"{__name__}:Trying"
+
+
+class Trying(DummyNodeDriver):
+    """libcloud's dummy with what real drivers have: names as asked for, user data, one account for all connections."""
+
+    accounts: ClassVar[dict[str, list[Node]]] = {}
+    user_data: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, creds: str) -> None:
+        super().__init__(creds)
+        self.nl = self.accounts.setdefault(creds, self.nl)
+
+    def create_node(self, name: str, size: Any, image: Any, ex_userdata: str, location: Any = None) -> Node:  # type: ignore[override]  # as the drivers of providers do
+        if str(size.id) == "4":
+            raise RuntimeError("quota of instances\nexceeded")
+        made = super().create_node(name, size, image)
+        made.name = name
+        self.user_data[name] = ex_userdata
+        return made
+
+
+class Bare(DummyNodeDriver):
+    """Takes no user data."""
+
+
+def machines(account: str, **fields: str) -> LibcloudMachines:
+    said = {"provider": HERE, "size": "1", "image": "1", "key": account} | fields
+    return LibcloudMachines(Rental(**said))  # type: ignore[arg-type]  # texts, all of them
+
+
+async def test_one_more_begins_with_its_user_data_and_one_less_is_gone() -> None:
+    cloud = machines("a")
+    before = {machine.name for machine in await cloud.machines()}
+    made = await cloud.create("burst-0000aa", "#cloud-config\n")
+    assert Trying.user_data["burst-0000aa"] == "#cloud-config\n"
+    assert {machine.name for machine in await cloud.machines()} == before | {"burst-0000aa"}
+    await cloud.destroy(made)
+    await cloud.destroy(made)
+    assert "burst-0000aa" not in {machine.name for machine in await cloud.machines()}
+
+
+async def test_size_and_image_go_by_id_or_name_and_what_is_not_there_is_said() -> None:
+    assert await machines("b", size="Small").price_h() is not None
+    with pytest.raises(Unavailable, match=r"Trying has no size 'huge'; it has \d+, among them 1"):
+        await machines("b", size="huge").price_h()
+    with pytest.raises(Unavailable, match="Trying has no image 'none'"):
+        await machines("b", image="none").create("burst-0000ab", "")
+    with pytest.raises(Unavailable, match="Trying has no location 'moon'"):
+        await machines("b", location="moon").create("burst-0000ab", "")
+
+
+async def test_what_the_provider_refuses_is_told_in_its_words() -> None:
+    with pytest.raises(Unavailable, match="Trying refused: quota of instances exceeded"):
+        await machines("c", size="4").create("burst-0000ac", "")
+
+
+async def test_a_driver_without_user_data_is_no_use() -> None:
+    with pytest.raises(Unavailable, match="takes no user data"):
+        await machines("d", provider=f"{__name__}:Bare").create("burst-0000ad", "")
+
+
+def test_an_unknown_provider_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InvalidInput, match=r"'ec3' is no provider that libcloud knows; it knows .*ec2"):
+        driver_of(Rental("ec3", "s", "i"))
+    with pytest.raises(InvalidInput, match=r"there is no driver no\.such:Thing"):
+        driver_of(Rental("no.such:Thing", "s", "i"))

@@ -1,0 +1,152 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commonage.domain.errors import Forbidden, InvalidInput
+from commonage.domain.folders import folder_name
+from commonage.domain.volumes import (
+    Extent,
+    Volume,
+    VolumeKind,
+    VolumeRequest,
+    allowed,
+    check_volume,
+    mounts_of,
+    parse_volume,
+    variable_of,
+)
+
+DATASETS = Volume("datasets", source="/srv/datasets")
+RESULTS = Volume("results", source="/srv/{tenant}/{user}", writable=True)
+EXAM = Volume("exam", source="/srv/exam", tenants=("course",))
+ALL = (DATASETS, RESULTS, EXAM)
+
+
+@pytest.mark.parametrize(
+    ("text", "request_"),
+    [
+        ("datasets", VolumeRequest("datasets")),
+        (" datasets:ro", VolumeRequest("datasets", False)),
+        ("results:rw", VolumeRequest("results", True)),
+        ("results:rw@/data//sets/", VolumeRequest("results", True, "/data/sets")),
+        ("results@/data", VolumeRequest("results", None, "/data")),
+    ],
+)
+def test_it_is_asked_for_in_one_word(text: str, request_: VolumeRequest) -> None:
+    assert parse_volume(text) == request_
+    assert parse_volume(request_.text) == request_
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "has no name"),
+        ("Data Sets", "has no name"),
+        ("datasets:w", "neither ro nor rw"),
+        ("datasets@data", "no whole path"),
+        ("datasets@/data/../etc", "no whole path"),
+        ("datasets@/", "is taken"),
+        ("datasets@/home/ada", "/home is taken"),
+        ("datasets@/usr/bin", "/usr is taken"),
+        ("datasets@/run/commonage/box", "/run is taken"),
+        ("datasets@//etc", "/etc is taken"),
+        ("datasets@/a,b", "no whole path"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(text: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why) as caught:
+        parse_volume(text)
+    assert (caught.value.field, caught.value.problem_code) == ("volumes", "invalid-volume")
+
+
+@given(st.text())
+def test_any_text_is_a_request_or_an_error_in_words(text: str) -> None:
+    try:
+        found = parse_volume(text)
+    except InvalidInput as error:
+        assert error.field == "volumes"
+    else:
+        assert parse_volume(found.text) == found
+
+
+def asked(*texts: str) -> list[VolumeRequest]:
+    return [parse_volume(text) for text in texts]
+
+
+def test_read_only_unless_asked_for() -> None:
+    assert [one.text for one in allowed(asked("datasets", "results"), ALL, "lab")] == ["datasets:ro", "results:ro"]
+    assert [one.text for one in allowed(asked("results:rw"), ALL, "lab")] == ["results:rw"]
+    scratch = Volume("scratch", kind=VolumeKind.SCRATCH, writable=True)
+    assert [one.text for one in allowed(asked("scratch"), (scratch,), "lab")] == ["scratch:rw"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "why"),
+    [
+        (["datsets"], InvalidInput, "no volume 'datsets'; there are: datasets, results"),
+        (["exam"], Forbidden, "members of lab cannot have the volume 'exam'; they have: datasets, results"),
+        (["datasets:rw"], Forbidden, "read-only; ask for datasets:ro"),
+        (["datasets", "datasets:ro"], InvalidInput, "asked for twice"),
+        (["datasets@/data", "results@/data/results"], InvalidInput, "keep them apart"),
+        (["datasets"] * 33, InvalidInput, "33 volumes"),
+    ],
+)
+def test_what_cannot_be_had_is_told(texts: list[str], error: type[Exception], why: str) -> None:
+    with pytest.raises(error, match=why):
+        allowed(asked(*texts), ALL, "lab")
+
+
+def test_a_mount_has_nothing_left_to_look_up() -> None:
+    [mount] = mounts_of(asked("results:rw"), ALL, "Ada Lovelace", "lab")
+    assert mount.source == f"/srv/lab/{folder_name('Ada Lovelace')}"
+    assert (mount.target, mount.writable, mount.made) == ("/volumes/results", True, True)
+    [mount] = mounts_of(asked("exam@/exam"), ALL, "ada", "course")
+    assert (mount.source, mount.target, mount.writable, mount.made) == ("/srv/exam", "/exam", False, False)
+
+
+def test_what_is_always_there_gives_way_to_what_was_asked_for() -> None:
+    always = Volume("system", source="/srv/system", always=True, target="/data/system")
+    assert [one.name for one in mounts_of([], (always, *ALL), "ada", "lab")] == ["system"]
+    assert [one.name for one in mounts_of(asked("datasets@/data"), (always, *ALL), "ada", "lab")] == ["datasets"]
+    theirs = Volume("theirs", source="/srv/x", always=True, tenants=("other",))
+    assert mounts_of([], (theirs,), "ada", "lab") == ()
+
+
+names = st.text(min_size=1, max_size=20)
+
+
+@given(names, names, names, names, st.sampled_from(Extent))
+def test_docker_volumes_of_different_people_differ(a: str, x: str, b: str, y: str, per: Extent) -> None:
+    volume = Volume("results", kind=VolumeKind.DOCKER, writable=True, per=per)
+    [one], [other] = (mounts_of(asked("results"), (volume,), owner, tenant) for owner, tenant in ((a, x), (b, y)))
+    shared = {Extent.ALL: True, Extent.TENANT: x == y, Extent.USER: (a, x) == (b, y)}[per]
+    assert (one.source == other.source) is shared
+    assert set(one.source) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
+
+
+@pytest.mark.parametrize(
+    ("volume", "why"),
+    [
+        (Volume("x"), "needs a source"),
+        (Volume("Big Data", source="/srv"), "needs a name"),
+        (Volume("x", source="srv"), "no whole path"),
+        (Volume("x", source="/srv/../etc"), "no whole path"),
+        (Volume("x", source="/srv/of-{user}"), "stands alone"),
+        (Volume("x", source="/srv/{group}"), "stands alone"),
+        (Volume("x", source="/var/run"), "leads to the Docker daemon"),
+        (Volume("x", source="/var/lib/docker/volumes"), "leads to the Docker daemon"),
+        (Volume("x", source="/"), "leads to the Docker daemon"),
+        (Volume("x", source="/srv", size_mib=5), "cannot be bounded here"),
+        (Volume("x", source="/srv", per=Extent.USER), "for Docker volumes"),
+        (Volume("x", kind=VolumeKind.DOCKER, source="/srv"), "has no source"),
+        (Volume("x", kind=VolumeKind.SCRATCH, memory=True), "with a size"),
+        (Volume("x", source="/srv", target="/etc/x"), "/etc is taken"),
+    ],
+)
+def test_what_cannot_be_offered_is_told(volume: Volume, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        check_volume(volume)
+
+
+def test_a_program_finds_it_by_a_variable() -> None:
+    assert variable_of("data-sets.v2") == "COMMONAGE_VOLUME_DATA_SETS_V2"

@@ -1,0 +1,92 @@
+"""What lies in the registry's folder, and what of it nobody needs."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from commonage.images.files import size_bytes, stored, tagged, unneeded
+
+HUB = "hub.example:5000"
+OLD, YOUNG, LIMIT = 1000.0, 3000.0, 2000.0
+
+
+class Storage:
+    """A folder as docker-registry has it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def put(self, repository: str, digit: str, at: float, content: object = None, tag: str | None = None) -> str:
+        code = digit * 64
+        base = self.root / "docker/registry/v2"
+        link = base / "repositories" / repository / "_manifests/revisions/sha256" / code / "link"
+        blob = base / "blobs/sha256" / code[:2] / code / "data"
+        for path, text in ((link, f"sha256:{code}"), (blob, json.dumps(content or {}))):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        os.utime(link, (at, at))
+        if tag is not None:
+            named = base / "repositories" / repository / "_manifests/tags" / tag / "current/link"
+            named.parent.mkdir(parents=True)
+            named.write_text(f"sha256:{code}")
+        return f"sha256:{code}"
+
+    def unneeded(self, *keep: str) -> list[str]:
+        return [str(one) for one in unneeded(self.root, HUB, keep, LIMIT)]
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+def test_an_empty_folder_has_nothing(storage: Storage) -> None:
+    assert stored(storage.root) == []
+    assert storage.unneeded() == []
+    assert size_bytes(storage.root) == 0
+
+
+def test_what_is_there_is_found_with_its_repository_and_time(storage: Storage) -> None:
+    storage.put("lab/torch", "a", OLD)
+    storage.put("public/deep/er", "b", YOUNG)
+    found = stored(storage.root)
+    assert [(one.repository, one.digest[7:10], one.at) for one in found] == [
+        ("lab/torch", "aaa", OLD),
+        ("public/deep/er", "bbb", YOUNG),
+    ]
+    assert size_bytes(storage.root) == 4
+
+
+def test_the_old_that_is_not_named_goes_the_rest_stays(storage: Storage) -> None:
+    kept = storage.put("lab/kept", "a", OLD)
+    storage.put("lab/kept", "b", OLD)
+    storage.put("lab/young", "c", YOUNG)
+    storage.put("lab/tagged", "d", OLD, tag="2.4")
+    gone = storage.unneeded(f"{HUB}/lab/kept@{kept}", f"{HUB}/lab/tagged:2.4", "elsewhere.example/lab/kept:1")
+    assert gone == [f"lab/kept@sha256:{'b' * 64}"]
+
+
+def test_the_same_image_in_two_repositories_is_two(storage: Storage) -> None:
+    digest = storage.put("lab/a", "a", OLD)
+    storage.put("other/a", "a", OLD)
+    assert storage.unneeded(f"{HUB}/lab/a@{digest}") == [f"other/a@{digest}"]
+
+
+def test_the_parts_of_an_index_stay_with_it(storage: Storage) -> None:
+    part = storage.put("lab/many", "b", OLD)
+    other = storage.put("lab/new", "d", OLD)
+    index = storage.put("lab/many", "a", OLD, {"manifests": [{"digest": part}]})
+    storage.put("lab/new", "c", YOUNG, {"manifests": [{"digest": other}]})
+    assert storage.unneeded(f"{HUB}/lab/many@{index}") == []
+    assert storage.unneeded() == [f"lab/many@{index}", f"lab/many@{part}"]
+
+
+def test_a_tag_that_is_damaged_names_nothing(storage: Storage) -> None:
+    storage.put("lab/a", "a", OLD, tag="1")
+    named = storage.root / "docker/registry/v2/repositories/lab/a/_manifests/tags/1/current/link"
+    assert tagged(storage.root, "lab/a", "1") == f"sha256:{'a' * 64}"
+    named.write_text("nonsense")
+    assert tagged(storage.root, "lab/a", "1") is None
+    assert tagged(storage.root, "lab/a", "2") is None

@@ -1,0 +1,65 @@
+"""Who, when, from what: there and back through the labels of an image."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from commonage.domain.images import Provenance, SourceFile
+from commonage.images.provenance import Commit, commit_of, context_files, labels, provenance
+
+
+def test_labels_say_it_and_are_read_again() -> None:
+    files = [SourceFile("torch.txt", "sha256:1")]
+    known = labels("buildah 1.28.2", 1_790_000_000.5, files, Commit("abc1234", dirty=True))
+    annotations = {
+        "org.opencontainers.image.base.name": "debian:12",
+        "org.opencontainers.image.base.digest": "sha256:2",
+    }
+    found = provenance(known, annotations)
+    assert "@" in found.by
+    assert (found.at, found.builder, found.files) == (1_790_000_000.0, "buildah 1.28.2", tuple(files))
+    assert (found.base, found.base_digest, found.commit, found.dirty) == ("debian:12", "sha256:2", "abc1234", True)
+
+
+def test_an_image_of_somebody_else_says_nothing() -> None:
+    assert provenance({}, {}) == Provenance()
+    torn = {"org.commonage.image.files": "[", "org.opencontainers.image.created": "yesterday"}
+    assert provenance(torn, {}) == Provenance()
+
+
+def test_the_files_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "x").write_text("not of the build")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.py").write_text("b")
+    (tmp_path / "a.txt").write_text("a")
+    assert [one.path for one in context_files(tmp_path)] == ["a.txt", "sub/b.py"]
+    for number in range(120):
+        (tmp_path / f"{number}.txt").write_text("x")
+    (many,) = context_files(tmp_path)
+    assert many.path.startswith("122 files of the folder")
+    (tmp_path / "0.txt").write_text("y")
+    assert context_files(tmp_path) != [many]
+
+
+@pytest.mark.needs("git")
+def test_the_commit_and_whether_the_files_differ(tmp_path: Path) -> None:
+    assert commit_of(tmp_path) is None
+
+    def git(*words: str) -> None:
+        subprocess.run(
+            ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words],
+            check=True,
+            capture_output=True,
+        )
+
+    git("init")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-m", "first")
+    first = commit_of(tmp_path)
+    assert first is not None
+    assert (len(first.id), first.dirty) == (40, False)
+    (tmp_path / "a").write_text("2")
+    assert commit_of(tmp_path) == Commit(first.id, dirty=True)

@@ -1,0 +1,48 @@
+"""What a build is told of this machine: where packages come from, whom to trust."""
+
+import configparser
+from pathlib import Path
+
+from commonage.images.recipe import CERTIFICATES
+from commonage.images.surroundings import PIP_CERTIFICATES, readable, surroundings
+
+
+def test_pip_s_settings_reach_uv_and_pip(tmp_path: Path) -> None:
+    (tmp_path / "simple").mkdir()
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_text("the certificates")
+    config = tmp_path / "pip.conf"
+    config.write_text(f"[global]\nindex-url = file://{tmp_path}/simple\n")
+    environ = {
+        "PIP_CONFIG_FILE": str(config), "PIP_CERT": str(bundle), "https_proxy": "http://proxy:3128", "SECRET": "x",
+        "HOME": str(tmp_path), "UV_PUBLISH_TOKEN": "x",
+    }  # fmt: skip
+    found = surroundings(environ)
+    assert found.variables["UV_DEFAULT_INDEX"] == f"file://{tmp_path}/simple"
+    assert found.variables["https_proxy"] == "http://proxy:3128"
+    assert found.variables["SSL_CERT_FILE"] == CERTIFICATES
+    assert not {"SECRET", "HOME", "PATH", "UV_PUBLISH_TOKEN"} & set(found.variables)
+    assert found.certificates == "the certificates"
+    # An index that is a folder of this machine is brought along, with the packages beside it.
+    assert str(tmp_path) in found.places
+    parser = configparser.ConfigParser()
+    parser.read_string(found.pip_conf)
+    assert parser["global"]["index-url"] == f"file://{tmp_path}/simple"
+    assert parser["global"]["cert"] == PIP_CERTIFICATES
+
+
+def test_with_wheels_nothing_else_is_asked(tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    found = surroundings({"UV_DEFAULT_INDEX": "https://index.example/simple", "HOME": str(tmp_path)}, [wheels])
+    assert found.variables["UV_NO_INDEX"] == "1"
+    assert found.variables["UV_FIND_LINKS"] == str(wheels)
+    assert "UV_DEFAULT_INDEX" not in found.variables
+    assert found.places == (str(wheels),)
+
+
+def test_a_folder_without_packages_is_none(tmp_path: Path) -> None:
+    assert not readable(tmp_path)
+    assert not readable(tmp_path / "missing")
+    (tmp_path / "a-1-py3-none-any.whl").touch()
+    assert readable(tmp_path)

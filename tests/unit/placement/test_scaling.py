@@ -1,0 +1,96 @@
+"""How many machines a fleet is to have."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commonage.domain.fleets import FleetPolicy, MachineKind
+from commonage.domain.requests import Request, parse_gpus
+from commonage.placement.scaling import Decision, Member, Waiting, decide, machines_for
+
+KIND = MachineKind(8000, 32768, gpus=2, gpu_model="L4", gpu_memory_mib=24576, price_h=1.5)
+POLICY = FleetPolicy("burst", KIND, least=0, most=4, idle_s=600, wait_s=60)
+NOW = 10_000.0
+
+
+def waiting(gpus: str, count: int = 1, since: float = 0.0, cpus: int = 1000) -> list[Waiting]:
+    return [Waiting(Request(cpus, 1024, parse_gpus(gpus) if gpus else None), since)] * count
+
+
+def test_work_that_waits_brings_as_many_machines_as_it_fills() -> None:
+    assert decide(POLICY, [], waiting("1", 3), NOW).add == 2
+    assert decide(POLICY, [], waiting("0.5", 4), NOW).add == 1
+    assert decide(POLICY, [], waiting("1", 100), NOW).add == POLICY.most
+
+
+def test_it_says_for_how_much_work() -> None:
+    assert decide(POLICY, [], waiting("1", 3), NOW).why == "3 workloads that wait would start on 2 more machines"
+    assert decide(POLICY, [], waiting("1"), NOW).why == "one workload that waits would start on one more machine"
+
+
+def test_what_is_on_its_way_is_counted() -> None:
+    coming = [Member("burst-000001", joined=False)]
+    found = decide(POLICY, coming, waiting("1", 2), NOW)
+    assert (found.add, found.why) == (0, "1 is on the way for what waits")
+    assert decide(POLICY, coming, waiting("1", 3), NOW).add == 1
+
+
+def test_nothing_comes_for_what_fits_on_no_such_machine() -> None:
+    assert decide(POLICY, [], waiting("H100:1"), NOW) == Decision(why="nothing waits for it")
+    assert decide(POLICY, [], waiting("", cpus=9000), NOW).add == 0
+    assert decide(POLICY, [], waiting("H100:1") + waiting("1"), NOW).add == 1
+
+
+def test_nothing_comes_before_it_waited_long_enough() -> None:
+    found = decide(POLICY, [], waiting("1", since=NOW - 59), NOW)
+    assert (found.add, found.why) == (0, "work waits, but not for 1 min yet")
+    assert decide(POLICY, [], waiting("1", since=NOW - 60), NOW).add == 1
+
+
+def test_the_longest_idle_go_first_and_no_more_than_may() -> None:
+    policy = FleetPolicy("burst", KIND, least=1, most=4, idle_s=600)
+    members = [
+        Member("burst-a", True, NOW - 700),
+        Member("burst-b", True, NOW - 900),
+        Member("burst-c", True, NOW - 10),
+    ]
+    assert decide(policy, members, [], NOW).remove == ("burst-b", "burst-a")
+    assert decide(policy, members[:2], [], NOW).remove == ("burst-b",)
+    assert decide(policy, members[:1], [], NOW).remove == ()
+
+
+def test_none_goes_while_work_waits_that_it_could_run() -> None:
+    members = [Member("burst-a", True, NOW - 900)]
+    assert decide(POLICY, members, waiting("1", since=NOW - 5), NOW).remove == ()
+    assert decide(POLICY, members, waiting("H100:1", since=NOW - 5), NOW).remove == ("burst-a",)
+
+
+def test_the_least_are_there_without_any_work() -> None:
+    policy = FleetPolicy("burst", KIND, least=2, most=4)
+    assert decide(policy, [Member("burst-a", True, 0.0)], [], NOW) == Decision(1, why="at least 2 are to be there")
+
+
+@given(
+    asks=st.lists(st.sampled_from(["1", "2", "0.5", "0.25", "6GiB", "H100:1", ""]), max_size=30),
+    coming=st.integers(0, 4),
+    busy=st.integers(0, 4),
+    idle=st.integers(0, 4),
+)
+def test_never_fewer_than_the_least_nor_more_than_the_most(asks: list[str], coming: int, busy: int, idle: int) -> None:
+    policy = FleetPolicy("burst", KIND, least=1, most=6, idle_s=600)
+    members = [Member(f"c{number}", False) for number in range(coming)]
+    members += [Member(f"b{number}", True) for number in range(busy)]
+    members += [Member(f"i{number}", True, 0.0) for number in range(idle)]
+    found = decide(policy, members, [one for ask in asks for one in waiting(ask)], NOW)
+    after = len(members) + found.add - len(found.remove)
+    assert not (found.add and found.remove)
+    assert after >= min(1, len(members) + found.add)
+    assert found.add == 0 or after <= policy.most
+    assert all(name.startswith("i") for name in found.remove)
+
+
+@given(asks=st.lists(st.sampled_from(["1", "2", "0.5", "6GiB"]), min_size=1, max_size=20))
+def test_all_of_it_fits_on_what_comes(asks: list[str]) -> None:
+    requests = [one.request for ask in asks for one in waiting(ask)]
+    wanted, served = machines_for(requests, POLICY, 0, 100)
+    assert served == len(requests)
+    assert machines_for(requests, POLICY, wanted, 100) == (0, 0)

@@ -1,0 +1,65 @@
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from commonage.server.reserve import Reserve
+
+_MIB = 1024 * 1024
+Usage = namedtuple("Usage", "total used free")
+
+
+class Disk:
+    """A disk of 200 MiB of which others have some."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.others_mib = place, 0
+
+    def usage(self, _path: Path) -> Usage:
+        kept = self.place.stat().st_size if self.place.exists() else 0
+        return Usage(200 * _MIB, 0, 200 * _MIB - kept - self.others_mib * _MIB)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk(tmp_path / "reserve")
+    monkeypatch.setattr("commonage.server.reserve.shutil.disk_usage", disk.usage)
+    return disk
+
+
+def test_it_is_given_up_in_portions_and_made_anew(disk: Disk) -> None:
+    reserve = Reserve(disk.place, 40)
+    reserve.look()
+    assert reserve.kept_mib == 40
+    kept = []
+    for others in (100, 160, 160, 176, 192, 200, 200):
+        disk.others_mib = others
+        reserve.look()
+        kept.append(reserve.kept_mib)
+    assert kept == [40, 24, 24, 8, 0, 0, 0]
+    assert not disk.place.exists()
+    for others, expected in ((120, 0), (90, 40)):
+        disk.others_mib = others
+        reserve.look()
+        assert reserve.kept_mib == expected
+
+
+def test_none_is_kept_where_none_is_wished_or_there_is_no_room(disk: Disk) -> None:
+    Reserve(disk.place, 0).look()
+    assert not disk.place.exists()
+    Reserve(disk.place, 180).look()
+    assert not disk.place.exists()
+    Reserve(disk.place, 40).look()
+    Reserve(disk.place, 10).look()
+    assert Reserve(disk.place, 10).kept_mib == 10
+    Reserve(disk.place, 0).look()
+    assert Reserve(disk.place, 0).kept_mib == 0
+
+
+def test_a_start_on_a_full_disk_gives_up_a_portion(disk: Disk) -> None:
+    reserve = Reserve(disk.place, 40)
+    assert not reserve.relieve()
+    reserve.look()
+    disk.others_mib = 160
+    assert reserve.relieve()
+    assert reserve.kept_mib == 24
