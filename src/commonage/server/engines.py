@@ -73,8 +73,8 @@ def docker_settings(settings: Settings, reaches: tuple[int, ...] = ()) -> Docker
 
 
 def shared_dir(settings: Settings, data: Path) -> Path:
-    """The folder that all machines of the site see."""
-    return settings.shared_dir or data
+    """The folder that all machines of the site see; with but one machine its data folder."""
+    return settings.shared_dir.absolute() if settings.shared_dir and settings.engine == "swarm" else data
 
 
 def swarm_settings(settings: Settings, reaches: tuple[int, ...] = ()) -> SwarmSettings:

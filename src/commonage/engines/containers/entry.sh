@@ -18,7 +18,7 @@
       (
         asked=
         trap '' HUP INT QUIT TERM USR1 USR2
-        while sleep 1; do
+        while sleep 1 && kill -0 "$$"; do
           wish=
           read -r wish <"$box/wish"
           command=

@@ -107,6 +107,8 @@ class SwarmEngine(ContainerEngine):
         address = settings.address or str(swarm["NodeAddr"])
         self._notes = notes_of(await self._client.info(), await self._client.heartbeat_s(), self._data)
         await self._relays.open_at(address)
+        if (agents := self._fleet.agents) is not None:
+            agents.let_reach([f"{address}:{port}" for port in settings.reaches])
         self._networks = Networks(self._client, name, settings, address)
         place = Place(
             name, self._data / "workspaces", shared_variables(os.environ), settings.bundle_max_mib, here=False

@@ -59,6 +59,7 @@ class Launcher:
         """Have the entry's script where every machine sees it. Raises EngineFailure."""
 
         def write() -> None:
+            self._place.workspaces.mkdir(mode=0o700, parents=True, exist_ok=True)
             with suppress(OSError):
                 if self._entry.read_text(encoding="utf-8") == ENTRY:
                     return

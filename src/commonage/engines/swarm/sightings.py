@@ -105,10 +105,10 @@ def end_of(task: Json, about: Circumstances) -> Exit:
         return Exit(about.end.code, "", ended_at, about.end.oom and about.end.code != 0)
     if about.wished or (about.could_not_write and state_of(task) in ("complete", "failed")):
         return Exit(code, "", ended_at)
-    if state_of(task) == "complete":
+    if state_of(task) == "complete" and about.end is None:
         return Exit(0, "", ended_at)
     why = "its machine was drained in Docker Swarm, or its service changed"
-    if state_of(task) == "failed":
+    if state_of(task) in ("failed", "complete"):
         why = "through Docker on its machine, or as the daemon there stopped or was started anew"
     return Exit(None, f"it was ended from outside on {about.node}: {why}", ended_at)
 
