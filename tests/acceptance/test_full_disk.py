@@ -57,7 +57,7 @@ def _session(installation: Served, user: str) -> httpx2.Client:
     token = installation.hub("POST", f"/users/{user}/tokens", json={"note": "t", "expires_in": 3600}).json()["token"]
     address = f"{installation.url}{running.url}api/"
     jupyter = httpx2.Client(base_url=address, headers={"Authorization": f"token {token}"}, timeout=60)
-    until(lambda: jupyter.get("status").status_code == 200, 90)
+    until(lambda: jupyter.get("status").status_code == 200, 240)
     return jupyter
 
 
@@ -74,21 +74,21 @@ def _fill(place: Path) -> None:
 
 def test_who_has_filled_the_disk_signs_in_and_deletes(installation: Served) -> None:
     commonage = installation.client("alice")
-    until((installation.data / "reserve").exists)
+    until((installation.data / "reserve").exists, 120)
     job = commonage.submit(SubmitIn(command=["sh", "-c", "cat /dev/zero >$HOME/big; exit 7"])).workload
     ended = commonage.wait(job.id)
     assert (ended.state, ended.exit_code) == ("failed", 7), "how it ended is known, though the disk was full"
-    until(lambda: _free_mib(installation) > 0)  # part of what was kept for this was given up
+    until(lambda: _free_mib(installation) > 0, 120)  # part of what was kept for this was given up
 
     # A new job waits and says why; nobody's sign-in does, nor a session.
     waiting = commonage.submit(SubmitIn(command=["true"], name="waits")).workload
-    until(lambda: "are free on the disk" in commonage.explain(waiting.id).summary)
+    until(lambda: "are free on the disk" in commonage.explain(waiting.id).summary, 120)
     for user in ("alice", "somebody-new"):
         assert _sign_in(installation, user).startswith(f"200 {installation.url}/services/commonage/")
     with closing(_session(installation, "alice")) as jupyter:
         assert "big" in [one["name"] for one in jupyter.get("contents/").json()["content"]]
         assert jupyter.delete("contents/big").status_code == 204
-    until(lambda: _free_mib(installation) > _SIZE_MIB // 2)
+    until(lambda: _free_mib(installation) > _SIZE_MIB // 2, 120)
     assert not (installation.data / "workspaces" / "alice" / "big").exists(), "not kept as rubbish either"
     assert commonage.wait(waiting.id).state == "succeeded"
     until(
@@ -100,7 +100,7 @@ def test_when_nothing_is_left_at_all_the_platform_lives_on(installation: Served)
     commonage = installation.client("alice")
     with closing(_session(installation, "alice")) as jupyter:
         home = installation.data / "workspaces" / "alice"
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + 120
         while (installation.data / "reserve").exists() and time.monotonic() < give_up:
             _fill(home / "big")
             time.sleep(0.2)
@@ -117,7 +117,7 @@ def test_when_nothing_is_left_at_all_the_platform_lives_on(installation: Served)
         # The session that runs deletes, and everything goes on.
         assert jupyter.delete("contents/big").status_code == 204
     assert installation.process is not None and installation.process.poll() is None
-    done = until(lambda: _done(installation), 60)
+    done = until(lambda: _done(installation), 240)
     assert done == "succeeded"
 
 

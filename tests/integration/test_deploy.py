@@ -41,9 +41,12 @@ def _until_healthy(site: Host, label: str, wanted: dict[str, str]) -> None:
         return found == wanted
 
     try:
-        until(are_healthy, within_s=180, every_s=0.5)
+        until(are_healthy, within_s=300, every_s=0.5)
     except AssertionError:
-        said = [site.run("docker", "logs", "--tail", "20", one["Id"]) for one in site.daemon.containers(label=[label])]
+        late = [
+            one["Id"] for one in site.daemon.containers(label=[label]) if found.get(one["Labels"][label]) != "healthy"
+        ]
+        said = [site.run("sh", "-c", f"docker logs --tail 30 {one} 2>&1") for one in late]
         raise AssertionError(f"{found}\n" + "\n".join(said)) from None
 
 

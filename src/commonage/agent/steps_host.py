@@ -52,7 +52,7 @@ class Host:
         try:
             ended = subprocess.run(
                 words, input=text, capture_output=True, text=True, timeout=timeout_s, check=False, errors="replace",
-                env={**os.environ, "LC_ALL": "C.UTF-8", **(environment or {})},
+                env={**os.environ, "LC_ALL": "C.UTF-8", "HOME": "/root", **(environment or {})},
                 stdin=None if text is not None else subprocess.DEVNULL,
             )  # fmt: skip
         except FileNotFoundError:

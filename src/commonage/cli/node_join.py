@@ -155,12 +155,10 @@ def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
     from commonage.cli.node import find
 
     with connect(server) as client:
-        try:
+        # One that was forgotten already, or never reported, may still have a certificate.
+        site, _, machine = ("local/" + name).rpartition("/")
+        if any(name in (one.name, f"{one.site}/{one.name}") for one in client.nodes()):
             site, machine = find(client, name)
-        except Failure:
-            # One that was forgotten already may still have a certificate; it is named by SITE/NAME or by its name.
-            site, machine = name.rpartition("/")[0] or "local", name.rpartition("/")[2]
-        else:
             client.remove_node(site, machine, force=force)
         done = client.expel_node(site, machine)
     if as_json:

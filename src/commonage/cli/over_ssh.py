@@ -93,15 +93,23 @@ def _data(text: str, errand: Errand) -> dict[str, Any]:
 
 
 def _visit(host: Any, errand: Errand) -> bool:
-    """One machine: connect, bring the files, run the command, take the files away. What is wrong is said."""
-    from pyinfra.api.command import StringCommand
+    """One machine. What is wrong is said, and does not keep the others."""
     from pyinfra.api.exceptions import ConnectError
 
     try:
         host.connect(raise_exceptions=True)
+        return _do(host, errand)
     except ConnectError as error:
         print(f"{host.name}: no way in by SSH: {error}", flush=True)
-        return False
+    except Exception as error:  # a connection can break in many ways, each with an error of its own
+        print(f"{host.name}: SSH broke off: {error!r}", flush=True)
+    return False
+
+
+def _do(host: Any, errand: Errand) -> bool:
+    """Bring the files, run the command, take the files away."""
+    from pyinfra.api.command import StringCommand
+
     data = host.data.dict()
     become = {name: data[name] for name in ("_sudo", "_sudo_password") if data.get(name)}
     folder = f"/tmp/commonage-{secrets.token_hex(8)}"  # noqa: S108 (made with mkdir below, which takes no other's)
@@ -112,7 +120,9 @@ def _visit(host: Any, errand: Errand) -> bool:
         return False
     try:
         for name, content in errand.files.items():
-            host.put_file(io.BytesIO(base64.b64decode(content)), f"{folder}/{name}")
+            if not host.put_file(io.BytesIO(base64.b64decode(content)), f"{folder}/{name}"):
+                print(f"{host.name}: {name} could not be brought there", flush=True)
+                return False
         command = f"cd {folder} && {shlex.join(errand.command)}"
         done, said = host.run_shell_command(
             StringCommand("sh", "-c", shlex.quote(command)), print_output=True, **become

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from commonage.domain.errors import CommonageError
 from commonage.engines.containers.membership import SwarmManager
 from commonage.joining.door import MachinesDoor
 from commonage.joining.fetch import NAME
@@ -22,17 +21,12 @@ from commonage.link.ca import Authority
 from commonage.ports.agents import Agents
 from commonage.ports.clock import Clock
 from commonage.ports.registry import RegistryAccount
+from commonage.server.listen import PortError
 from commonage.server.settings import Settings
 from commonage.wire.hub import PORTAL_PATH
 
 # Swarm mode refuses the second; the first holds for every container, since services cannot ask for it themselves.
 _DAEMON: Mapping[str, Any] = {"no-new-privileges": True, "live-restore": False}
-
-
-class JoiningError(CommonageError):
-    """Machines cannot be let in; the message says which setting."""
-
-    code = "joining"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +108,14 @@ class Joining:
         self._door = MachinesDoor(self.office)
 
     async def open(self, agents: Agents | None) -> None:
-        """Let machines in from now on. Raises JoiningError, BundleError."""
+        """Let machines in from now on. Raises PortError, BundleError."""
         bundle = await asyncio.to_thread(make_bundle)
         await asyncio.to_thread(self.office.open, bundle, agents)
         pair = await asyncio.to_thread(self._authority.serve, [NAME, self._plan.address])
         try:
             await self._door.start(self._plan.bind, self._plan.port, pair.cert_pem, pair.key_pem)
         except OSError as error:
-            raise JoiningError(
+            raise PortError(
                 f"machines that join cannot be listened for at {self._plan.bind}, port {self._plan.port}: "
                 f"{error.strerror or error}; set joining_port or joining_bind"
             ) from error

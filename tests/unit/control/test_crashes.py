@@ -217,7 +217,7 @@ def judge(lives: Lives) -> None:
     for one in shelf.workloads.values():
         assert one.state.is_terminal, f"{one.spec.name} is {one.state}: {one.reason}"
         tries = shelf.attempts.get(one.id, {})
-        assert len(tries) == one.attempts <= one.spec.retry.retries + 1
+        assert len(tries) == one.attempts <= one.spec.retry.retries + 1 + one.losses
         assert all(attempt.state.is_terminal and attempt.ended_at is not None for attempt in tries.values())
         if one.id in lives.stopped or one.id in lives.lost:
             continue

@@ -118,3 +118,9 @@ def test_the_form_says_what_became_of_a_session() -> None:
     form = render_form(offer(notices=["Your session ended: its machine <w> is down."]), {})
     assert "Your session ended: its machine &lt;w&gt; is down." in form
     assert "alert" not in render_form(offer(), {})
+
+
+def test_volumes_may_be_several() -> None:
+    assert read_options({"volumes": ["datasets:ro", "", "results:rw"]}) == {"volumes": "datasets:ro,results:rw"}
+    assert read_options({"volumes": "datasets"}) == {"volumes": "datasets"}
+    assert read_options({"volumes": ["", ""]}) == {}

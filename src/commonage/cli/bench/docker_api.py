@@ -57,23 +57,27 @@ def overlay(url: str, name: str) -> Iterator[str]:
         asyncio.run(ask("DELETE", f"/networks/{name}"))
 
 
-def services_through(url: str, image: str, command: Sequence[str], count: int) -> float:
-    """Seconds in which `count` plain services with this command are created and all have ended, on any worker."""
-    return asyncio.run(_services_through(url, image, command, count))
+def services_through(url: str, image: str, command: Sequence[str], count: int, network: str | None = None) -> float:
+    """Seconds in which `count` plain services with this command are created and all have ended, on any worker.
 
-
-async def _services_through(url: str, image: str, command: Sequence[str], count: int) -> float:
-    container = {"Image": image, "Command": list(command), "Init": True}
+    They are attached to `network`, if one is given.
+    """
     task = {
-        "ContainerSpec": container,
+        "ContainerSpec": {"Image": image, "Command": list(command), "Init": True},
         "RestartPolicy": {"Condition": "none"},
         "Placement": {"Constraints": ["node.role == worker"]},
+        "Networks": [{"Target": network}] if network else [],
     }
+    return asyncio.run(_services_through(url, task, count))
+
+
+async def _services_through(url: str, task: dict[str, Any], count: int) -> float:
     gate = asyncio.Semaphore(_AT_ONCE)
     async with _client(url) as client:
 
         async def create(number: int) -> str:
-            body = {"Name": f"{_LABEL}-{number}", "Labels": {_LABEL: "1"}, "TaskTemplate": task}
+            labels, endpoint = {_LABEL: "1"}, {"Mode": "dnsrr"}
+            body = {"Name": f"{_LABEL}-{number}", "Labels": labels, "TaskTemplate": task, "EndpointSpec": endpoint}
             async with gate:
                 made = await _ask(client, "POST", "/services/create", json=body)
             return str(made["ID"])

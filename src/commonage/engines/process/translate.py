@@ -14,6 +14,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
+from commonage.engines.common.sessions import SESSION_COMMAND
 
 MARK = "COMMONAGE_ATTEMPT_ID"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -23,8 +24,6 @@ _SHARED = re.compile(
     r"LANG|LANGUAGE|LC_[A-Z]+|TZ|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(https?|ftp|all|no)_proxy",
     re.IGNORECASE,
 )
-# Sessions run as whoever runs the server; if that is root, Jupyter's refusal protects nobody.
-_SESSION_COMMAND = ("jupyterhub-singleuser", "--allow-root")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def program_of(order: Order, place: Place, shared: Mapping[str, str]) -> Program
 
     Later ones win: what is shared, ours, the environment's, the owner's; our ids are nobody else's to set.
     """
-    command = order.command or (_SESSION_COMMAND if order.kind is Kind.SESSION else ())
+    command = order.command or (SESSION_COMMAND if order.kind is Kind.SESSION else ())
     if not command:
         raise EngineFailure(f"{order.workload_id} has no command, so there is nothing to run")
     variables = {"LANG": "C.UTF-8", **shared, **_ours(order, place)}

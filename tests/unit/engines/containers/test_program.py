@@ -7,6 +7,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease
 from commonage.domain.sightings import Order
 from commonage.domain.workloads import Kind
+from commonage.engines.common.sessions import SESSION_COMMAND
 from commonage.engines.containers.program import Inside, Program, program_of, shared_variables
 
 INSIDE = Inside("10.213.0.1", frozenset({8081}))
@@ -75,7 +76,7 @@ def test_a_job_with_files_works_among_them() -> None:
 
 
 def test_a_session_needs_no_command_and_a_job_does() -> None:
-    assert program(kind=Kind.SESSION, command=()).command == ("jupyterhub-singleuser", "--allow-root")
+    assert program(kind=Kind.SESSION, command=()).command == SESSION_COMMAND
     with pytest.raises(EngineFailure, match="nothing to run"):
         program(command=())
 

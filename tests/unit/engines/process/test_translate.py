@@ -100,3 +100,8 @@ def test_what_holds_a_share_wins_and_a_pythonpath_of_ones_own_comes_after_it() -
     held = confined(program, {"PYTHONPATH": "/ours", "CUDA_MPS_PIPE_DIRECTORY": "/mps"})
     assert held.variables == {"PYTHONPATH": "/ours:/mine", "CUDA_MPS_PIPE_DIRECTORY": "/mps"}
     assert confined(Program(("true",), {}), {"PYTHONPATH": "/ours"}).variables == {"PYTHONPATH": "/ours"}
+
+
+def test_volumes_are_found_by_variables() -> None:
+    place = replace(PLACE, volumes={"data-sets": "/w/ada/volumes/data-sets"})
+    assert program_of(ORDER, place, {}).variables["COMMONAGE_VOLUME_DATA_SETS"] == "/w/ada/volumes/data-sets"

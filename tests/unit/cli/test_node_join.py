@@ -1,0 +1,42 @@
+"""What `commonage node join` and `token` make of what is typed, without a server."""
+
+import pytest
+
+from commonage.cli.node_join import commands
+from commonage.cli.over_ssh import split_host
+from commonage.wire.joining import JoinTokenOut
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("gpu-1", ("", "gpu-1", 0)),
+        ("root@gpu-1", ("root", "gpu-1", 0)),
+        ("admin@10.0.0.7:2222", ("admin", "10.0.0.7", 2222)),
+        ("root@[fd00::7]:22", ("root", "fd00::7", 22)),
+        ("[fd00::7]", ("", "fd00::7", 0)),
+        ("fd00::7", ("", "fd00::7", 0)),
+    ],
+)
+def test_a_host_is_read_as_ssh_reads_it(text: str, parts: tuple[str, str, int]) -> None:
+    assert split_host(text) == parts
+
+
+@pytest.mark.parametrize("text", ["", "root@", "gpu-1:ssh", "nas:/commonage", "-oProxyCommand=x"])
+def test_what_is_no_host_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not \\[USER@\\]HOST"):
+        split_host(text)
+
+
+def token(url: str) -> JoinTokenOut:
+    return JoinTokenOut(token="cmj1.a.b", expires_at=0.0, url=url, script_sha256="ab" * 32)
+
+
+def test_the_command_for_a_machine_is_one_line() -> None:
+    (line,) = commands(token("https://hub/services/commonage/join"))[2:]
+    assert line == "curl -fsS https://hub/services/commonage/join | sudo sh -s -- cmj1.a.b"
+
+
+def test_a_script_that_comes_unencrypted_can_be_checked_first() -> None:
+    *_, checked = commands(token("http://hub:8000/services/commonage/join"))
+    assert f'echo "{"ab" * 32}  join.sh" | sha256sum -c && sudo sh join.sh cmj1.a.b' in checked
