@@ -1,4 +1,4 @@
-"""The Swarm engine with the real agents: each a program in its machine's network namespace, which dials over the link."""
+"""The Swarm engine with real agents: each a program in its machine's network namespace, which dials over the link."""
 
 from __future__ import annotations
 
