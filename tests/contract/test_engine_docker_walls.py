@@ -12,7 +12,7 @@ from tests.contract.dockerd import Dockerd
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
 
 from commonage.domain.sightings import Order, Seen
-from commonage.engines.docker.settings import Mount
+from commonage.engines.dockerd.shared import Mount
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
 

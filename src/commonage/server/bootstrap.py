@@ -31,7 +31,7 @@ from commonage.server.agents import agents_of
 from commonage.server.authority import authority_of
 from commonage.server.clock import SystemClock
 from commonage.server.data_dir import DataDir, Ports
-from commonage.server.engines import SITE, make_engine
+from commonage.server.engines import SITE, make_engine, shared_dir
 from commonage.server.hub import HubPlan
 from commonage.server.identity import HubIdentity
 from commonage.server.joining import Joining, joining_plan
@@ -81,7 +81,7 @@ def database_of(settings: Settings, data_dir: Path) -> str:
 
 def catalogue_of(settings: Settings) -> list[Environment]:
     """The environments on offer: ours, and those of the settings, which win where they have the same name."""
-    image = settings.docker_image if settings.engine == "docker" else None
+    image = None if settings.engine == "process" else settings.docker_image
     own = {environment.name: replace(environment, image=image) for environment in builtin_environments()}
     return list((own | {entry.name: entry.entry() for entry in settings.environments}).values())
 
@@ -172,11 +172,11 @@ async def assemble(
     wanted = settings.gpus if agents is None else "none"
     cards = await asyncio.to_thread(share_devices, wanted, sharing, node_name=node_name, clock=clock)
     account = registry.account if registry is not None else None
-    engine = make_engine(settings, data.path, cards.devices, reaches, account)
+    engine = make_engine(settings, data.path, cards.devices, reaches, account, agents)
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database)
     identity = HubIdentity(hub_url, secrets.hub_service_token)
-    plan = joining_plan(settings, data.path, settings.agents_port, account)
+    plan = joining_plan(settings, shared_dir(settings, data.path), settings.agents_port, account)
     joining = None if plan is None else Joining(plan, authority_of(data.path), data.path / "joining", clock)
     world = World(
         store=store,
@@ -191,7 +191,7 @@ async def assemble(
         chance=random.SystemRandom().randrange,
         clouds=[(one.policy(), LibcloudMachines(one.rental())) for one in settings.fleets],
         joining=None if joining is None else joining.office,
-        homes=HomeFolders(data.folder("workspaces")),
+        homes=HomeFolders(shared_dir(settings, data.path) / "workspaces"),
     )
     control = Control(world, control_settings(settings))
     web = _application(control, secrets, registry, joining)

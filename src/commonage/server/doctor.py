@@ -20,12 +20,15 @@ from typing import Literal
 import httpx2
 
 from commonage.domain.errors import CommonageError
-from commonage.engines.docker.doctor import examine_daemon
+from commonage.engines.docker.doctor import Examined, examine_daemon
+from commonage.engines.swarm.doctor import Examined as ExaminedSwarm
+from commonage.engines.swarm.doctor import examine_swarm
 from commonage.gpus.detect import open_devices
 from commonage.server import listen
 from commonage.server.bootstrap import database_of
 from commonage.server.clock import SystemClock
 from commonage.server.data_dir import LEAST_FREE_MIB, DataDirError, Running, running_server
+from commonage.server.engines import shared_dir
 from commonage.server.settings import Settings
 from commonage.store.upgrade import check as check_schema
 from commonage.wire.hub import API_PATH
@@ -133,10 +136,15 @@ def _writable(place: Path) -> bool:
 
 def _docker(patient: Patient) -> Finding:
     settings = patient.settings
-    if settings.engine != "docker":
+    if settings.engine == "process":
         return Finding("docker", "ok", "not used: workloads are plain processes (engine = process)")
     try:
-        found = asyncio.run(examine_daemon(settings.docker_url))
+        found: Examined | ExaminedSwarm
+        if settings.engine == "swarm":
+            folder = shared_dir(settings, patient.settings.data_dir).absolute()
+            found = asyncio.run(examine_swarm(settings.docker_url, folder))
+        else:
+            found = asyncio.run(examine_daemon(settings.docker_url))
     except CommonageError as error:
         return Finding("docker", "bad", str(error))
     if settings.docker_image is None:

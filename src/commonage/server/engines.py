@@ -6,9 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from commonage.engines.docker.engine import DockerEngine
-from commonage.engines.docker.settings import DockerSettings, parse_mount
+from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.dockerd.shared import parse_mount
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.swarm.engine import SwarmEngine
+from commonage.engines.swarm.settings import SwarmSettings
+from commonage.ports.agents import Agents
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.registry import RegistryAccount
@@ -23,11 +27,15 @@ def make_engine(
     devices: Devices,
     reaches: tuple[int, ...],
     account: RegistryAccount | None = None,
+    agents: Agents | None = None,
 ) -> Engine:
     """The engine of the settings, not open yet. `reaches`: ports of the loopback that containers are to reach.
 
-    `account`: with what images of our own registry are fetched.
+    `account`: with what images of our own registry are fetched; `agents`: those of the site's machines.
     """
+    if settings.engine == "swarm":
+        meant = replace(swarm_settings(settings, reaches), account=account)
+        return SwarmEngine(SITE, shared_dir(settings, data), agents=agents, settings=meant)
     if settings.engine == "docker":
         told = replace(docker_settings(settings, reaches), account=account)
         return DockerEngine(SITE, data, devices=devices, settings=told)
@@ -59,6 +67,26 @@ def docker_settings(settings: Settings, reaches: tuple[int, ...] = ()) -> Docker
         cpu_hold=settings.cpu_hold,
         reaches=reaches,
         networks=settings.docker_networks,
+        mounts=tuple(parse_mount(one) for one in settings.docker_mounts),
+        keep_logs_days=settings.keep_logs_days,
+    )
+
+
+def shared_dir(settings: Settings, data: Path) -> Path:
+    """The folder that all machines of the site see; with but one machine its data folder."""
+    return settings.shared_dir.absolute() if settings.shared_dir and settings.engine == "swarm" else data
+
+
+def swarm_settings(settings: Settings, reaches: tuple[int, ...] = ()) -> SwarmSettings:
+    """What the Swarm engine is told."""
+    return SwarmSettings(
+        url=settings.docker_url,
+        pull=settings.docker_pull,
+        cpu_hold=settings.cpu_hold,
+        reaches=reaches,
+        address=settings.swarm_address,
+        networks=settings.swarm_networks,
+        encrypted=settings.swarm_encrypted,
         mounts=tuple(parse_mount(one) for one in settings.docker_mounts),
         keep_logs_days=settings.keep_logs_days,
     )

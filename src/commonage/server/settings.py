@@ -27,6 +27,7 @@ from commonage.server.settings_machines import MachineSettings
 from commonage.server.settings_parts import PartSettings
 from commonage.server.settings_rules import Labels, PolicyName, PriorityClasses, Tenants
 from commonage.server.settings_storage import StorageSettings
+from commonage.server.settings_swarm import SwarmSettings
 from commonage.server.settings_table import A_PORT as _A_PORT
 from commonage.server.settings_table import Row
 from commonage.server.settings_table import setting as _setting
@@ -216,10 +217,10 @@ class _Settings(BaseModel):
         Row("a number of days", "This machine"),
     )
 
-    engine: Literal["process", "docker"] = _setting(
+    engine: Literal["process", "docker", "swarm"] = _setting(
         "process",
-        "What runs workloads: plain processes of this machine, or containers of its Docker daemon.",
-        Row("process or docker", "Containers", flag="--engine"),
+        "What runs workloads: processes of this machine, containers of its Docker daemon, or services of its Swarm.",
+        Row("process, docker or swarm", "Containers", flag="--engine"),
     )
     docker_url: str = _setting(
         "unix:///var/run/docker.sock",
@@ -370,7 +371,16 @@ class _Settings(BaseModel):
         )
 
 
-class Settings(StorageSettings, ImageSettings, MachineSettings, AgentSettings, PartSettings, FleetSettings, _Settings):
+class Settings(
+    StorageSettings,
+    ImageSettings,
+    MachineSettings,
+    AgentSettings,
+    PartSettings,
+    FleetSettings,
+    SwarmSettings,
+    _Settings,
+):
     """All of them, as they hold for one run of the server; pydantic takes the last of the bases first."""
 
 

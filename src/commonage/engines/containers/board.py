@@ -16,14 +16,16 @@ from commonage.engines.containers.box import Box
 class Run:
     """An attempt of ours. `begun` is done once it is written down, or failed to be.
 
-    `launching` is the task that has it started. `kill_at` is the loop's time at which a stop turns to force.
-    `container` and `pid` are the daemon's id of it and its first process, while they are known. `signalled_at`: when
-    somebody else than we sent it a signal that ends. `looking` keeps two looks from crossing.
+    `launching` is the task that has it started. `kill_at` is the loop's time at which a stop turns to force. `port` is
+    what it listens on where that was chosen for it; `container` and `pid` are the daemon's id of it and its first
+    process, while they are known. `signalled_at`: when somebody else than we sent it a signal that ends. `looking`
+    keeps two looks from crossing.
     """
 
     order: Order
     folder: RunFolder
     sighting: Sighting
+    port: int | None = None
     begun: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     launching: asyncio.Task[None] | None = None

@@ -3,6 +3,8 @@
     box/claim    who decided first: the entry in the container ("ran") or a stop ("never")
         again    the entry was run a second time, and refused
         secrets  the secret variables, for the entry, which removes them
+        wish     where containers run on other machines: what the entry is asked to do with the command ("term", "kill")
+        end      likewise: how the command ended, as the entry saw it ("137 oom")
 
 What runs in the container may do anything in here, to its own harm only: no link is followed, no content believed that
 could hurt us. Used by engines, in threads.
@@ -16,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 INSIDE = "/run/commonage/box"
 """Where it is in the container."""
@@ -24,7 +27,9 @@ LOG_INSIDE = "/run/commonage/log"
 
 _NEVER = b"never"
 _MOST = 16
+_NO_WISH = b"none\n"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_END = re.compile(rb"(\d{1,3})( oom)?( outside)?\n")
 
 
 class Claim(Enum):
@@ -46,15 +51,31 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class End:
+    """How the command ended: its code, and when.
+
+    `oom`: the kernel ended something of it for want of memory. `outside`: somebody else than we had sent it a signal.
+    """
+
+    code: int
+    oom: bool
+    outside: bool
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Box:
     """One attempt's box."""
 
     path: Path
 
-    def make(self, secrets: Mapping[str, str], owner: Owner) -> None:
-        """Have it there, with the secrets in it. Idempotent. Raises OSError."""
+    def make(self, secrets: Mapping[str, str], owner: Owner, *, wish: bool = False) -> None:
+        """Have it there, with the secrets in it, and with a `wish` if it is for one. Idempotent. Raises OSError."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         give(self.path, owner)
+        if wish and not os.path.lexists(self.path / "wish"):
+            # As long as any wish: to write one takes no room on the disk.
+            (self.path / "wish").write_bytes(_NO_WISH)
         if secrets and self.claim() is Claim.NOBODY:
             self._write_secrets(script_of(secrets).encode(), owner)
 
@@ -93,6 +114,48 @@ class Box:
         with os.fdopen(descriptor, "wb") as file:
             file.write(_NEVER)
         return True
+
+    def wish(self, what: Literal["term", "kill"]) -> None:
+        """Ask the entry to end the command, which it does within a second. Raises OSError.
+
+        Written in place: a file that is opened anew is read anew, also over NFS.
+        """
+        descriptor = os.open(self.path / "wish", os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(f"{what}\n".encode())
+
+    def ran_at(self) -> float | None:
+        """When the command was started, unix seconds; None if it was not."""
+        try:
+            found = os.stat(self.path / "claim", follow_symlinks=False)
+        except OSError:
+            return None
+        return found.st_mtime if self.claim() is Claim.RAN else None
+
+    def end(self) -> End | None:
+        """How the command ended, as the entry saw it; None while it did not, or where it could not say.
+
+        What runs in the container may have written it, and lied about nobody but itself.
+        """
+        try:
+            descriptor = os.open(self.path / "end", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return None
+        with os.fdopen(descriptor, "rb") as file:
+            try:
+                found = _END.fullmatch(file.read(2 * _MOST))
+                at = os.fstat(file.fileno()).st_mtime
+            except OSError:
+                return None
+        return None if found is None else End(int(found[1]), found[2] is not None, found[3] is not None, at)
+
+    def has_end(self) -> bool:
+        """True once the entry has begun to write down how the command ended."""
+        return os.path.lexists(self.path / "end")
+
+    def could_not_tell(self) -> bool:
+        """True if the entry was there to the end, but found no room to write it down."""
+        return self.has_end() and self.end() is None
 
     def was_run_again(self) -> bool:
         """True if the daemon ran the entry a second time, so that the first exit code is gone."""

@@ -17,7 +17,7 @@ from commonage.engines.containers.box import can_export
 
 MARK = "COMMONAGE_ATTEMPT_ID"
 PORT = 8888
-"""The port that a session or service listens on; each container has an address of its own."""
+"""The port that a session or service listens on where each container has an address of its own."""
 
 _SHARED = re.compile(r"TZ|(https?|ftp|all|no)_proxy", re.IGNORECASE)
 _LOOPBACK = re.compile(r"(?<=//)(?:127\.0\.0\.1|localhost):(\d+)", re.ASCII)
@@ -25,10 +25,14 @@ _LOOPBACK = re.compile(r"(?<=//)(?:127\.0\.0\.1|localhost):(\d+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What is different in a container: the address by which it reaches this machine, and at which of its ports."""
+    """What is different in a container: the address by which it reaches this machine, and at which of its ports.
+
+    `port` is what it listens on if it wants one.
+    """
 
     gateway: str
     ports: frozenset[int]
+    port: int = PORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def program_of(order: Order, inside: Inside, shared: Mapping[str, str], devices:
         "COMMONAGE_USER": order.owner,
         "COMMONAGE_TENANT": order.tenant,
     }
-    variables = {"LANG": "C.UTF-8", **shared, **_ours(order, home), **dict(order.environment.variables)}
+    variables = {"LANG": "C.UTF-8", **shared, **_ours(order, home, inside.port), **dict(order.environment.variables)}
     variables |= dict(order.variables) | dict(devices)
     fixed = frozenset(ids) | frozenset(devices)
     secrets = {name: value for name, value in order.secrets if name not in fixed}
@@ -77,19 +81,19 @@ def program_of(order: Order, inside: Inside, shared: Mapping[str, str], devices:
     secrets = {name: value for name, value in secrets.items() if can_export(name)}
     variables = {name: value for name, value in variables.items() if name not in secrets}
     return Program(
-        tuple(_filled(word, order) for word in command),
-        {name: _reachable(_filled(value, order), inside) for name, value in variables.items()},
-        {name: _filled(value, order) for name, value in secrets.items()},
+        tuple(_filled(word, order, inside) for word in command),
+        {name: _reachable(_filled(value, order, inside), inside) for name, value in variables.items()},
+        {name: _filled(value, order, inside) for name, value in secrets.items()},
         home,
         f"{home}/jobs/{order.workload_id}" if order.bundle_path is not None else home,
     )
 
 
-def _filled(text: str, order: Order) -> str:
+def _filled(text: str, order: Order, inside: Inside) -> str:
     if not order.wants_port:
         return text
     # What would listen on the loopback would be heard by nobody outside its container.
-    return text.replace("//127.0.0.1:{port}", "//0.0.0.0:{port}").replace("{port}", str(PORT))
+    return text.replace("//127.0.0.1:{port}", "//0.0.0.0:{port}").replace("{port}", str(inside.port))
 
 
 def _reachable(text: str, inside: Inside) -> str:
@@ -99,7 +103,7 @@ def _reachable(text: str, inside: Inside) -> str:
     return _LOOPBACK.sub(other, text)
 
 
-def _ours(order: Order, home: str) -> dict[str, str]:
+def _ours(order: Order, home: str, port: int) -> dict[str, str]:
     cores = str(max(1, -(-order.lease.cpus_milli // 1000)))
     variables = {
         "HOME": home,
@@ -112,5 +116,5 @@ def _ours(order: Order, home: str) -> dict[str, str]:
         "PYTHON_CPU_COUNT": cores,
     }
     if order.wants_port:
-        variables["COMMONAGE_PORT"] = str(PORT)
+        variables["COMMONAGE_PORT"] = str(port)
     return variables | {variable_of(one.name): one.target for one in order.mounts}

@@ -10,51 +10,29 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-from aiodocker import Docker
 
 from commonage.engines.containers.kernel import daemon_started_at
-from commonage.engines.docker.errors import DaemonUnreachable, Refused, translated
-from commonage.ports.registry import RegistryAccount
+from commonage.engines.dockerd.connection import Connection, Json
+from commonage.engines.dockerd.errors import DaemonUnreachable, Refused, translated
 
-Json = Mapping[str, Any]
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
 _FOREVER = aiohttp.ClientTimeout(total=None, sock_connect=5)
 _EVENTS = ["start", "die", "kill", "oom", "destroy"]
 
 
-class Client:
+class Client(Connection):
     """One daemon at `url` (unix:///…, or tcp://…)."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
-        self._docker: Docker | None = None
+        super().__init__(url)
         self._holds_sizes: bool | None = None
 
-    @property
-    def _daemon(self) -> Docker:
-        if self._docker is None:  # it wants a running loop
-            with translated(self.url):
-                self._docker = Docker(url=self.url, timeout=_TIMEOUT)
-        return self._docker
-
-    async def close(self) -> None:
-        """Let go of the connections."""
-        if self._docker is not None:
-            await self._docker.close()
-            self._docker = None
-
     # --- the daemon ---------------------------------------------------------------------------------------------
-
-    async def info(self) -> Json:
-        """What it says of itself. Raises DaemonUnreachable."""
-        with translated(self.url):
-            return await self._daemon.system.info()
 
     def started_at(self) -> float | None:
         """When the daemon's process began, unix seconds; None if it is not on this machine. Blocks a moment."""
@@ -137,61 +115,6 @@ class Client:
         with translated(self.url):
             found = await self._daemon.containers.list(all=1, filters=json.dumps({"label": [label]}))
         return {one.id: one["Labels"] for one in found}
-
-    # --- images and networks ------------------------------------------------------------------------------------
-
-    async def image(self, name: str) -> Json | None:
-        """What it says of an image that is here; None if it is not."""
-        try:
-            with translated(self.url):
-                return await self._daemon.images.inspect(name)
-        except Refused as error:
-            if error.http_status == 404:
-                return None
-            raise
-
-    async def pull(self, name: str, account: RegistryAccount | None = None) -> AsyncIterator[Json]:
-        """Fetch an image, with the account where it is for that; what comes are the daemon's progress messages."""
-        known = account is not None and account.is_for(name)
-        auth = {"username": account.user, "password": account.password} if account is not None and known else None
-        with translated(self.url):
-            async for message in self._daemon.images.pull(name, auth=auth, stream=True):
-                yield message
-
-    async def networks(self, label: str) -> Sequence[Json]:
-        """Those with this label, oldest first."""
-        with translated(self.url):
-            found = await self._daemon.networks.list(filters={"label": [label]})
-        return sorted(found, key=lambda one: str(one["Created"]))
-
-    async def network(self, network: str) -> Json | None:
-        """All of it, what is attached included; None if there is none."""
-        try:
-            with translated(self.url):
-                found = await self._daemon.networks.get(network)
-                return await found.show()
-        except Refused as error:
-            if error.http_status == 404:
-                return None
-            raise
-
-    async def create_network(self, config: Json) -> str:
-        """Its id."""
-        with translated(self.url):
-            return str((await self._daemon.networks.create(dict(config))).id)
-
-    async def remove_network(self, network: str) -> bool:
-        """False if something is attached to it."""
-        try:
-            with translated(self.url):
-                await (await self._daemon.networks.get(network)).delete()
-        except Refused as error:
-            if error.http_status == 404:
-                return True
-            if error.http_status == 403 or "active endpoints" in error.message:
-                return False
-            raise
-        return True
 
     # --- volumes ------------------------------------------------------------------------------------------------
 

@@ -3,32 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Literal
 
-from commonage.domain.errors import InvalidInput
+from commonage.engines.dockerd.shared import Mount
 from commonage.ports.registry import RegistryAccount
-
-# The daemon's socket, or where it lies: whoever has it is root on this machine.
-_SECRET_PLACES = (
-    "/",
-    "/run",
-    "/var",
-    "/var/run",
-    "/run/docker.sock",
-    "/var/run/docker.sock",
-    "/var/lib/docker",
-    "/proc",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A folder of this machine that every container gets. `{user}` and `{tenant}` in `source` are who runs it."""
-
-    source: str
-    target: str
-    writable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +18,7 @@ class DockerSettings:
     asked for is its `share` of cores that others want, too, or a `quota`. `reaches`: ports of this machine's loopback
     that containers reach by their network's gateway (the hub, the control plane). `networks` is the range of addresses
     of the tenants' networks. `account`: with what images of the site's own registry are fetched. `mounts`: see
-    `parse_mount`.
+    `dockerd.shared`.
     `processes_max`, `log_keep_mib`, `bundle_max_mib`, `disk_low_mib`, `keep_logs_days` and `keep_logs_mib` as for
     processes: of one attempt, of one log, of files sent along, free for the node to be sound, and of old logs.
     """
@@ -62,18 +40,3 @@ class DockerSettings:
     disk_low_mib: int = 256
     keep_logs_days: int = 90
     keep_logs_mib: int = 20 * 1024
-
-
-def parse_mount(text: str) -> Mount:
-    """`/host/folder:/folder` or `…:rw`; read-only unless said. Raises InvalidInput."""
-    source, _, rest = text.partition(":")
-    target, _, mode = rest.partition(":")
-    if not (source.startswith("/") and target.startswith("/")) or mode not in ("", "ro", "rw"):
-        raise InvalidInput(
-            f"{text!r} is not a mount; it is written /folder/here:/folder/inside or …:rw", field="mounts"
-        )
-    if ".." in PurePosixPath(source).parts or str(PurePosixPath(source)) in _SECRET_PLACES:
-        raise InvalidInput(f"{source} cannot be given to containers: it leads to the Docker daemon, and so to root")
-    if str(PurePosixPath(target)) in ("/", "/home") or PurePosixPath(target).is_relative_to("/run/commonage"):
-        raise InvalidInput(f"nothing can be mounted at {target}: that place is taken")
-    return Mount(source, target, mode == "rw")

@@ -1,19 +1,18 @@
-"""What the daemon says of a container, read as a sighting. Pure."""
+"""What the daemon says of a container, and how it ended. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.domain.sightings import Order
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.box import Claim
+from commonage.engines.containers.looking import STOPPED_EARLY, TERMINATED
 from commonage.engines.containers.program import PORT
+from commonage.engines.dockerd.times import instant
 
-STOPPED_EARLY = "stopped before it started"
-TERMINATED = 143
 _KILLED = 137
 _LIVES = ("running", "paused", "restarting")
 
@@ -34,16 +33,6 @@ class Circumstances:
     now: float
 
 
-def instant(text: str) -> float | None:
-    """Docker's time stamp as unix seconds; None for its zero."""
-    if text.startswith("0001"):
-        return None
-    # It has nanoseconds; Python reads microseconds.
-    whole, _, fraction = text.removesuffix("Z").partition(".")
-    moment = datetime.fromisoformat(f"{whole}+00:00").timestamp()
-    return moment + (float(f"0.{fraction}") if fraction.isdigit() else 0.0)
-
-
 def lives(state: Mapping[str, Any]) -> bool:
     """True while it runs."""
     return state["Status"] in _LIVES
@@ -54,15 +43,8 @@ def has_ended(state: Mapping[str, Any]) -> bool:
     return state["Status"] in ("exited", "dead", "removing")
 
 
-def running(order: Order, node: str, found: Mapping[str, Any], now: float) -> Sighting:
-    """The sighting of a container that runs. `found` is what the daemon says of it."""
-    started_at = instant(found["State"]["StartedAt"])
-    return Sighting(
-        order.attempt_id, Seen.RUNNING, now, node, url=_url(order, found), started_at=started_at or now
-    )  # fmt: skip
-
-
-def _url(order: Order, found: Mapping[str, Any]) -> str | None:
+def url_of(order: Order, found: Mapping[str, Any]) -> str | None:
+    """Where its port is reached; None if it has none."""
     if not order.wants_port:
         return None
     networks = found["NetworkSettings"]["Networks"] or {}
@@ -106,11 +88,3 @@ def _fell_with_the_daemon(started_at: float, ended_at: float, about: Circumstanc
     """Without live-restore a daemon that comes up ends whatever the one before it had started."""
     born = about.daemon_started_at
     return born is not None and not about.live_restore and started_at < born <= ended_at
-
-
-def ended(order: Order, node: str, end: Exit, started_at: float | None) -> Sighting:
-    """The sighting of one that ended so."""
-    return Sighting(
-        order.attempt_id, Seen.ENDED, end.at, node, end.detail,
-        exit_code=end.code, oom=end.oom, started_at=started_at,
-    )  # fmt: skip

@@ -13,18 +13,20 @@ from typing import Any, Literal
 
 from commonage.domain.fleet import Share
 from commonage.domain.sightings import Order
-from commonage.engines.common.workspaces import folder_name
-from commonage.engines.containers import box
-from commonage.engines.containers.mounts import docker_mounts
 from commonage.engines.containers.program import Program
-from commonage.engines.docker.settings import DockerSettings, Mount
-
-LABEL = "commonage"
-_MIB = 1024 * 1024
-# What installing packages and changing users within needs; nothing that reaches the network's or the kernel's settings,
-# devices, or other processes' memory.
-_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
-_SHM_PART = 2
+from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.dockerd.words import (
+    CAPABILITIES,
+    MIB,
+    SHM_PART,
+    Folders,
+    given_mounts,
+    host_name,
+    labels,
+    network_labels,
+    network_name,
+    own_mounts,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,7 @@ class Surroundings:
 
     installation: str
     network: str
-    workspace: str
-    box: str
-    log: str
+    folders: Folders
     user: str
     gpus: Literal["cdi", "request"] = "request"
     volume_quota: bool = False
@@ -49,16 +49,6 @@ def container_name(attempt_id: str) -> str:
     return f"commonage-{attempt_id}"
 
 
-def network_name(installation: str, tenant: str) -> str:
-    """The network of a tenant."""
-    return f"commonage-{installation[:8]}-{folder_name(tenant)}"
-
-
-def ours(installation: str) -> str:
-    """The label that all of ours carry, as a filter."""
-    return f"{LABEL}.installation={installation}"
-
-
 def network_config(installation: str, tenant: str, subnet: str) -> dict[str, Any]:
     """A bridge for one tenant. Docker lets no packet pass between two bridges."""
     return {
@@ -66,7 +56,7 @@ def network_config(installation: str, tenant: str, subnet: str) -> dict[str, Any
         "CheckDuplicate": True,
         "Driver": "bridge",
         "IPAM": {"Driver": "default", "Config": [{"Subnet": subnet}]},
-        "Labels": {f"{LABEL}.installation": installation, f"{LABEL}.tenant": tenant},
+        "Labels": network_labels(installation, tenant),
     }
 
 
@@ -81,14 +71,17 @@ def container_config(
         "Env": [f"{name}={value}" for name, value in program.variables.items()],
         "WorkingDir": program.cwd,
         "User": around.user,
-        "Hostname": order.workload_id.lower()[-12:],
-        "Labels": _labels(order, around.installation),
+        "Hostname": host_name(order),
+        "Labels": labels(order, around.installation),
         "StopSignal": "SIGTERM",
         "NetworkingConfig": {"EndpointsConfig": {around.network: {}}},
         "HostConfig": {
             **_limits(order, settings),
             **_isolation(around.network),
-            "Mounts": _mounts(order, program, around, settings.mounts),
+            "Mounts": [
+                *own_mounts(around.folders, program.home),
+                *given_mounts(order, around.installation, settings.mounts, quota=around.volume_quota),
+            ],
             "DeviceRequests": _device_requests(order.lease.shares, around.gpus),
             # The output goes to a file of ours; this is for what goes wrong before that.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
@@ -96,21 +89,8 @@ def container_config(
     }
 
 
-def _labels(order: Order, installation: str) -> dict[str, str]:
-    said = {
-        "installation": installation,
-        "attempt": order.attempt_id,
-        "workload": order.workload_id,
-        "kind": str(order.kind),
-        "name": order.name,
-        "owner": order.owner,
-        "tenant": order.tenant,
-    }
-    return {f"{LABEL}.{name}": value for name, value in said.items()}
-
-
 def _limits(order: Order, settings: DockerSettings) -> dict[str, Any]:
-    memory = order.lease.memory_mib * _MIB
+    memory = order.lease.memory_mib * MIB
     cpus = order.lease.cpus_milli
     held = (
         {"NanoCpus": cpus * 1_000_000} if settings.cpu_hold == "quota" else {"CpuShares": max(2, cpus * 1024 // 1000)}
@@ -120,7 +100,7 @@ def _limits(order: Order, settings: DockerSettings) -> dict[str, Any]:
         "Memory": memory,
         "MemorySwap": memory,  # memory and swap together: no swap
         "PidsLimit": settings.processes_max,
-        "ShmSize": memory // _SHM_PART,
+        "ShmSize": memory // SHM_PART,
         "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
     }
 
@@ -130,7 +110,7 @@ def _isolation(network: str) -> dict[str, Any]:
         "NetworkMode": network,
         "Privileged": False,
         "CapDrop": ["ALL"],
-        "CapAdd": list(_CAPABILITIES),
+        "CapAdd": list(CAPABILITIES),
         "SecurityOpt": ["no-new-privileges"],
         "IpcMode": "private",
         "CgroupnsMode": "private",
@@ -138,26 +118,6 @@ def _isolation(network: str) -> dict[str, Any]:
         # Its first process is Docker's own small init, which reaps, and with which all the others end.
         "Init": True,
     }
-
-
-def _mounts(order: Order, program: Program, around: Surroundings, shared: Sequence[Mount]) -> list[dict[str, Any]]:
-    return [
-        _bind(around.workspace, program.home, writable=True),
-        _bind(around.box, box.INSIDE, writable=True),
-        _bind(around.log, box.LOG_INSIDE, writable=True),
-        *(_bind(source_of(mount, order), mount.target, writable=mount.writable) for mount in shared),
-        *docker_mounts(order.mounts, around.installation, quota=around.volume_quota),
-    ]
-
-
-def source_of(mount: Mount, order: Order) -> str:
-    """The folder of this machine that is mounted for this order."""
-    return mount.source.replace("{user}", folder_name(order.owner)).replace("{tenant}", folder_name(order.tenant))
-
-
-def _bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:
-    options = {"Propagation": "rprivate"}
-    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": not writable, "BindOptions": options}
 
 
 def _device_requests(shares: Sequence[Share], way: Literal["cdi", "request"]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.docker.client import Client
-from commonage.engines.docker.translate import LABEL
+from commonage.engines.dockerd.words import LABEL
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0

@@ -1,7 +1,10 @@
 """The box: who decides first, and that nothing put into it from inside can hurt us."""
 
 import os
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -79,3 +82,72 @@ def test_what_is_put_in_the_claims_place_is_not_followed(box: Box, tmp_path: Pat
 def test_names_that_no_shell_takes_are_known() -> None:
     assert [name for name in ("A", "_b1", "1A", "A-B", "A.B", "", "Ä") if can_export(name)] == ["A", "_b1"]
     assert script_of({"A": "x"}) == "export A='x'\n"
+
+
+# --- where containers run on other machines -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Box:
+    """A box with a wish."""
+    box = Box(tmp_path / "box")
+    box.make({"KEY": "x"}, ME, wish=True)
+    return box
+
+
+def started(box: Box, *command: str) -> subprocess.Popen[bytes]:
+    """The entry, in a group of its own, as a container's init has it; until its command prints."""
+    log = box.path.parent / "log"
+    script = ENTRY.read_text().replace("/run/commonage/box", str(box.path)).replace("/run/commonage/log", str(log))
+    running = subprocess.Popen(["sh", "-c", script, "commonage", *command], start_new_session=True)
+    for _ in range(500):
+        if log.exists() and log.read_text():
+            break
+        time.sleep(0.01)
+    return running
+
+
+def test_a_wish_is_heard_and_the_end_is_written_down(asked: Box) -> None:
+    script = "trap 'exit 7' TERM; echo $KEY; while :; do sleep 0.05; done"
+    running = started(asked, "sh", "-c", script)
+    assert asked.ran_at() is not None
+    assert asked.end() is None
+    asked.wish("term")
+    assert running.wait(20) == 7
+    end = asked.end()
+    assert end is not None
+    assert (end.code, end.oom, end.outside) == (7, False, False)
+
+
+def test_who_does_not_care_is_killed(asked: Box) -> None:
+    running = started(asked, "sh", "-c", "trap '' TERM; echo here; while :; do sleep 0.05; done")
+    asked.wish("term")
+    asked.wish("kill")
+    assert running.wait(20) == 137
+
+
+def test_a_signal_from_outside_is_told_apart(asked: Box) -> None:
+    running = started(asked, "sh", "-c", "trap 'exit 0' TERM; echo here; while :; do sleep 0.05; done")
+    os.killpg(running.pid, signal.SIGTERM)
+    assert running.wait(20) == 0
+    end = asked.end()
+    assert end is not None
+    assert end.outside
+
+
+def test_what_was_started_can_be_interrupted(asked: Box) -> None:
+    code = "import signal, time; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)"
+    assert started(asked, sys.executable, "-c", code).wait(20) == 0
+    assert (asked.path.parent / "log").read_text() == "True\n"
+
+
+def test_what_is_in_the_place_of_an_end_is_no_end(asked: Box, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("0\n")
+    (asked.path / "end").symlink_to(tmp_path / "elsewhere")
+    assert asked.end() is None
+    assert asked.could_not_tell()
+    (asked.path / "wish").unlink()
+    (asked.path / "wish").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic"):
+        asked.wish("kill")
+    assert (tmp_path / "elsewhere").read_text() == "0\n"

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from commonage.engines.containers.box import Claim
+from commonage.engines.containers.fetching import progress_of
 from commonage.engines.docker.daemon import notes_of, remapped_root
 from commonage.engines.docker.doctor import examined
-from commonage.engines.docker.errors import DaemonUnreachable, failure_of
-from commonage.engines.docker.images import progress_of
-from commonage.engines.docker.sightings import Circumstances, end_of, instant
+from commonage.engines.docker.sightings import Circumstances, end_of
+from commonage.engines.dockerd.errors import DaemonUnreachable, failure_of
+from commonage.engines.dockerd.times import instant
 
 ABOUT = Circumstances(Claim.RAN, False, False, 500.0, 600.0, False, 2000.0)
 """The machine is up since 500, the daemon since 600."""

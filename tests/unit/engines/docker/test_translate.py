@@ -9,10 +9,12 @@ from tests.unit.engines.containers.test_program import order
 from commonage.domain.errors import InvalidInput
 from commonage.domain.fleet import Lease, Share
 from commonage.engines.containers.program import Inside, program_of
-from commonage.engines.docker.settings import DockerSettings, Mount, parse_mount
-from commonage.engines.docker.translate import Surroundings, container_config, network_name
+from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.docker.translate import Surroundings, container_config
+from commonage.engines.dockerd.shared import Mount, parse_mount
+from commonage.engines.dockerd.words import Folders, network_name
 
-AROUND = Surroundings("0123456789abcdef", "net", "/w/ada", "/r/box", "/r/log", "0:0")
+AROUND = Surroundings("0123456789abcdef", "net", Folders("/w/ada", "/r/box", "/r/log"), "0:0")
 
 
 def described(around: Surroundings = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Literal
 
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
-from commonage.engines.docker.client import Client, DaemonUnreachable
+from commonage.engines.containers.fetching import progress_of
+from commonage.engines.containers.hands import Away
+from commonage.engines.dockerd.connection import Connection
+from commonage.ports.agents import Told
 from commonage.ports.registry import RegistryAccount
 
-Told = Callable[[str, float | None], None]
-"""Is told what is being done, and how far it is (0..1)."""
+Have = Callable[[str, Told], Awaitable[None]]
+"""Has an image of this name where it is needed, and tells how far it is."""
 
 _FIRST_WORD_S = 15.0
 _SILENCE_S = 120.0
@@ -24,7 +27,7 @@ class Images:
 
     def __init__(
         self,
-        client: Client,
+        client: Connection,
         site: str,
         pull: Literal["missing", "never"],
         account: RegistryAccount | None = None,
@@ -41,10 +44,10 @@ class Images:
         """Where each environment stands that was ever asked for."""
         return list(self._statuses.values())
 
-    async def ensure(self, environment: Environment, told: Told) -> str:
-        """The image of the environment, here. Raises EngineFailure, with the environment's name, when it cannot be.
+    async def ensure(self, environment: Environment, told: Told, have: Have | None = None) -> str:
+        """The image of the environment, here or where `have` has it.
 
-        DaemonUnreachable is raised as it is: ask again.
+        Raises EngineFailure, with the environment's name, when it cannot be. Away is raised as it is: ask again.
         """
         name = environment.name
 
@@ -54,10 +57,9 @@ class Images:
 
         try:
             image = _image_of(environment)
-            if await self._client.image(image) is None:
-                await self._fetch(image, note)
-        except DaemonUnreachable:  # which says nothing about the image
-            self._note(name, EnvironmentState.ABSENT, "the Docker daemon does not answer")
+            await (have or self.have_here)(image, note)
+        except Away as error:  # which says nothing about the image
+            self._note(name, EnvironmentState.ABSENT, error.message)
             raise
         except EngineFailure as error:
             words = f"the environment {name} cannot be prepared: {error.message}"
@@ -68,6 +70,11 @@ class Images:
 
     def _note(self, name: str, state: EnvironmentState, detail: str, progress: float | None = None) -> None:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, detail, progress)
+
+    async def have_here(self, image: str, told: Told) -> None:
+        """Have it at our daemon. Raises EngineFailure."""
+        if await self._client.image(image) is None:
+            await self._fetch(image, told)
 
     async def _fetch(self, image: str, told: Told) -> None:
         if self._pull == "never":
@@ -123,18 +130,3 @@ def _image_of(environment: Environment) -> str:
         f"it has {has}no image, and workloads run in containers here: give it an `image` in the settings, or set "
         "docker_image for the environments that come with Commonage"
     )
-
-
-def progress_of(message: Mapping[str, Any], layers: dict[str, tuple[int, int]]) -> tuple[str, float | None]:
-    """What a progress message says, and how much of all layers is here. `layers` (bytes here, bytes in all) is kept."""
-    status, layer = str(message.get("status", "")), str(message.get("id", ""))
-    detail = message.get("progressDetail") or {}
-    if status == "Downloading" and detail.get("total"):
-        layers[layer] = (int(detail.get("current", 0)), int(detail["total"]))
-    elif status in ("Download complete", "Pull complete", "Already exists") and layer in layers:
-        layers[layer] = (layers[layer][1], layers[layer][1])
-    total = sum(size for _, size in layers.values())
-    if not total:
-        return status.lower(), None
-    here = sum(size for size, _ in layers.values())
-    return f"{here / 1e6:.0f} of {total / 1e6:.0f} MB", here / total

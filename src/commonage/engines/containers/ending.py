@@ -8,31 +8,30 @@ from collections.abc import Awaitable, Callable
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.containers.board import Run
-from commonage.engines.docker.client import Client
-from commonage.engines.docker.translate import container_name
+from commonage.engines.containers.hands import Hands, Signal
 
 _LOOK_S = 0.25
 _AGAIN_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-async def end_run(run: Run, client: Client, settle: Callable[[Run], Awaitable[None]]) -> None:
-    """SIGTERM to its first process, SIGKILL from `run.kill_at` on (which may come closer meanwhile), until it ended."""
+async def end_run(run: Run, hands: Hands, settle: Callable[[Run], Awaitable[None]]) -> None:
+    """SIGTERM to its program, SIGKILL from `run.kill_at` on (which may come closer meanwhile), until it ended."""
     now = asyncio.get_running_loop().time
     asked = False
     while not run.ended.is_set() and now() < run.kill_at:
-        asked = asked or await _sent(run, client, "SIGTERM")
+        asked = asked or await _sent(run, hands, "SIGTERM")
         await _wait(run, min(_LOOK_S, run.kill_at - now()))
     while not run.ended.is_set():
-        await _sent(run, client, "SIGKILL")
+        await _sent(run, hands, "SIGKILL")
         await _wait(run, _AGAIN_S)
-        if not run.ended.is_set():  # the news of its end may have been lost with the daemon
+        if not run.ended.is_set():  # the news of its end may have been lost on the way
             await settle(run)
 
 
-async def _sent(run: Run, client: Client, signal: str) -> bool:
+async def _sent(run: Run, hands: Hands, signal: Signal) -> bool:
     try:
-        await client.kill(container_name(run.id), signal)
+        await hands.signal(run, signal)
     except EngineFailure as error:
         _log.warning("cannot send %s to %s, will try again: %s", signal, run.id, error.message)
         return False

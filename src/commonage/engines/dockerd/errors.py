@@ -10,6 +10,7 @@ import aiohttp
 from aiodocker.exceptions import DockerError
 
 from commonage.domain.errors import EngineFailure
+from commonage.engines.containers.hands import Away
 
 # What the daemon says, what we say of it, and whether the same may work later.
 _WORDS: tuple[tuple[str, str, bool], ...] = (
@@ -35,10 +36,10 @@ _MOST = 300
 _INNERMOST = re.compile(r"\[([^\[\]]+)\]+$")
 
 
-class DaemonUnreachable(EngineFailure):
+class DaemonUnreachable(Away):
     """The daemon does not answer: what became of what we asked for is not known."""
 
-    retryable = True
+    waiting_for = "the Docker daemon, which does not answer"
 
 
 class Refused(EngineFailure):

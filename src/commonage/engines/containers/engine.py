@@ -1,0 +1,260 @@
+"""What is the same for all engines whose attempts are containers: starting, stopping, looking, forgetting, logs.
+
+What must outlive us and the daemons is in the run folders; what is seen of a container is read into them once it ended.
+Inherited by engines, which give their hands (`hands.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from commonage.domain.errors import EngineFailure, NotFound
+from commonage.domain.sightings import LogLine, Order, Seen, Sighting
+from commonage.engines.common.logs import read_log
+from commonage.engines.common.runs import Exit, Runs
+from commonage.engines.common.tasks import Tasks
+from commonage.engines.containers.board import Board, Run
+from commonage.engines.containers.ending import end_run
+from commonage.engines.containers.hands import Away, Gone, Hands
+from commonage.engines.containers.looking import Looker, Unclear, Unstarted
+
+_log = logging.getLogger(__name__)
+
+
+class ContainerEngine:
+    """The part of the engine port that needs no daemon's words. `folder` is where its run folders lie."""
+
+    _hands: Hands
+    _looker: Looker
+    _installation: str
+
+    def __init__(self, site: str, name: str, folder: Path) -> None:
+        self._site = site
+        self._folder = folder
+        self._files = Runs(folder / "runs")
+        self._board = Board()
+        self._tasks = Tasks(name)
+        self._in_thread, self._spawn = self._tasks.in_thread, self._tasks.spawn
+
+    @property
+    def site(self) -> str:
+        """The name of its site."""
+        return self._site
+
+    # --- for who inherits ---------------------------------------------------------------------------------
+
+    async def _read_down(self) -> Sequence[tuple[Order, int | None]]:
+        """The orders that were written down, with their ports; finds our installation's name. Raises EngineFailure."""
+        try:
+            await self._in_thread(self._files.open)
+            self._installation = await self._in_thread(lambda: installation_of(self._folder))
+            return await self._in_thread(self._files.load)
+        except OSError as error:
+            raise EngineFailure(f"the folder {self._folder} cannot be used: {error}") from error
+
+    async def _take_up(self, orders: Sequence[tuple[Order, int | None]], hands: Hands) -> None:
+        """Find all that runs, ended since, or was written down but not started."""
+        self._hands = hands
+        self._looker = Looker(hands, self._in_thread)
+        for order, port in orders:
+            run = self._note(order)
+            run.port = port
+            run.begun.set_result(None)
+        await self._look_at_all()
+
+    async def _let_go(self) -> None:
+        """What runs goes on, and is found again."""
+        await asyncio.gather(*(run.begun for run in self._board), return_exceptions=True)
+        await self._tasks.cancel()
+
+    # --- the port: starting -------------------------------------------------------------------------------
+
+    async def start(self, order: Order) -> None:
+        """Write it down; its container is made meanwhile."""
+        run = self._board.runs.get(order.attempt_id)
+        if run is None:
+            self._files.folder(order.attempt_id)  # raises for what cannot be an id
+            self._hands.check(order)
+            port = self._hands.port_for(order, self._ports_at(self._hands.node_of(order)))
+            run = self._note(order)
+            run.port = port
+            # A task of its own: a caller that is cancelled must not leave something half written.
+            self._spawn(self._begin(run))
+        await asyncio.shield(run.begun)
+
+    def _note(self, order: Order) -> Run:
+        run = Run(order, self._files.folder(order.attempt_id), self._starting(order))
+        self._board.runs[order.attempt_id] = run
+        return run
+
+    def _ports_at(self, node: str) -> set[int]:
+        return {run.port for run in self._board if run.port is not None and self._hands.node_of(run.order) == node}
+
+    def _starting(self, order: Order, detail: str = "starting", progress: float | None = None) -> Sighting:
+        return Sighting(order.attempt_id, Seen.STARTING, time.time(), self._hands.node_of(order), detail, progress)
+
+    async def _begin(self, run: Run) -> None:
+        try:
+            goes_on = await self._in_thread(lambda: self._write(run))
+        except Exception as error:  # whatever it is, it is for those who wait for the start
+            self._board.runs.pop(run.id, None)
+            run.begun.set_exception(error)
+            run.begun.exception()  # though it may be that nobody waits any more
+            return
+        if not goes_on:  # ran in a former life, and was forgotten
+            self._board.runs.pop(run.id, None)
+        else:
+            self._board.tell(run, self._starting(run.order))
+            self._launch(run)
+        run.begun.set_result(None)
+
+    def _write(self, run: Run) -> bool:
+        if self._files.is_forgotten(run.id):
+            return False
+        try:
+            self._files.create(run.order, run.port)
+        except OSError as error:
+            self._files.remove(run.id)
+            raise EngineFailure(f"its run folder cannot be written: {error}", retryable=True) from error
+        return True
+
+    def _launch(self, run: Run) -> None:
+        if not run.is_launching and run.ending is None:
+            run.launching = self._spawn(self._have_started(run))
+
+    async def _have_started(self, run: Run) -> None:
+        """Have its container started; however that goes, it shows as a sighting."""
+
+        def told(detail: str, progress: float | None) -> None:
+            self._board.tell(run, self._starting(run.order, detail, progress))
+
+        try:
+            if await self._in_thread(run.folder.claim) is None:
+                await self._hands.launch(run, told)
+        except Away as error:
+            told(f"waiting for {error.waiting_for}", None)
+            return
+        except EngineFailure as error:
+            end = Exit(None if isinstance(error, Gone) else 1, error.message, time.time())
+            await self._in_thread(partial(_write_failure, run, end))
+            await self._hands.release(run)
+        await self._settle(run)
+
+    # --- how a change is noticed --------------------------------------------------------------------------
+
+    async def _settle(self, run: Run) -> None:
+        """Look what became of it, and tell; start what was not started."""
+        async with run.looking:
+            if run.sighting.seen is Seen.ENDED:
+                return
+            try:
+                found = await self._looker.look(run)
+            except EngineFailure as error:  # the daemon is away, or the disk is full: it is looked at again
+                _log.warning("cannot look what became of %s: %s", run.id, error.message)
+                return
+            if isinstance(found, Unstarted):
+                self._launch(run)
+            elif not isinstance(found, Unclear) and _is_news(run.sighting, found):
+                self._board.tell(run, found)
+
+    async def _look_at_all(self) -> None:
+        await asyncio.gather(*(self._settle(run) for run in self._board))
+
+    # --- the port: stopping and forgetting ----------------------------------------------------------------
+
+    async def stop(self, attempt_id: str, grace_s: float) -> None:
+        """Ask it to end, and see to it; one that is not known yet will not start."""
+        run = self._board.runs.get(attempt_id)
+        if run is None:
+            await self._in_thread(lambda: self._stop_early(attempt_id))
+            return
+        if run.sighting.seen is Seen.ENDED:
+            return
+        run.kill_at = min(run.kill_at, asyncio.get_running_loop().time() + grace_s)
+        if run.ending is None:
+            run.ending = self._spawn(self._end(run))
+
+    def _stop_early(self, attempt_id: str) -> None:
+        try:
+            folder = self._files.folder(attempt_id)
+        except EngineFailure:  # cannot be an id: nothing of ours has it
+            return
+        if not self._files.is_forgotten(attempt_id):
+            folder.path.mkdir(mode=0o700, exist_ok=True)
+            folder.claim_never()
+
+    async def _end(self, run: Run) -> None:
+        with suppress(EngineFailure):
+            await asyncio.shield(run.begun)
+        if await self._in_thread(run.box.claim_never):
+            if run.launching is not None:
+                run.launching.cancel()
+            await self._in_thread(run.folder.claim_never)
+            await self._settle(run)
+            return
+        await end_run(run, self._hands, self._settle)
+
+    async def forget(self, attempt_id: str) -> None:
+        """Keep its log only. Raises EngineFailure while the daemon is away."""
+        run = self._board.runs.get(attempt_id)
+        if run is None or run.sighting.seen is not Seen.ENDED:
+            return
+        await self._hands.remove(run)
+        await self._in_thread(lambda: self._files.forget(attempt_id))
+        self._board.runs.pop(attempt_id, None)
+
+    # --- the port: looking --------------------------------------------------------------------------------
+
+    async def sightings(self) -> Sequence[Sighting]:
+        """The newest of each."""
+        return [run.sighting for run in self._board]
+
+    def watch(self) -> AsyncIterator[Sighting]:
+        """Sightings from now on."""
+        return self._board.watch()
+
+    async def logs(
+        self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        """Its output."""
+        path = await self._in_thread(lambda: self._files.log_path(attempt_id))
+        if path is None:
+            raise NotFound(f"there is no log of {attempt_id[:100]} (any more)", code="log-not-found")
+
+        def has_ended() -> bool:
+            run = self._board.runs.get(attempt_id)
+            return run is None or run.sighting.seen is Seen.ENDED
+
+        async for line in read_log(path, offset, tail, follow, has_ended):
+            yield line
+
+
+def _is_news(before: Sighting, after: Sighting) -> bool:
+    """True if more than the time of looking is new in it."""
+    return before.seen is not after.seen or (before.detail, before.progress, before.url) != (
+        after.detail, after.progress, after.url
+    )  # fmt: skip
+
+
+def _write_failure(run: Run, end: Exit) -> None:
+    """It was accepted, but cannot be started: it ends with our reason. Unless its command runs after all."""
+    if run.box.claim_never():
+        run.folder.write_exit(end)
+
+
+def installation_of(folder: Path) -> str:
+    """The name by which this data folder tells its containers from those of others; made once. Raises OSError."""
+    path = folder / "installation"
+    with suppress(FileNotFoundError):
+        return path.read_text(encoding="ascii").strip()
+    temporary = folder / "installation.new"
+    temporary.write_text(os.urandom(8).hex(), encoding="ascii")
+    temporary.rename(path)
+    return path.read_text(encoding="ascii").strip()

@@ -1,0 +1,68 @@
+"""What is looked after: logs stay within bounds, and what nobody needs any more is removed. Only ever what is ours.
+
+Tasks of an engine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from commonage.domain.errors import EngineFailure
+from commonage.engines.common.board import InThread
+from commonage.engines.common.logs import limit_log
+from commonage.engines.common.runs import Runs
+from commonage.engines.containers.board import Board
+
+LOGS_PAUSE_S = 5.0
+CLEAN_PAUSE_S = 600.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one log and of all old ones in MiB, and for how many days these are kept."""
+
+    log_keep_mib: int
+    keep_logs_days: int
+    keep_logs_mib: int
+
+
+class House:
+    """What an engine keeps on disk, and, by `clear`, at its daemons."""
+
+    def __init__(self, board: Board, files: Runs, bounds: Bounds, in_thread: InThread) -> None:
+        self._board = board
+        self._files = files
+        self._bounds = bounds
+        self._in_thread = in_thread
+
+    async def keep_logs_short(self) -> None:
+        """Hold the log of each running attempt within bounds, for ever."""
+        while True:
+            await asyncio.sleep(LOGS_PAUSE_S)
+            for run in self._board:
+                if run.is_running:
+                    try:
+                        await self._in_thread(partial(limit_log, run.folder.log, self._bounds.log_keep_mib))
+                    except OSError as error:
+                        _log.warning("cannot look after the log of %s: %s", run.id, error)
+
+    async def keep_clean(self, clear: Callable[[], Awaitable[None]]) -> None:
+        """Remove what is left over now and every few minutes, for ever."""
+        while True:
+            try:
+                await clear()
+                days, mib = self._bounds.keep_logs_days, self._bounds.keep_logs_mib
+                await self._in_thread(partial(self._files.clear_old, time.time(), days, mib))
+            except (EngineFailure, OSError) as error:
+                _log.warning("cannot clean up: %s", error)
+            await asyncio.sleep(CLEAN_PAUSE_S)
+
+    def uses(self, tenant: str) -> bool:
+        """True if anything of this tenant is known."""
+        return any(run.order.tenant == tenant for run in self._board)

@@ -1,0 +1,120 @@
+"""What the engine does with one attempt's container at the daemon of this machine (`containers.hands`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from functools import partial
+
+from commonage.domain.sightings import Order
+from commonage.engines.common.board import InThread
+from commonage.engines.common.runs import Exit
+from commonage.engines.containers.board import Run
+from commonage.engines.containers.hands import Absent, Lives, Look, Made, Over, Signal
+from commonage.engines.containers.kernel import booted_at
+from commonage.engines.containers.preparing import check
+from commonage.engines.docker.client import Client, Json
+from commonage.engines.docker.daemon import Daemon
+from commonage.engines.docker.launcher import Launcher, is_ours
+from commonage.engines.docker.sightings import (
+    Circumstances,
+    end_of,
+    has_ended,
+    lives,
+    may_be_oom_yet,
+    url_of,
+)
+from commonage.engines.docker.translate import container_name
+from commonage.engines.dockerd.images import Images
+from commonage.engines.dockerd.times import instant
+from commonage.ports.agents import Told
+from commonage.ports.devices import Devices
+
+_OOM_NEWS_S = 0.3
+# A program that ends so soon after a signal from outside was ended by it, whatever its exit code says.
+_SIGNAL_TELLS_S = 60.0
+
+
+class DockerHands:
+    """Hands at one daemon."""
+
+    def __init__(
+        self, client: Client, daemon: Daemon, images: Images, launcher: Launcher, in_thread: InThread, installation: str
+    ) -> None:
+        self._client = client
+        self._daemon = daemon
+        self._images = images
+        self._launcher = launcher
+        self._in_thread = in_thread
+        self._installation = installation
+
+    @property
+    def _devices(self) -> Devices | None:
+        return self._launcher.devices
+
+    def check(self, order: Order) -> None:
+        """As for all containers."""
+        check(order)
+
+    def node_of(self, order: Order) -> str:
+        """There is but one."""
+        return self._daemon.node
+
+    def port_for(self, order: Order, taken: Collection[int]) -> int | None:
+        """Each container has an address, and so all ports, of its own."""
+        return None
+
+    async def launch(self, run: Run, told: Told) -> None:
+        """Have its image here and its container started."""
+        await self._images.ensure(run.order.environment, told)
+        await self._launcher.launch(run)
+
+    async def look(self, run: Run) -> Look:
+        """What the daemon says of it now."""
+        found = await self._client.inspect(container_name(run.id))
+        if found is None or not is_ours(found, run.id, self._installation):
+            return Absent("its container was removed from outside")
+        state = found["State"]
+        if state["Status"] == "created":
+            return Made()
+        run.container, run.pid = str(found["Id"]), int(state["Pid"]) or None
+        started_at = instant(state["StartedAt"])
+        if lives(state):
+            return Lives(started_at, url_of(run.order, found))
+        return Over(started_at, partial(self._end, run, found)) if has_ended(state) else Made()
+
+    async def _end(self, run: Run, found: Json) -> Exit:
+        state = found["State"]
+        if may_be_oom_yet(state) and run.ending is None:
+            # The kernel's word that it was for want of memory may come behind the end.
+            await asyncio.sleep(_OOM_NEWS_S)
+            again = await self._client.inspect(str(found["Id"]))
+            state = again["State"] if again is not None else state
+        claim, run_again = await self._in_thread(lambda: (run.box.claim(), run.box.was_run_again()))
+        about = Circumstances(
+            claim=claim,
+            run_again=run_again,
+            from_outside=time.time() - run.signalled_at < _SIGNAL_TELLS_S,
+            booted_at=booted_at(),
+            daemon_started_at=self._daemon.started_at,
+            live_restore=self._daemon.live_restore,
+            now=time.time(),
+        )
+        return end_of(state, about)
+
+    async def signal(self, run: Run, signal: Signal) -> None:
+        """To its first process."""
+        await self._client.kill(container_name(run.id), signal)
+
+    async def remove(self, run: Run) -> None:
+        """If it is ours."""
+        found = await self._client.inspect(container_name(run.id))
+        if found is not None and is_ours(found, run.id, self._installation):
+            await self._client.remove(str(found["Id"]))
+
+    async def release(self, run: Run) -> None:
+        """At the driver of the cards."""
+        devices = self._devices
+        if devices is not None and run.order.lease.shares:
+            await self._in_thread(lambda: devices.release(run.id))

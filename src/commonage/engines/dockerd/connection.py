@@ -1,0 +1,118 @@
+"""A Docker daemon as any engine of ours uses it: what it says of itself, its images and its networks.
+
+Descriptions go in and out as the daemon's own JSON. Every failure is an EngineFailure of ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+from aiodocker import Docker
+
+from commonage.engines.dockerd.errors import Refused, failure_of, translated
+from commonage.ports.registry import RegistryAccount
+
+Json = Mapping[str, Any]
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
+
+
+class Connection:
+    """One daemon at `url` (unix:///…, or tcp://…)."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._docker: Docker | None = None
+
+    @property
+    def _daemon(self) -> Docker:
+        if self._docker is None:  # it wants a running loop
+            with translated(self.url):
+                self._docker = Docker(url=self.url, timeout=_TIMEOUT)
+        return self._docker
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        if self._docker is not None:
+            await self._docker.close()
+            self._docker = None
+
+    async def info(self) -> Json:
+        """What it says of itself. Raises DaemonUnreachable."""
+        with translated(self.url):
+            return await self._daemon.system.info()
+
+    async def ask(self, method: str, path: str, body: Json | None = None, **filters: Sequence[str]) -> Any:
+        """One request to its API, JSON both ways, `filters` as it knows them; None where it says nothing.
+
+        For what its client library has no words for, or does more than we ask. Raises EngineFailure.
+        """
+        daemon = self._daemon
+        if daemon.api_version == "auto":
+            await self.info()  # has it find out
+        url = f"{daemon.docker_host}/{daemon.api_version}/{path}"
+        params = {"filters": json.dumps(filters)} if filters else None
+        with translated(self.url):
+            async with daemon.session.request(method, url, json=body, params=params) as answer:
+                text = await answer.read()
+        said = json.loads(text) if text.strip().startswith((b"{", b"[")) else None
+        if answer.status >= 400:
+            raise failure_of(answer.status, str((said or {}).get("message", text)), self.url)
+        return said
+
+    # --- images and networks ------------------------------------------------------------------------------------
+
+    async def image(self, name: str) -> Json | None:
+        """What it says of an image that is here; None if it is not."""
+        try:
+            with translated(self.url):
+                return await self._daemon.images.inspect(name)
+        except Refused as error:
+            if error.http_status == 404:
+                return None
+            raise
+
+    async def pull(self, name: str, account: RegistryAccount | None = None) -> AsyncIterator[Json]:
+        """Fetch an image, with the account where it is for that; what comes are the daemon's progress messages."""
+        known = account is not None and account.is_for(name)
+        auth = {"username": account.user, "password": account.password} if account is not None and known else None
+        with translated(self.url):
+            async for message in self._daemon.images.pull(name, auth=auth, stream=True):
+                yield message
+
+    async def networks(self, label: str) -> Sequence[Json]:
+        """Those with this label, oldest first."""
+        with translated(self.url):
+            found = await self._daemon.networks.list(filters={"label": [label]})
+        return sorted(found, key=lambda one: str(one["Created"]))
+
+    async def network(self, network: str) -> Json | None:
+        """All of it, what is attached included; None if there is none."""
+        try:
+            with translated(self.url):
+                found = await self._daemon.networks.get(network)
+                return await found.show()
+        except Refused as error:
+            if error.http_status == 404:
+                return None
+            raise
+
+    async def create_network(self, config: Json) -> str:
+        """Its id."""
+        with translated(self.url):
+            return str((await self._daemon.networks.create(dict(config))).id)
+
+    async def remove_network(self, network: str) -> bool:
+        """False if something is attached to it."""
+        try:
+            with translated(self.url):
+                await (await self._daemon.networks.get(network)).delete()
+        except Refused as error:
+            if error.http_status == 404:
+                return True
+            if error.http_status == 403 or "active endpoints" in error.message or "is in use" in error.message:
+                return False
+            raise
+        return True

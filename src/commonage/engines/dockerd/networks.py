@@ -1,0 +1,148 @@
+"""The tenants' networks: one each, made when it is first needed, removed when nothing uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from commonage.domain.errors import EngineFailure
+from commonage.engines.containers.addresses import networks_here
+from commonage.engines.dockerd.connection import Connection, Json
+from commonage.engines.dockerd.errors import Refused
+from commonage.engines.dockerd.words import LABEL, ours
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A tenant's network; `gateway` is this machine's address in it."""
+
+    id: str
+    name: str
+    gateway: str
+
+
+class TenantNetworks:
+    """Those of one installation; `addresses` is the range that they are cut from, like 10.213.0.0/16.
+
+    Who inherits says what a network is (`_config`), and may do something as one comes or goes.
+    """
+
+    _prefix = 23
+    """The size of each: some five hundred addresses."""
+    _setting = "docker_networks"
+    """Where the range is set, in words for an admin."""
+
+    def __init__(self, client: Connection, installation: str, addresses: str) -> None:
+        self._client = client
+        self._installation = installation
+        self._range = addresses
+        self._known: dict[str, Network] = {}
+        # Docker takes two networks of one name, so that only one of us may make one at a time.
+        self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def _config(self, tenant: str, subnet: str) -> Json:
+        raise NotImplementedError
+
+    def _gateway(self, found: Json) -> str:
+        """By which address its containers reach this machine. Raises EngineFailure."""
+        return gateway_of(found)
+
+    async def _taken(self) -> list[ipaddress.IPv4Network]:
+        """What no network of ours may lie in. The daemon itself only looks at its own."""
+        return await asyncio.to_thread(networks_here)
+
+    async def _has_come(self, network: Network) -> None:
+        """It is there, or there again."""
+
+    def _has_gone(self, network: Network) -> None:
+        """It is not there any more."""
+
+    async def open(self) -> None:
+        """Take up those that are there. Raises EngineFailure."""
+        for found in await self._client.networks(ours(self._installation)):
+            await self._note(found)
+
+    async def of(self, tenant: str) -> Network:
+        """The tenant's network, made if need be. Raises EngineFailure."""
+        async with self._making[tenant]:
+            if tenant not in self._known:
+                await self._note(await self._make(tenant))
+            return self._known[tenant]
+
+    async def _make(self, tenant: str) -> Json:
+        """Docker's own ranges are used up by some thirty networks, so we take the next free part of ours."""
+        taken = await self._taken()
+        for subnet in (str(part) for part in self._parts() if not any(part.overlaps(one) for one in taken)):
+            try:
+                network = await self._client.create_network(self._config(tenant, subnet))
+            except Refused as error:
+                if "overlaps" in error.message:
+                    continue
+                raise
+            made = await self._client.network(network)
+            if made is None:
+                raise EngineFailure(f"the network of {tenant} was removed while it was made", retryable=True)
+            return made
+        raise EngineFailure(
+            f"all addresses of {self._range} are taken by networks: widen {self._setting} in the settings",
+            retryable=True,
+        )
+
+    def _parts(self) -> list[ipaddress.IPv4Network]:
+        """All parts of our range, each installation from another one on: two on one machine may choose at once."""
+        parts = list(ipaddress.IPv4Network(self._range).subnets(new_prefix=self._prefix))
+        first = int(self._installation, 16) % len(parts)
+        return parts[first:] + parts[:first]
+
+    async def _note(self, found: Json) -> None:
+        tenant = str((found["Labels"] or {}).get(f"{LABEL}.tenant", ""))
+        if tenant and tenant not in self._known:
+            network = Network(str(found["Id"]), str(found["Name"]), self._gateway(found))
+            await self._has_come(network)
+            self._known[tenant] = network
+
+    async def look_again(self) -> None:
+        """After the daemon was away: networks may be gone, and addresses may have come back. Raises EngineFailure."""
+        there = {str(found["Id"]) for found in await self._client.networks(ours(self._installation))}
+        for tenant, network in list(self._known.items()):
+            if network.id not in there:
+                self._drop(tenant)
+            else:
+                await self._has_come(network)
+
+    def forget(self, tenant: str) -> None:
+        """It is said to be gone: make it anew when it is next needed."""
+        self._drop(tenant)
+
+    def _drop(self, tenant: str) -> None:
+        network = self._known.pop(tenant, None)
+        if network is not None:
+            self._has_gone(network)
+
+    async def clear_unused(self, is_used: Callable[[str], bool]) -> int:
+        """Remove the networks of tenants that run nothing; gives how many. Raises EngineFailure.
+
+        Asked anew for each, while nobody can get it: who is about to start something there is known before.
+        """
+        removed = 0
+        for found in await self._client.networks(ours(self._installation)):
+            tenant = str((found["Labels"] or {}).get(f"{LABEL}.tenant", ""))
+            async with self._making[tenant]:
+                if not is_used(tenant) and await self._client.remove_network(str(found["Id"])):
+                    self._drop(tenant)
+                    removed += 1
+        return removed
+
+
+def gateway_of(found: Json) -> str:
+    """The first address of a network, or what it says is its gateway. Raises EngineFailure."""
+    configs: list[dict[str, Any]] = found["IPAM"]["Config"] or []
+    for config in configs:
+        if ":" not in config["Subnet"]:
+            subnet = ipaddress.ip_network(config["Subnet"])
+            return str(config.get("Gateway") or next(subnet.hosts())).partition("/")[0]
+    raise EngineFailure(f"the network {found['Name']} has no IPv4 address")

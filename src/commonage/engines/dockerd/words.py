@@ -1,0 +1,91 @@
+"""What is the same in every description of a container of ours, in the words of Docker's API. Pure.
+
+A container is root inside at most, with few capabilities; it sees its owner's workspace, its box and its log, and what
+the admin and its order mount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commonage.domain.folders import folder_name
+from commonage.domain.sightings import Order
+from commonage.engines.containers import box
+from commonage.engines.containers.mounts import docker_mounts
+from commonage.engines.dockerd.shared import Mount, source_of
+
+LABEL = "commonage"
+MIB = 1024 * 1024
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
+"""What installing packages and changing users within needs; nothing that reaches the settings of the network or the
+kernel, devices, or other processes' memory."""
+SHM_PART = 2
+"""Shared memory is at most the memory by this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The paths of an attempt's own folders, where the control plane sees them."""
+
+    workspace: str
+    box: str
+    log: str
+
+
+def network_name(installation: str, tenant: str) -> str:
+    """The network of a tenant."""
+    return f"commonage-{installation[:8]}-{folder_name(tenant)}"
+
+
+def ours(installation: str) -> str:
+    """The label that all of ours carry, as a filter."""
+    return f"{LABEL}.installation={installation}"
+
+
+def network_labels(installation: str, tenant: str) -> dict[str, str]:
+    """Those of a tenant's network."""
+    return {f"{LABEL}.installation": installation, f"{LABEL}.tenant": tenant}
+
+
+def labels(order: Order, installation: str) -> dict[str, str]:
+    """Those of an attempt's container."""
+    said = {
+        "installation": installation,
+        "attempt": order.attempt_id,
+        "workload": order.workload_id,
+        "kind": str(order.kind),
+        "name": order.name,
+        "owner": order.owner,
+        "tenant": order.tenant,
+    }
+    return {f"{LABEL}.{name}": value for name, value in said.items()}
+
+
+def host_name(order: Order) -> str:
+    """What the container calls itself."""
+    return order.workload_id.lower()[-12:]
+
+
+def bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:
+    """A folder or file of the machine's, mounted."""
+    options = {"Propagation": "rprivate"}
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": not writable, "BindOptions": options}
+
+
+def own_mounts(folders: Folders, home: str) -> list[dict[str, Any]]:
+    """What every attempt has of its own."""
+    return [
+        bind(folders.workspace, home, writable=True),
+        bind(folders.box, box.INSIDE, writable=True),
+        bind(folders.log, box.LOG_INSIDE, writable=True),
+    ]
+
+
+def given_mounts(order: Order, installation: str, shared: Sequence[Mount], *, quota: bool) -> list[dict[str, Any]]:
+    """What the admin has everybody get, and the volumes of the order; `quota`: they can be held to a size."""
+    return [
+        *(bind(source_of(mount, order), mount.target, writable=mount.writable) for mount in shared),
+        *docker_mounts(order.mounts, installation, quota=quota),
+    ]

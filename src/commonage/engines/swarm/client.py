@@ -1,0 +1,80 @@
+"""A manager of the Swarm as this engine uses it: services, tasks, nodes and networks. Failures are EngineFailures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from commonage.domain.errors import EngineFailure
+from commonage.engines.dockerd.connection import Connection, Json
+from commonage.engines.dockerd.errors import Refused
+
+_NAME_TAKEN = 409
+_GONE = 404
+
+
+class Client(Connection):
+    """The daemon at `url`, which is a manager."""
+
+    async def membership(self) -> Json:
+        """What it says of itself as a member of the Swarm. Raises EngineFailure unless it is a manager."""
+        found = (await self.info()).get("Swarm") or {}
+        if not found.get("ControlAvailable"):
+            state = found.get("LocalNodeState") or "unknown"
+            raise EngineFailure(
+                f"the Docker daemon at {self.url} is no manager of a Swarm (its state there: {state}); make it one "
+                "with `docker swarm init --advertise-addr ADDRESS --dispatcher-heartbeat 2s`, or let the control plane "
+                "run on a manager"
+            )
+        return dict(found)
+
+    async def heartbeat_s(self) -> float:
+        """How often a machine says that it is there; after three that are missing it is down."""
+        spec = (await self.ask("GET", "swarm"))["Spec"]
+        return float(spec["Dispatcher"]["HeartbeatPeriod"]) / 1e9
+
+    async def nodes(self) -> Sequence[Json]:
+        """All machines."""
+        return list(await self.ask("GET", "nodes") or ())
+
+    async def tasks(self, label: str) -> Sequence[Json]:
+        """Those of the services with this label."""
+        return list(await self.ask("GET", "tasks", label=[label]) or ())
+
+    async def services(self, label: str) -> Sequence[Json]:
+        """Those with this label."""
+        return list(await self.ask("GET", "services", label=[label]) or ())
+
+    async def create_service(self, spec: Json) -> str | None:
+        """Its id; None if the name is taken."""
+        try:
+            return str((await self.ask("POST", "services/create", spec))["ID"])
+        except Refused as error:
+            if error.http_status == _NAME_TAKEN:
+                return None
+            raise
+
+    async def has_service(self, service: str) -> bool:
+        """True if it is there."""
+        try:
+            await self.ask("GET", f"services/{service}")
+        except Refused as error:
+            if error.http_status == _GONE:
+                return False
+            raise
+        return True
+
+    async def remove_service(self, service: str) -> None:
+        """With its tasks and their containers, which go on a little. One that is gone is no error."""
+        try:
+            await self.ask("DELETE", f"services/{service}")
+        except Refused as error:
+            if error.http_status != _GONE:
+                raise
+
+    async def overlays(self) -> Sequence[Json]:
+        """All networks that lie over several machines, anybody's."""
+        found = await asyncio.gather(
+            self.ask("GET", "networks", driver=["overlay"]), self.ask("GET", "networks", scope=["swarm"])
+        )
+        return [one for part in found for one in part or ()]

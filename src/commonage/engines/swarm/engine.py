@@ -1,0 +1,207 @@
+"""The Swarm engine: the engine port over services of a Docker Swarm, of which this machine is a manager.
+
+One attempt is one service of one task on the machine that the planner chose. What must outlive us is in the run
+folders, which all machines see under the same path, as they see workspaces, boxes and logs. Made by bootstrap; used
+through the port only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from commonage.domain.environments import Environment, EnvironmentStatus
+from commonage.domain.errors import EngineFailure
+from commonage.domain.fleet import NodeReport
+from commonage.domain.sightings import Capabilities, Measurement, ProcessOwner
+from commonage.engines.common.disk import tight_disk
+from commonage.engines.containers.board import Run
+from commonage.engines.containers.engine import ContainerEngine
+from commonage.engines.containers.housekeeping import Bounds, House
+from commonage.engines.containers.preparing import Place
+from commonage.engines.containers.program import shared_variables
+from commonage.engines.dockerd.connection import Json
+from commonage.engines.dockerd.images import Images
+from commonage.engines.dockerd.relays import Relays
+from commonage.engines.dockerd.words import LABEL, ours
+from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.doctor import notes_of
+from commonage.engines.swarm.fleet import Fleet
+from commonage.engines.swarm.hands import SwarmHands
+from commonage.engines.swarm.launcher import Launcher
+from commonage.engines.swarm.networks import Networks
+from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.tasks import Tasks
+from commonage.engines.swarm.watching import Watcher
+from commonage.ports.agents import Agents, Told, unheard
+
+_MIB = 1024 * 1024
+_log = logging.getLogger(__name__)
+
+
+class SwarmEngine(ContainerEngine):
+    """The engine of a site that is one Docker Swarm.
+
+    All its files lie under `data` (swarm/runs, workspaces), which every machine sees under the same path. `agents` are
+    those on the machines; without them no cards are known, and nothing is measured.
+    """
+
+    _hands: SwarmHands
+    _networks: Networks
+    _seen_tasks: Tasks
+
+    def __init__(
+        self, site: str, data: Path, *, agents: Agents | None = None, settings: SwarmSettings | None = None
+    ) -> None:
+        self._data = data.absolute()
+        super().__init__(site, "swarm", self._data / "swarm")
+        self._settings = settings or SwarmSettings()
+        self._client = Client(self._settings.url)
+        self._fleet = Fleet(self._client, agents)
+        self._images = Images(self._client, site, self._settings.pull, self._settings.account)
+        self._relays = Relays(self._settings.reaches)
+        self._sweeps: SwarmHands | None = None
+        self._notes: tuple[str, ...] = ()
+        self._here = ""
+
+    # --- the port: what it is -----------------------------------------------------------------------------
+
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return Capabilities("swarm", isolates_users=True, limits_memory=True, limits_cpu=True, notes=self._notes)
+
+    async def nodes(self) -> Sequence[NodeReport]:
+        """The machines of the Swarm."""
+        with suppress(EngineFailure):
+            await self._fleet.look()
+        return await self._in_thread(self._reports)
+
+    def _reports(self) -> list[NodeReport]:
+        faults = (self._fleet.fault,) if self._fleet.fault else ()
+        free_mib = shutil.disk_usage(self._data).free // _MIB
+        tight = tight_disk(free_mib, self._settings.disk_low_mib, f"the site's folder {self._data}")
+        return [
+            replace(
+                report,
+                faults=(*report.faults, *faults),
+                disk_free_mib=free_mib if report.disk_free_mib is None else min(free_mib, report.disk_free_mib),
+                tight=report.tight or tight,
+            )
+            for report in self._fleet.reports()
+        ]
+
+    # --- the port: opening and closing --------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Find all that runs, ended since, or was written down but not started. Raises EngineFailure."""
+        orders = await self._read_down()
+        name, settings = self._installation, self._settings
+        swarm = await self._client.membership()
+        self._here = str(swarm["NodeID"])
+        address = settings.address or str(swarm["NodeAddr"])
+        self._notes = notes_of(await self._client.info(), await self._client.heartbeat_s(), self._data)
+        await self._relays.open_at(address)
+        if (agents := self._fleet.agents) is not None:
+            agents.let_reach([f"{address}:{port}" for port in settings.reaches])
+        self._networks = Networks(self._client, name, settings, address)
+        place = Place(
+            name, self._data / "workspaces", shared_variables(os.environ), settings.bundle_max_mib, here=False
+        )
+        launcher = Launcher(place, settings, self._client, self._fleet, self._folder / "entry.sh")
+        launcher.images, launcher.networks, launcher.in_thread = self._images, self._networks, self._in_thread
+        await launcher.open()
+        await self._networks.open()
+        self._launcher = launcher
+        self._seen_tasks = Tasks(self._client, name)
+        self._hands = SwarmHands(self._client, self._fleet, self._seen_tasks, launcher, settings)
+        await self._look_at_swarm()
+        await self._take_up(orders, self._hands)
+        watcher = Watcher(self._board, self._seen_tasks, self._fleet, self._in_thread)
+        self._spawn(watcher.keep(self._settle_soon, self._swarm_is_back))
+        self._sweeps = self._hands
+        self._spawn(watcher.sweep(self._hands))
+        bounds = Bounds(settings.log_keep_mib, settings.keep_logs_days, settings.keep_logs_mib)
+        house = House(self._board, self._files, bounds, self._in_thread)
+        self._spawn(house.keep_logs_short())
+        self._spawn(house.keep_clean(lambda: self._clear(house)))
+
+    def _settle_soon(self, run: Run) -> None:
+        self._spawn(self._settle(run))
+
+    async def close(self) -> None:
+        """Let go; what runs goes on, and is found again."""
+        await self._let_go()
+        if self._sweeps is not None:
+            with suppress(EngineFailure):  # what is left is found at the next start
+                await self._sweeps.sweep(at_once=True)
+        await self._images.close()
+        self._relays.close()
+        await self._client.close()
+        self._tasks.close()
+
+    async def _look_at_swarm(self) -> None:
+        """What is ours there, and who its machines are. Raises EngineFailure."""
+        await self._fleet.look()
+        for service in await self._client.services(ours(self._installation)):
+            self._hands.note(_attempt_of(service), str(service["ID"]))
+        await self._seen_tasks.ask()
+
+    async def _swarm_is_back(self) -> None:
+        await self._look_at_swarm()
+        await self._networks.look_again()
+        for run in self._board:
+            self._settle_soon(run)
+
+    async def _clear(self, house: House) -> None:
+        """Remove services of ours whose attempt is forgotten or was never written down, and networks without use.
+
+        Such ones are left by a crash between two steps. Raises EngineFailure.
+        """
+        for service in await self._client.services(ours(self._installation)):
+            attempt = _attempt_of(service)
+            if attempt not in self._board.runs and not self._hands.is_swept(attempt):
+                _log.warning("removing a service of %s, which is not known any more", attempt)
+                await self._client.remove_service(str(service["ID"]))
+        await self._networks.clear_unused(house.uses)
+
+    # --- the port: looking --------------------------------------------------------------------------------
+
+    async def measure(self) -> Sequence[Measurement]:
+        """What each running attempt uses now, as far as agents tell."""
+        running = {run.id: run.order.lease.node for run in self._board if run.is_running}
+        asked = [(agents, node) for node in sorted(set(running.values())) if (agents := self._fleet.agent_of(node))]
+        answers = await asyncio.gather(*(agents.measure(node) for agents, node in asked), return_exceptions=True)
+        found = []
+        for answer in answers:
+            if isinstance(answer, EngineFailure):  # its link was cut a moment ago
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            found += [one for one in answer if one.attempt_id in running]
+        return found
+
+    async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
+        """Whose these processes of the control plane's machine are."""
+        here = self._fleet.by_id.get(self._here)
+        agents = self._fleet.agent_of(here.name) if here is not None else None
+        return [] if here is None or agents is None else await agents.owners(here.name, pids)
+
+    # --- the port: environments ---------------------------------------------------------------------------
+
+    async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
+        """Have its image on one machine, or on all that take work."""
+        await self._launcher.have_image(environment, node, told)
+
+    async def environments(self) -> Sequence[EnvironmentStatus]:
+        """Where each stands."""
+        return self._images.statuses()
+
+
+def _attempt_of(service: Json) -> str:
+    return str(service["Spec"].get("Labels", {}).get(f"{LABEL}.attempt", ""))

@@ -1,0 +1,286 @@
+"""What the engine does with one attempt's service (`containers.hands`).
+
+A stop is asked for by the box, which the entry in the container looks at (`entry.sh`): a Swarm has no way to send a
+signal to a task. Only what does not hear is ended through Swarm, and its agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Collection, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.sightings import Order
+from commonage.domain.workloads import Kind
+from commonage.engines.common.board import InThread
+from commonage.engines.common.runs import Exit
+from commonage.engines.containers.board import Run
+from commonage.engines.containers.box import Box
+from commonage.engines.containers.hands import Absent, Lives, Look, Over, Signal, Waiting
+from commonage.engines.containers.preparing import check
+from commonage.engines.dockerd.connection import Json
+from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.fleet import Fleet
+from commonage.engines.swarm.launcher import Launcher
+from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.sightings import (
+    Circumstances,
+    changed_at,
+    end_of,
+    has_ended,
+    is_refused_room,
+    runs,
+    waiting_detail,
+)
+from commonage.engines.swarm.tasks import Tasks
+from commonage.ports.agents import Told
+
+_KILLED = 137
+# A wish is heard within a second; what is seen of it on a shared folder, a moment later.
+_HEARD_S = 1.6
+_LOOKS = 16
+_SURELY_S = 2.0
+_SWEEP_S = 20.0
+_SWEEP_AT_ONCE = 8
+
+
+@dataclass(slots=True)
+class Service:
+    """The service of an attempt. `since` is the loop's time from which it was known, `force_at` when force began."""
+
+    id: str
+    since: float
+    asked: set[Signal] = field(default_factory=set)
+    force_at: float | None = None
+
+
+class SwarmHands:
+    """Hands at a manager of the Swarm."""
+
+    def __init__(self, client: Client, fleet: Fleet, tasks: Tasks, launcher: Launcher, settings: SwarmSettings) -> None:
+        self._client = client
+        self._fleet = fleet
+        self._tasks = tasks
+        self._launcher = launcher
+        self._patience_s, self._ports = settings.patience_s, settings.ports
+        self._services: dict[str, Service] = {}
+        self._ended: dict[str, Service] = {}
+        self._sweeping = asyncio.Semaphore(_SWEEP_AT_ONCE)
+
+    @property
+    def _in_thread(self) -> InThread:
+        return self._launcher.in_thread
+
+    def check(self, order: Order) -> None:
+        """As for all containers."""
+        check(order)
+
+    def node_of(self, order: Order) -> str:
+        """Where the planner put it."""
+        return order.lease.node
+
+    def port_for(self, order: Order, taken: Collection[int]) -> int | None:
+        """One of the settings' range that is free as far as we know, for each another one first."""
+        if not order.wants_port:
+            return None
+        first, last = self._ports
+        count = last - first + 1
+        begin = zlib.crc32(order.attempt_id.encode())
+        for offset in range(count):
+            if (port := first + (begin + offset) % count) not in taken:
+                return port
+        raise EngineFailure(f"all ports of {order.lease.node} from {first} to {last} are taken", retryable=True)
+
+    def note(self, attempt_id: str, service: str) -> None:
+        """This is the attempt's service."""
+        if attempt_id in self._ended:
+            return
+        self._services.setdefault(attempt_id, Service(service, asyncio.get_running_loop().time()))
+
+    # --- launching ----------------------------------------------------------------------------------------------
+
+    async def launch(self, run: Run, told: Told) -> None:
+        """Have its service made, if there is none."""
+        if run.id in self._services:
+            return
+        self.note(run.id, await self._launcher.launch(run, told))
+        self._tasks.hurry()
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    async def look(self, run: Run) -> Look:
+        """What was seen when Swarm was last asked."""
+        task = self._tasks.of(run.id)
+        if task is None:
+            return await self._without_task(run)
+        node, node_id = run.order.lease.node, str(task.get("NodeID", ""))
+        ran_at = await self._in_thread(run.box.ran_at)
+        if has_ended(task) and not self._fleet.was_fenced(run.id, node):
+            return Over(ran_at, partial(self._end, run, task))
+        if why := self._fleet.why_lost(run.id, node_id, node):
+            return Over(ran_at, partial(self._give_up, run, why))
+        if runs(task):
+            return self._running(run, task, ran_at)
+        if ran_at is not None and not run.order.wants_port:  # the box knows before Swarm does
+            return Lives(ran_at)
+        return await self._waiting(run, task)
+
+    async def _without_task(self, run: Run) -> Look:
+        service = self._services.get(run.id)
+        if service is not None:
+            if not self._tasks.is_newer_than(service.since + _SURELY_S) or await self._client.has_service(service.id):
+                return Waiting("waiting for Docker Swarm")
+            if service.force_at is not None:
+                return Over(None, partial(self._forced, run))
+            self._services.pop(run.id, None)
+        return Absent("its service was removed from outside")
+
+    async def _forced(self, run: Run) -> Exit:
+        end = await self._in_thread(run.box.end)
+        return Exit(_KILLED, "", time.time()) if end is None else Exit(end.code, "", end.at, end.oom and end.code != 0)
+
+    def _running(self, run: Run, task: Json, ran_at: float | None) -> Look:
+        if not run.order.wants_port:
+            return Lives(ran_at or changed_at(task))
+        machine = self._fleet.by_id.get(str(task["NodeID"]))
+        if machine is None:
+            return Waiting(f"starting on {run.order.lease.node}")
+        return Lives(ran_at or changed_at(task), f"http://{machine.address}:{run.port}")
+
+    async def _waiting(self, run: Run, task: Json) -> Look:
+        machine = self._fleet.by_id.get(str(task.get("NodeID", ""))) or self._fleet.machines.get(run.order.lease.node)
+        declares = machine is not None and machine.vram_mib is not None
+        detail = waiting_detail(task, run.order, declares_vram=declares)
+        service = self._services.get(run.id)
+        if is_refused_room(task) and service is not None:
+            down = machine is None or machine.is_down
+            waited = asyncio.get_running_loop().time() - service.since
+            if (down or waited > self._patience_s) and await self._in_thread(run.box.claim_never):
+                await self._in_thread(lambda: run.folder.write_exit(Exit(None, detail, time.time())))
+        return Waiting(detail)
+
+    # --- ends ---------------------------------------------------------------------------------------------------
+
+    async def _end(self, run: Run, task: Json) -> Exit:
+        box, service = run.box, self._services.get(run.id)
+        claim, again, end, could_not = await self._in_thread(
+            lambda: (box.claim(), box.was_run_again(), box.end(), box.could_not_tell())
+        )
+        wished = service is not None and bool(service.asked)
+        about = Circumstances(run.order.lease.node, claim, again, end, could_not, wished, time.time())
+        return end_of(task, about)
+
+    async def _give_up(self, run: Run, why: str) -> Exit:
+        """Its machine is gone. Should it still run there, and hear, it is told to end; its service goes with `remove`.
+
+        What ended by itself before has its own code.
+        """
+        if (own := await self._in_thread(partial(_own_end, run.box))) is not None:
+            return own
+        with suppress(OSError):
+            if await self._in_thread(run.box.claim_never):
+                return Exit(None, why, time.time())
+            await self._in_thread(partial(run.box.wish, "kill"))
+        node = run.order.lease.node
+        fencing = _nothing() if (agents := self._fleet.agent_of(node)) is None else _done(agents.fence(node, [run.id]))
+        with suppress(TimeoutError):
+            await asyncio.gather(asyncio.wait_for(fencing, _HEARD_S), self._until_it_ends(run.box))
+        return await self._in_thread(partial(_own_end, run.box)) or Exit(None, why, time.time())
+
+    async def _until_it_ends(self, box: Box) -> None:
+        """Or until it is clear that it does not hear us."""
+        for _ in range(_LOOKS):
+            if await self._in_thread(box.has_end):
+                return
+            await asyncio.sleep(_HEARD_S / _LOOKS)
+
+    # --- stopping -----------------------------------------------------------------------------------------------
+
+    async def signal(self, run: Run, signal: Signal) -> None:
+        """By its box; by force if that is not heard."""
+        loop = asyncio.get_running_loop()
+        service = self._services.get(run.id)
+        if service is None:
+            return
+        service.asked.add(signal)
+        try:
+            await self._in_thread(partial(run.box.wish, "term" if signal == "SIGTERM" else "kill"))
+        except OSError as error:
+            if signal == "SIGTERM":
+                raise EngineFailure(f"its box cannot be written: {error}", retryable=True) from error
+            service.force_at = service.force_at or loop.time()
+        self._tasks.hurry()
+        if signal == "SIGKILL":
+            await self._force(run, service, loop.time())
+
+    async def _force(self, run: Run, service: Service, now: float) -> None:
+        if service.force_at is None:
+            service.force_at = now + _SURELY_S
+        if now < service.force_at:
+            return
+        node = run.order.lease.node
+        if (agents := self._fleet.agent_of(node)) is not None:
+            with suppress(EngineFailure):
+                await agents.fence(node, [run.id])
+        await self._client.remove_service(service.id)
+
+    async def remove(self, run: Run) -> None:
+        """Its service, and with it the task and the container, also of a machine that comes back.
+
+        That of a job that ended by itself goes when there is nothing to start (`sweep`): removing takes as long.
+        """
+        service = self._services.get(run.id)
+        if service is not None:
+            if run.order.kind is Kind.JOB and run.sighting.exit_code is not None:
+                self._ended[run.id] = service
+                service.since = asyncio.get_running_loop().time()
+            else:
+                await self._client.remove_service(service.id)
+            self._services.pop(run.id, None)
+        self._tasks.forget(run.id)
+
+    def is_swept(self, attempt_id: str) -> bool:
+        """True if its service is going to be removed by us."""
+        return attempt_id in self._ended
+
+    async def sweep(self, *, at_once: bool) -> None:
+        """Remove the services of jobs that ended, all or those that have waited long. Raises EngineFailure."""
+        now = asyncio.get_running_loop().time()
+        due = {one: service for one, service in self._ended.items() if at_once or now - service.since > _SWEEP_S}
+
+        async def remove(attempt_id: str, service: str) -> None:
+            async with self._sweeping:
+                await self._client.remove_service(service)
+            self._ended.pop(attempt_id, None)
+
+        await asyncio.gather(*(remove(attempt_id, service.id) for attempt_id, service in due.items()))
+
+    async def release(self, run: Run) -> None:
+        """At its machine's agent; one that is away settles it by itself when it is back."""
+        node = run.order.lease.node
+        if run.order.lease.shares and (agents := self._fleet.agent_of(node)) is not None:
+            with suppress(EngineFailure):
+                await agents.release(node, run.id)
+
+
+async def _done(work: Coroutine[Any, Any, Collection[str]]) -> None:
+    with suppress(EngineFailure):
+        await work
+
+
+async def _nothing() -> None:
+    """There is no agent to ask."""
+
+
+def _own_end(box: Box) -> Exit | None:
+    """How its command ended by itself; None if it did not, or was killed, which is then for its machine's sake."""
+    end = box.end()
+    if end is None or end.outside or (end.code == _KILLED and not end.oom):
+        return None
+    return Exit(end.code, "", end.at, end.oom and end.code != 0)

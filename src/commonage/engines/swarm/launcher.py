@@ -1,0 +1,159 @@
+"""Having an attempt's service made: its image on its machine, its folders, its network, its description.
+
+Used by the hands. Everything here may be done again after a crash: a service of the attempt is found by its label, and
+the entry in its container runs the command only once (entry.sh).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from commonage.domain.environments import Environment
+from commonage.domain.errors import EngineFailure
+from commonage.domain.sightings import Order
+from commonage.engines.common.board import InThread
+from commonage.engines.containers.board import Run
+from commonage.engines.containers.preparing import ENTRY, Place, have_folders, ourselves
+from commonage.engines.containers.program import PORT, Inside, program_of
+from commonage.engines.dockerd.connection import Json
+from commonage.engines.dockerd.errors import Refused
+from commonage.engines.dockerd.images import Images
+from commonage.engines.dockerd.networks import Network
+from commonage.engines.dockerd.shared import see_that_nothing_leads_elsewhere
+from commonage.engines.dockerd.words import Folders
+from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.fleet import AgentAway, Fleet
+from commonage.engines.swarm.networks import Networks
+from commonage.engines.swarm.nodes import Machine
+from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.translate import Surroundings, service_names, service_spec
+from commonage.ports.agents import Told
+from commonage.ports.devices import Hold
+
+_AT_ONCE = 32
+_NETWORK_GONE = re.compile(r"network \S+ not found")
+
+
+class Launcher:
+    """Makes services. `entry` is where the entry's script lies, for all machines to see."""
+
+    def __init__(self, place: Place, settings: SwarmSettings, client: Client, fleet: Fleet, entry: Path) -> None:
+        self._place = place
+        self._settings = settings
+        self._client = client
+        self._fleet = fleet
+        self._entry = entry
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
+        self._owner = ourselves()
+        self._fetched: set[tuple[str, str]] = set()  # (machine's id, image) of what is known to be there
+        self.images: Images
+        self.networks: Networks
+        self.in_thread: InThread
+
+    async def open(self) -> None:
+        """Have the entry's script where every machine sees it. Raises EngineFailure."""
+
+        def write() -> None:
+            self._place.workspaces.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with suppress(OSError):
+                if self._entry.read_text(encoding="utf-8") == ENTRY:
+                    return
+            new = self._entry.with_suffix(".new")
+            new.write_text(ENTRY, encoding="utf-8")
+            new.chmod(0o644)
+            new.rename(self._entry)
+
+        try:
+            await self.in_thread(write)
+        except OSError as error:
+            raise EngineFailure(f"{self._entry} cannot be written: {error}") from error
+
+    # --- images -------------------------------------------------------------------------------------------------
+
+    async def have_image(self, environment: Environment, node: str | None, told: Told) -> None:
+        """Have the image on one machine, or (None) on all that take work. Raises EngineFailure."""
+        names = self._fleet.with_agents() if node is None else [node]
+        machines = [self._fleet.machine(name) for name in names]
+
+        async def have(image: str, told: Told) -> None:
+            if not machines:
+                await self.images.have_here(image, told)
+            await asyncio.gather(*(self._fetch(machine, image, told) for machine in machines))
+
+        await self.images.ensure(environment, told, have)
+
+    async def _fetch(self, machine: Machine, image: str, told: Told) -> None:
+        agents = self._fleet.agent_of(machine.name)
+        if (machine.id, image) in self._fetched:
+            return
+        if agents is not None:
+            await agents.pull(machine.name, image, told)
+        else:
+            # Its daemon fetches it when the container is made. What is no name of an image is found out here.
+            await self._client.image(image)
+        self._fetched.add((machine.id, image))
+
+    # --- services -----------------------------------------------------------------------------------------------
+
+    async def launch(self, run: Run, told: Told) -> str:
+        """Have the attempt's service made; its id. Raises EngineFailure.
+
+        After a Refused nothing of it runs, or ever will. After a DaemonUnreachable nobody knows: ask again.
+        """
+        order = run.order
+        machine = self._fleet.machine(order.lease.node)
+        await self.have_image(order.environment, machine.name, told)
+        async with self._at_once:
+            told(f"given to {machine.name}", None)
+            try:
+                return await self._launch(run, machine)
+            except Refused as error:
+                if not _NETWORK_GONE.search(error.message):
+                    raise
+            # Somebody removed the tenant's network.
+            self.networks.forget(order.tenant)
+            return await self._launch(run, machine)
+
+    async def _launch(self, run: Run, machine: Machine) -> str:
+        network = await self.networks.of(run.order.tenant)
+        held = await self._confine(run.order, machine)
+        describe = await self.in_thread(partial(self._prepare, run, machine, network, held))
+        for name in service_names(run.order):
+            created = await self._client.create_service({**describe, "Name": name})
+            if created is not None:
+                return created
+        raise EngineFailure(f"the services {' and '.join(service_names(run.order))} are there already, and not ours")
+
+    async def _confine(self, order: Order, machine: Machine) -> Mapping[str, str]:
+        if not order.lease.shares:
+            return {}
+        agents = self._fleet.agent_of(machine.name)
+        if agents is not None:
+            return await agents.confine(machine.name, Hold(order.attempt_id, order.lease.shares, in_container=True))
+        if all(share.simulated for share in order.lease.shares):
+            return {}
+        raise AgentAway(f"the agent of {machine.name}, which holds shares of cards, does not answer")
+
+    def _prepare(self, run: Run, machine: Machine, network: Network, held: Mapping[str, str]) -> Json:
+        """Make its folders, and describe its service."""
+        order, place = run.order, self._place
+        see_that_nothing_leads_elsewhere(order, self._settings.mounts)
+        inside = Inside(network.gateway, frozenset(self._settings.reaches), run.port or PORT)
+        program = program_of(order, inside, place.shared, held)
+        workspace = have_folders(run, program, place, self._owner, wish=True)
+        around = Surroundings(
+            installation=place.installation,
+            network=network.id,
+            folders=Folders(str(workspace), str(run.box.path), str(run.folder.log)),
+            entry=str(self._entry),
+            user=f"{self._owner.uid}:{self._owner.gid}",
+            node=machine.id,
+            declares_vram=machine.vram_mib is not None,
+            port=run.port,
+        )
+        return service_spec(order, program, around, self._settings)

@@ -1,0 +1,40 @@
+"""The tenants' networks over all machines: an overlay each. No packet passes between two of them."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+
+from commonage.engines.dockerd.connection import Json
+from commonage.engines.dockerd.networks import TenantNetworks
+from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.translate import network_config
+
+
+class Networks(TenantNetworks):
+    """Overlays. `address` is this machine's, by which containers of all machines reach it."""
+
+    # Each machine has an address in each, too.
+    _prefix = 22
+    _setting = "swarm_networks"
+
+    def __init__(self, client: Client, installation: str, settings: SwarmSettings, address: str) -> None:
+        super().__init__(client, installation, settings.networks)
+        self._swarm = client
+        self._encrypted = settings.encrypted
+        self._address = address
+
+    def _config(self, tenant: str, subnet: str) -> Json:
+        return network_config(self._installation, tenant, subnet, encrypted=self._encrypted)
+
+    def _gateway(self, found: Json) -> str:
+        return self._address
+
+    async def _taken(self) -> list[IPv4Network]:
+        """Swarm takes any range, and has what is in two networks wait for ever."""
+        taken = await super()._taken()
+        for network in await self._swarm.overlays():
+            for part in (network.get("IPAM") or {}).get("Config") or ():
+                if part.get("Subnet") and ":" not in part["Subnet"]:
+                    taken.append(IPv4Network(part["Subnet"], strict=False))
+        return taken

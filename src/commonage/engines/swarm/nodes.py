@@ -1,0 +1,114 @@
+"""The machines of the Swarm, as the Swarm and their agents tell of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from commonage.domain.fleet import NodeReport
+from commonage.engines.dockerd.connection import Json
+from commonage.engines.swarm.translate import VRAM
+from commonage.ports.agents import Heard
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One member of the Swarm. `vram_mib` is what it declares, None if nothing.
+
+    `state` is Swarm's own word; `why_down` is empty until it is given up. After a manager was away, machines are
+    `unknown` for a while, which is no reason to give up what they run.
+    """
+
+    id: str
+    name: str
+    address: str
+    cpus_milli: int
+    memory_mib: int
+    vram_mib: int | None
+    arch: str
+    labels: tuple[tuple[str, str], ...]
+    state: str = "ready"
+    why_down: str = ""
+    availability: str = "active"
+
+    @property
+    def is_down(self) -> bool:
+        """True once the Swarm has given it up."""
+        return bool(self.why_down)
+
+
+def machines_of(found: Iterable[Json]) -> dict[str, Machine]:
+    """Machines by name. Of several with one name, which come of joining anew, the one that is there."""
+    machines: dict[str, Machine] = {}
+    for one in sorted((_machine(node) for node in found), key=lambda one: (one.is_down, one.state != "ready", one.id)):
+        if one.name not in machines:
+            machines[one.name] = one
+        elif not one.is_down:
+            name = f"{one.name}-{one.id[:6]}"
+            machines[name] = replace(one, name=name)
+    return machines
+
+
+def _machine(node: Json) -> Machine:
+    description, status, spec = node.get("Description") or {}, node["Status"], node["Spec"]
+    resources = description.get("Resources") or {}
+    down = (status.get("Message") or "Docker Swarm says that it is down") if status["State"] == "down" else ""
+    return Machine(
+        id=node["ID"],
+        name=description.get("Hostname") or node["ID"][:12],
+        address=_address(node),
+        cpus_milli=int(resources.get("NanoCPUs", 0)) // 1_000_000,
+        memory_mib=int(resources.get("MemoryBytes", 0)) // _MIB,
+        vram_mib=_vram(resources),
+        arch=(description.get("Platform") or {}).get("Architecture", ""),
+        labels=tuple(sorted((spec.get("Labels") or {}).items())),
+        state=status["State"],
+        why_down=down,
+        availability=spec.get("Availability", "active"),
+    )
+
+
+def _address(node: Json) -> str:
+    address = str(node["Status"].get("Addr", ""))
+    if address in ("", "0.0.0.0", "127.0.0.1"):
+        manager = str((node.get("ManagerStatus") or {}).get("Addr", ""))
+        return manager.rpartition(":")[0] or address
+    return address
+
+
+def _vram(resources: Json) -> int | None:
+    for one in resources.get("GenericResources") or ():
+        discrete = one.get("DiscreteResourceSpec") or {}
+        if discrete.get("Kind") == VRAM:
+            return int(discrete["Value"])
+    return None
+
+
+def report_of(machine: Machine, heard: Heard | None) -> NodeReport:
+    """What is to be said of a machine. Of one without an agent only cores and memory are known, and no card."""
+    faults: list[str] = []
+    if machine.is_down:
+        faults.append(f"Docker Swarm does not reach it: {machine.why_down}")
+    elif machine.state != "ready":
+        faults.append(f"Docker Swarm waits for it (state {machine.state})")
+    elif machine.availability != "active":
+        faults.append(f"it takes no work in Docker Swarm (availability {machine.availability})")
+    labels: Mapping[str, str] = {"arch": machine.arch, "os": "linux", **dict(machine.labels)}
+    report = NodeReport(machine.name, machine.cpus_milli, machine.memory_mib)
+    if heard is not None:
+        told = heard.report
+        report = replace(
+            told,
+            name=machine.name,
+            cpus_milli=told.cpus_milli or machine.cpus_milli,
+            memory_mib=told.memory_mib or machine.memory_mib,
+        )
+        labels = {**labels, **dict(told.labels)}
+        faults += told.faults
+        if heard.engine_fault:
+            faults.append(heard.engine_fault)
+        if not heard.connected and not machine.is_down:
+            faults.append("its agent does not answer")
+    return replace(report, labels=tuple(sorted(labels.items())), faults=tuple(dict.fromkeys(faults)))

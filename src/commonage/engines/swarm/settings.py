@@ -1,0 +1,46 @@
+"""What an admin may set of the Swarm engine. Filled by bootstrap; nothing is read from the environment here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from commonage.engines.dockerd.shared import Mount
+from commonage.ports.registry import RegistryAccount
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmSettings:
+    """Settings of one Swarm engine.
+
+    `url` is the daemon's of a manager, on the control plane's machine. `pull`: whether images are fetched by it.
+    `cpu_hold`: what an attempt asked for is its `share` of cores that others want, too, or a `quota`, which then Swarm
+    reserves. `reaches`: ports of this machine's loopback that containers reach (the hub, the control plane) by
+    `address`, which is the Swarm's own of this machine if left out. `networks` is the range of addresses of the
+    tenants' networks; `encrypted`: between machines nobody reads what passes on them. `account`: with what images of
+    the site's own registry are fetched. `mounts`: see `dockerd.shared`. `ports` are those of the machines, from the
+    first to the last, that sessions and services get one of.
+    `patience_s`: how long an attempt waits for room that Swarm does not see, before it is given back to the planner.
+    `grace_s`: what Swarm gives a container that it ends itself.
+    `processes_max`, `log_keep_mib`, `bundle_max_mib`, `disk_low_mib`, `keep_logs_days` and `keep_logs_mib` as with the
+    Docker engine.
+    """
+
+    url: str = "unix:///var/run/docker.sock"
+    pull: Literal["missing", "never"] = "missing"
+    cpu_hold: Literal["share", "quota"] = "share"
+    reaches: tuple[int, ...] = ()
+    address: str | None = None
+    networks: str = "10.214.0.0/16"
+    encrypted: bool = False
+    account: RegistryAccount | None = None
+    mounts: tuple[Mount, ...] = ()
+    ports: tuple[int, int] = (20000, 29999)
+    patience_s: float = 60.0
+    grace_s: int = 10
+    processes_max: int = 4096
+    log_keep_mib: int = 256
+    bundle_max_mib: int = 2048
+    disk_low_mib: int = 256
+    keep_logs_days: int = 90
+    keep_logs_mib: int = 20 * 1024

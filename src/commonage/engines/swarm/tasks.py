@@ -1,0 +1,56 @@
+"""The tasks of our services, as the Swarm told them when it was last asked. All are asked for in one call.
+
+Swarm's events do not carry tasks, so it is asked again and again: often while something is about to change, which the
+boxes of the attempts tell first, else every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from commonage.engines.dockerd.connection import Json
+from commonage.engines.dockerd.words import ours
+from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.sightings import attempt_of
+
+
+class Tasks:
+    """Of one installation's services: the first of each, as no second one runs its command."""
+
+    def __init__(self, client: Client, installation: str) -> None:
+        self._client = client
+        self._label = ours(installation)
+        self._tasks: Mapping[str, Json] = {}
+        self._asked_at = float("-inf")
+        self.hurried = asyncio.Event()
+
+    def of(self, attempt_id: str) -> Json | None:
+        """The task of an attempt; None if it had none when Swarm was last asked."""
+        return self._tasks.get(attempt_id)
+
+    def is_newer_than(self, moment: float) -> bool:
+        """True if Swarm was asked after this moment, by the loop's time."""
+        return self._asked_at > moment
+
+    def hurry(self) -> None:
+        """Something is about to change: ask soon."""
+        self.hurried.set()
+
+    def forget(self, attempt_id: str) -> None:
+        """Its service is removed."""
+        self._tasks = {attempt: task for attempt, task in self._tasks.items() if attempt != attempt_id}
+
+    async def ask(self) -> set[str]:
+        """Ask for all; the attempts whose task is not what it was. Raises EngineFailure."""
+        began = asyncio.get_running_loop().time()
+        found: dict[str, Json] = {}
+        for task in sorted(await self._client.tasks(self._label), key=lambda one: str(one["CreatedAt"])):
+            found.setdefault(attempt_of(task), task)
+        before = self._tasks
+        self._tasks, self._asked_at = found, began
+        return {one for one in found.keys() | before.keys() if _version(found.get(one)) != _version(before.get(one))}
+
+
+def _version(task: Json | None) -> object:
+    return None if task is None else (task["ID"], task["Version"]["Index"])

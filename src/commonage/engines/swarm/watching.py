@@ -1,0 +1,96 @@
+"""Noticing what changes, for ever: boxes, tasks, machines. Used by the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.sightings import Seen
+from commonage.engines.common.board import InThread
+from commonage.engines.containers.board import Board, Run
+from commonage.engines.swarm.fleet import Fleet
+from commonage.engines.swarm.hands import SwarmHands
+from commonage.engines.swarm.tasks import Tasks
+
+_SOON_S, _REST_S = 0.1, 0.25
+_TASKS_SOON_S, _TASKS_REST_S = 0.25, 2.0
+# The dearer an answer is, the rarer it is asked for.
+_COST_FACTOR = 4
+_MACHINES_S = 1.0
+_AGAIN_S = 2.0
+_AWAY_S = 1.0
+_SWEEP_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Watcher:
+    """Looks on. `settle` looks what became of one attempt; `back` is told that Swarm answers again."""
+
+    def __init__(self, board: Board, tasks: Tasks, fleet: Fleet, in_thread: InThread) -> None:
+        self._board = board
+        self._tasks = tasks
+        self._fleet = fleet
+        self._in_thread = in_thread
+        self._machines_at = self._tasks_at = self._again_at = float("-inf")
+
+    async def sweep(self, hands: SwarmHands) -> None:
+        """Have what jobs left behind removed whenever nothing is about to start, until cancelled."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            try:
+                await hands.sweep(at_once=not any(run.sighting.seen is Seen.STARTING for run in self._board))
+            except EngineFailure as error:
+                _log.warning("cannot remove services that ended, will try again: %s", error.message)
+
+    async def keep(self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]]) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                if self._fleet.fault:
+                    await back()
+                    _log.warning("Docker Swarm answers again")
+                    self._fleet.fault = ""
+                pause = await self._turn(settle)
+            except EngineFailure as error:
+                if not self._fleet.fault:
+                    _log.error("%s", error.message)
+                self._fleet.fault = error.message
+                pause = _AWAY_S
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._tasks.hurried.wait(), pause)
+
+    async def _turn(self, settle: Callable[[Run], None]) -> float:
+        """Look once; how long to wait until the next time."""
+        now = asyncio.get_running_loop().time
+        live = [run for run in self._board if run.sighting.seen is not Seen.ENDED]
+        began, ending = await self._in_thread(lambda: _what_boxes_tell(live))
+        moved = {run.id for run in began}
+        if now() >= self._machines_at:
+            if await self._fleet.look():
+                moved |= {run.id for run in live}
+            self._machines_at = now() + _MACHINES_S
+        hurried = self._tasks.hurried.is_set()
+        self._tasks.hurried.clear()
+        if hurried or ending or now() >= self._tasks_at:
+            started = now()
+            moved |= await self._tasks.ask()
+            cost = (now() - started) * _COST_FACTOR
+            busy = ending or any(run.ending is not None or not run.is_running for run in live)
+            self._tasks_at = now() + max(_TASKS_SOON_S if busy else _TASKS_REST_S, cost)
+        if now() >= self._again_at:
+            # What waits for an agent, or for room, is looked at again though nothing of it changes.
+            moved |= {run.id for run in live if not run.is_running and not run.is_launching}
+            self._again_at = now() + _AGAIN_S
+        for run in live:
+            if run.id in moved:
+                settle(run)
+        return _SOON_S if any(not run.is_running for run in live) else _REST_S
+
+
+def _what_boxes_tell(live: list[Run]) -> tuple[list[Run], bool]:
+    """Which began to run, and whether any that runs is about to end: faster, and cheaper, than asking Swarm."""
+    began = [run for run in live if not run.is_running and not run.order.wants_port and run.box.ran_at() is not None]
+    return began, any(run.is_running and run.box.has_end() for run in live)

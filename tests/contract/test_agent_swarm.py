@@ -1,0 +1,238 @@
+"""The Swarm engine with real agents: each a program in its machine's network namespace, which dials over the link."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.agents import AgentProgram, listening_in, make_config
+from tests.contract.local_agents import processes_of
+from tests.contract.swarm import MANAGER, Swarm, swarm_of
+from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
+
+from commonage.domain.fleet import Device, Share
+from commonage.domain.sightings import Order, Seen
+from commonage.link.agents import LinkedAgents
+from commonage.link.ca import Authority
+from commonage.ports.agents import Heard
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.engine_rig import FOREVER
+
+pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
+
+
+@pytest.fixture(scope="module")
+def swarm() -> Iterator[Swarm]:
+    with swarm_of(2, arguments=("--live-restore=false",)) as swarm:
+        yield swarm
+
+
+class Agents:
+    """The link, and an agent on each machine."""
+
+    def __init__(self, folder: Path, swarm: Swarm) -> None:
+        self._folder, self._swarm = folder, swarm
+        self.authority = Authority.open(folder / "ca")
+        self.linked = LinkedAgents(self.authority)
+        self.programs: dict[str, AgentProgram] = {}
+
+    async def open(self) -> None:
+        manager = self._swarm.manager
+        await self.linked.open_on(await asyncio.to_thread(listening_in, manager.space, manager.address))
+        for name in self._swarm.machines:
+            self.start(name)
+        async with asyncio.timeout(60):
+            async for _ in self.linked.changes():
+                if len([one for one in self.linked.heard() if not one.engine_fault and one.report.devices]) == 3:
+                    return
+
+    def start(self, name: str) -> None:
+        machine = self._swarm.machines[name]
+        config = make_config(
+            self._folder / name,
+            self.authority,
+            name,
+            self.linked.port,
+            control=(f"{self._swarm.manager.address}:{self.linked.port}",),
+            docker=machine.daemon.url,
+            fence_after_s=2.0,
+            walls=True,
+        )
+        self.programs[name] = AgentProgram(self._folder / name, config, before=machine.inside())
+
+    def heard(self, name: str) -> Heard:
+        return next(one for one in self.linked.heard() if one.node == name)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(asyncio.to_thread(one.close) for one in self.programs.values()))
+        await self.linked.close()
+
+
+@asynccontextmanager
+async def agents_on(folder: Path, swarm: Swarm) -> AsyncIterator[Agents]:
+    agents = Agents(folder, swarm)
+    try:
+        await agents.open()
+        yield agents
+    except BaseException:
+        for name, program in agents.programs.items():
+            print(f"--- {name}\n{program.log.read_text()[-3000:]}")
+        raise
+    finally:
+        await agents.close()
+
+
+@pytest.fixture
+async def site(tmp_path: Path, swarm: Swarm) -> AsyncIterator[tuple[SwarmRig, Agents]]:
+    async with agents_on(tmp_path / "agents", swarm) as agents:
+        (tmp_path / "data").mkdir()
+        async with swarm_rig(tmp_path / "data", swarm, agents.linked) as rig:  # type: ignore[arg-type]  # the port, too
+            yield rig, agents
+
+
+def at(order: Order, node: str, *shares: Share) -> Order:
+    return replace(order, lease=replace(order.lease, node=node, shares=shares))
+
+
+def part_of(card: Device, mib: int) -> Share:
+    return Share(card.uuid, card.index, card.model, mib, 250, False, card.memory_mib, simulated=True)
+
+
+async def test_machines_are_what_their_agents_say_and_containers_are_measured(site: tuple[SwarmRig, Agents]) -> None:
+    rig, agents = site
+    engine = await rig.engine()
+    reports = {one.name: one for one in await engine.nodes()}
+    assert {name: len(one.devices) for name, one in reports.items()} == {MANAGER: 2, "worker1": 2, "worker2": 2}
+    assert [one.faults for one in reports.values()] == [(), (), ()]
+    share = part_of(reports["worker2"].devices[0], 4096)
+    order = await rig.started(at(rig.orders(FOREVER), "worker2", share))
+
+    async def is_measured() -> bool:
+        return any(one.attempt_id == order.attempt_id and one.pids for one in await engine.measure())
+
+    await rig.until(is_measured, "its container is measured by its machine's agent")
+    await agents.linked.note_held([replace(order.lease, at=time.time() - 60)])
+
+    async def is_on_its_card() -> bool:
+        sample = agents.heard("worker2").samples[0]
+        return [one.attempt_id for one in sample.processes] == [order.attempt_id]
+
+    await rig.until(is_on_its_card, "the card of its machine shows it")
+    assert agents.heard("worker1").samples[0].processes == ()
+
+
+async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on(
+    site: tuple[SwarmRig, Agents], swarm: Swarm
+) -> None:
+    rig, agents = site
+    engine = await rig.engine()
+    there = [at(rig.orders(FOREVER), "worker2") for _ in range(10)]
+    neighbour = await rig.started(at(rig.orders(FOREVER), "worker1"))
+    await asyncio.gather(*(rig.started(order) for order in there))
+    swarm.machines["worker2"].daemon.kill()
+    began = time.monotonic()
+    for order in there:
+        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        assert end.exit_code is None
+        assert processes_of(order.attempt_id) == [], "what may be started elsewhere runs no more here"
+    print(f"ten attempts were given up {time.monotonic() - began:.1f} s after the daemon was killed")
+    assert agents.heard("worker2").engine_fault
+    [report] = [one for one in await engine.nodes() if one.name == "worker2"]
+    assert report.faults
+    for order in there:
+        await engine.forget(order.attempt_id)
+    swarm.machines["worker2"].daemon.start()
+
+    async def is_back() -> bool:
+        [report] = [one for one in await engine.nodes() if one.name == "worker2"]
+        return not report.faults and not swarm.machines["worker2"].daemon.containers(label=["commonage.attempt"])
+
+    await rig.until(is_back, "it is back, and its old containers are gone", 60)
+    assert (await rig.ended(at(rig.orders(Behaviour(exit_code=3)), "worker2"))).exit_code == 3
+    await rig.seen(neighbour.attempt_id, Seen.RUNNING)
+
+
+_TRIES = """
+import socket, sys
+for where in sys.argv[1:]:
+    address, _, port = where.rpartition(':')
+    try:
+        socket.create_connection((address, int(port)), 3).close()
+        print(where, 'yes')
+    except OSError:
+        print(where, 'no')
+"""
+_SERVES = """
+import selectors, socket
+look = selectors.DefaultSelector()
+for port in (8091, 8092):
+    look.register(socket.create_server(('0.0.0.0', port)), selectors.EVENT_READ)
+print('up', flush=True)
+while True:
+    for key, _ in look.select():
+        key.fileobj.accept()[0].close()
+"""
+
+
+async def test_containers_reach_the_hub_and_nothing_else_of_the_site(
+    site: tuple[SwarmRig, Agents], swarm: Swarm
+) -> None:
+    rig, agents = site
+    await rig.engine()
+    bare = (getattr(sys, "_base_executable", sys.executable), "-S", "-c", _SERVES)
+    servers = [swarm.run_in(name, *bare, stdout=subprocess.PIPE) for name in (MANAGER, "worker1", "worker2")]
+    try:
+        for server in servers:
+            assert server.stdout is not None
+            assert await asyncio.to_thread(server.stdout.readline) == b"up\n"
+        hub, worker1, worker2 = (swarm.machines[name].address for name in (MANAGER, "worker1", "worker2"))
+        agents.linked.let_reach([f"{hub}:8091"])
+        listing = [*swarm.machines["worker1"].inside(), "iptables", "-S", "COMMONAGE-FORWARD"]
+
+        async def are_built() -> bool:
+            rules = await asyncio.to_thread(subprocess.run, listing, capture_output=True, text=True, check=False)
+            return f"-d {hub}/32" in rules.stdout
+
+        await rig.until(are_built, "the walls on worker1 let the hub's port through")
+        tried = [f"{hub}:8091", f"{hub}:8092", f"{worker1}:8091", f"{worker2}:8091"]
+        order = at(rig.orders(Behaviour()), "worker1")
+        await rig.ended(replace(order, command=("python3", "-c", _TRIES, *tried)))
+        said = await rig.lines(order.attempt_id)
+        assert said == [f"{tried[0]} yes", *(f"{where} no" for where in tried[1:])]
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+            if server.stdout is not None:
+                server.stdout.close()
+
+
+async def test_an_agent_that_dies_is_no_harm(site: tuple[SwarmRig, Agents]) -> None:
+    rig, agents = site
+    engine = await rig.engine()
+    order = await rig.started(at(rig.orders(FOREVER), "worker1"))
+    agents.programs["worker1"].kill()
+
+    async def is_told() -> Any:
+        [report] = [one for one in await engine.nodes() if one.name == "worker1"]
+        return any("agent" in fault for fault in report.faults)
+
+    await rig.until(is_told, "the machine says that its agent is away")
+    await rig.seen(order.attempt_id, Seen.RUNNING)
+    agents.start("worker1")
+
+    async def is_back() -> Any:
+        [report] = [one for one in await engine.nodes() if one.name == "worker1"]
+        return not report.faults and await engine.measure()
+
+    await rig.until(is_back, "it is back, and found what runs")
+    await engine.stop(order.attempt_id, 5)
+    await rig.seen(order.attempt_id, Seen.ENDED)

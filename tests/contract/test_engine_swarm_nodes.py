@@ -1,0 +1,230 @@
+"""What the Swarm engine promises beyond the contract: over machines that go and come, and others who have the Swarm."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.contract.local_agents import LocalAgents, processes_of
+from tests.contract.swarm import VRAM_MIB, Swarm, swarm_of
+from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
+
+from commonage.domain.fleet import Device, Share
+from commonage.domain.sightings import Order, Seen
+from commonage.domain.workloads import Kind
+from commonage.engines.dockerd.shared import Mount
+from commonage.testing.behaviour import TERMINATED, Behaviour
+from commonage.testing.engine_rig import FOREVER
+
+pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
+
+
+@pytest.fixture(scope="module")
+def swarm() -> Iterator[Swarm]:
+    with swarm_of(3) as swarm:
+        yield swarm
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, swarm: Swarm) -> AsyncIterator[SwarmRig]:
+    async with swarm_rig(tmp_path, swarm, LocalAgents(swarm)) as rig:
+        yield rig
+
+
+def at(order: Order, node: str, *shares: Share) -> Order:
+    return replace(order, lease=replace(order.lease, node=node, shares=shares))
+
+
+def card(gib: int) -> Share:
+    return Share("GPU-1", 0, "Simulated", gib * 1024, 500, False, VRAM_MIB, simulated=True)
+
+
+def service_of(swarm: Swarm, order: Order) -> dict[str, object]:
+    [found] = [one for one in swarm.services() if one["Spec"]["Labels"].get("commonage.attempt") == order.attempt_id]
+    return dict(found)
+
+
+async def faults(rig: SwarmRig, node: str) -> str:
+    [report] = [one for one in await (await rig.engine()).nodes() if one.name == node]
+    return "; ".join(report.faults)
+
+
+# --- machines that go and come ------------------------------------------------------------------------------------
+
+
+async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRig, swarm: Swarm) -> None:
+    engine = await rig.engine()
+    there = [at(rig.orders(FOREVER), "worker3") for _ in range(8)]
+    deaf = [at(rig.orders(replace(FOREVER, ignores_term=True, leaves_child=True)), "worker3") for _ in range(2)]
+    neighbour = await rig.started(rig.orders(FOREVER))
+    await asyncio.gather(*(rig.started(order) for order in (*there, *deaf)))
+    ended = await rig.started(at(rig.orders(Behaviour(lasts_s=2, prints=("here",), exit_code=0)), "worker3"))
+    lost = swarm.machines["worker3"]
+    lost.daemon.kill()
+    for order in (*there, *deaf):
+        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        assert end.exit_code is None
+        assert "worker3 does not answer" in end.detail
+        assert processes_of(order.attempt_id) == [], "what may be started elsewhere runs no more here"
+    assert (await rig.seen(ended.attempt_id, Seen.ENDED)).exit_code == 0, "it ended by itself, and left word"
+    assert "Docker Swarm does not reach it" in await faults(rig, "worker3")
+    await rig.seen(neighbour.attempt_id, Seen.RUNNING)
+    late = at(rig.orders(Behaviour()), "worker3")
+    end = await rig.ended(late)
+    assert end.exit_code is None
+    for order in (*there, *deaf, ended, late):
+        await engine.forget(order.attempt_id)
+    lost.daemon.start()
+
+    async def is_back() -> bool:
+        return not await faults(rig, "worker3") and not lost.daemon.containers(label=["commonage.attempt"])
+
+    await rig.until(is_back, "it is back, and its old containers are gone", 60)
+    assert (await rig.ended(at(rig.orders(Behaviour(exit_code=3)), "worker3"))).exit_code == 3
+    await rig.seen(neighbour.attempt_id, Seen.RUNNING)
+
+
+async def test_what_an_agent_fenced_is_lost_at_once(rig: SwarmRig) -> None:
+    assert rig.agents is not None
+    order, neighbour = [await rig.started(at(rig.orders(FOREVER), "worker2")) for _ in range(2)]
+    rig.agents.faults["worker2"] = "its Docker daemon does not answer since 8 s"
+    rig.agents.fenced["worker2"] = (order.attempt_id,)
+    end = await rig.seen(order.attempt_id, Seen.ENDED)
+    assert end.exit_code is None
+    assert "agent ended what ran there" in end.detail
+    assert "does not answer since 8 s" in await faults(rig, "worker2")
+    await rig.seen(neighbour.attempt_id, Seen.RUNNING)
+
+
+async def test_a_machine_drained_in_swarm_loses_its_work_and_takes_none(rig: SwarmRig, swarm: Swarm) -> None:
+    order = await rig.started(at(rig.orders(replace(FOREVER, on_term_exit=0)), "worker2"))
+    node = swarm.nodes()["worker2"]
+
+    def set_to(availability: str) -> None:
+        now = swarm.nodes()["worker2"]
+        spec = {**now["Spec"], "Availability": availability}
+        swarm.manager.daemon.ask("POST", f"/nodes/{node['ID']}/update?version={now['Version']['Index']}", spec)
+
+    set_to("drain")
+    try:
+        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        assert end.exit_code is None
+        assert "drained in Docker Swarm" in end.detail
+        assert "availability drain" in await faults(rig, "worker2")
+    finally:
+        set_to("active")
+
+
+async def test_machines_say_what_they_and_their_agents_know(tmp_path: Path, swarm: Swarm) -> None:
+    device = Device("GPU-1", 0, "Simulated", VRAM_MIB, simulated=True)
+    agents = LocalAgents(swarm, {"worker1": (device,)})
+    async with swarm_rig(tmp_path / "with", swarm, agents) as rig:
+        reports = {one.name: one for one in await (await rig.engine()).nodes()}
+        assert set(reports) == {"manager", "worker1", "worker2", "worker3"}
+        assert reports["worker1"].devices == (device,)
+        assert dict(reports["worker1"].labels)["rack"] == "7"
+        agents.away.add("worker1")
+        assert "agent does not answer" in await faults(rig, "worker1")
+    async with swarm_rig(tmp_path / "without", swarm) as rig:
+        [worker] = [one for one in await (await rig.engine()).nodes() if one.name == "worker1"]
+        assert worker.cpus_milli > 0
+        assert (worker.devices, worker.faults) == ((), ())
+        assert (await rig.ended(rig.orders(Behaviour(exit_code=4)))).exit_code == 4
+
+
+# --- what Swarm refuses -------------------------------------------------------------------------------------------
+
+
+async def test_swarm_itself_refuses_too_much_vram_and_the_reason_is_told(tmp_path: Path, swarm: Swarm) -> None:
+    async with swarm_rig(tmp_path, swarm, LocalAgents(swarm), patience_s=3.0) as rig:
+        engine = await rig.engine()
+        holder = await rig.started(at(rig.orders(FOREVER), "worker1", card(20)))
+        late = at(rig.orders(Behaviour(prints=("here",))), "worker1", card(20))
+        await engine.start(late)
+
+        async def is_told() -> bool:
+            return "of VRAM: others" in (await rig.seen(late.attempt_id, Seen.STARTING)).detail
+
+        await rig.until(is_told, "the reason is told")
+        detail = (await rig.seen(late.attempt_id, Seen.STARTING)).detail
+        assert "no room on worker1 for 256 MiB of memory and 20 GiB of VRAM" in detail
+        end = await rig.seen(late.attempt_id, Seen.ENDED)
+        assert end.exit_code is None
+        assert await rig.lines(late.attempt_id) == []
+        await engine.stop(holder.attempt_id, 0)
+        await rig.seen(holder.attempt_id, Seen.ENDED)
+        await rig.started(at(rig.orders(FOREVER), "worker1", card(20)))
+
+
+async def test_shares_are_held_by_the_machines_agent(rig: SwarmRig) -> None:
+    agents = rig.agents
+    assert agents is not None
+    order = at(rig.orders(Behaviour(shows=("CONFINED_AT",))), "worker2", card(2))
+    await rig.ended(order)
+    assert await rig.lines(order.attempt_id) == ["CONFINED_AT=worker2"]
+    assert [(node, hold.attempt_id) for node, hold in agents.confined] == [("worker2", order.attempt_id)]
+    assert agents.released == [("worker2", order.attempt_id)]
+
+
+async def test_a_task_that_is_rejected_ends_with_its_reason(tmp_path: Path, swarm: Swarm) -> None:
+    async with swarm_rig(tmp_path, swarm, mounts=(Mount("/no/such/folder", "/data"),)) as rig:
+        end = await rig.ended(rig.orders(Behaviour()))
+        assert end.exit_code == 1
+        assert "worker1 does not see the folder /no/such/folder" in end.detail
+
+
+# --- somebody else has the Swarm, too -----------------------------------------------------------------------------
+
+
+async def test_what_others_end_or_remove_is_lost_not_failed(rig: SwarmRig, swarm: Swarm) -> None:
+    killed, removed = [await rig.started(rig.orders(FOREVER)) for _ in range(2)]
+    daemon = swarm.machines["worker1"].daemon
+    [container] = daemon.containers(label=[f"commonage.attempt={killed.attempt_id}"])
+    daemon.ask("POST", f"/containers/{container['Id']}/kill")
+    swarm.manager.daemon.ask("DELETE", f"/services/{service_of(swarm, removed)['ID']}")
+    for order in (killed, removed):
+        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        assert end.exit_code is None
+        assert "outside" in end.detail
+
+
+async def test_who_cannot_be_asked_is_ended_by_force(tmp_path: Path, swarm: Swarm) -> None:
+    async with swarm_rig(tmp_path, swarm) as rig:
+        deaf = ("sh", "-c", "rm -r /run/commonage/box/wish; mkdir /run/commonage/box/wish; echo here; exec sleep 300")
+        order = await rig.started(rig.orders(FOREVER, command=deaf))
+        await (await rig.engine()).stop(order.attempt_id, 0)
+        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        assert end.exit_code == TERMINATED, "Swarm asks once more, and does not wait long"
+
+        async def is_gone() -> bool:
+            return await rig.processes(order.attempt_id) == 0
+
+        await rig.until(is_gone, "nothing of it is left")
+
+
+async def test_services_are_named_after_people_and_what_is_left_over_goes(rig: SwarmRig, swarm: Swarm) -> None:
+    sessions = [rig.orders(FOREVER, kind=Kind.SESSION, wants_port=True) for _ in range(2)]
+    job = rig.orders(FOREVER)
+    for order in (*sessions, job):
+        await rig.started(order)
+    names = [service_of(swarm, order)["Spec"]["Name"] for order in (*sessions, job)]  # type: ignore[index]  # JSON
+    assert names[0] == "jy-ada"
+    assert names[1].startswith("jy-ada-")
+    assert names[2] == f"cm-{job.attempt_id}"
+    ours = service_of(swarm, job)["Spec"]
+    assert isinstance(ours, dict)
+    left = {**ours, "Name": "left-over", "Labels": {**ours["Labels"], "commonage.attempt": "left-over-1"}}
+    foreign = {**ours, "Name": "foreign", "Labels": {"commonage.attempt": "left-over-1"}}
+    for spec in (left, foreign):
+        swarm.manager.daemon.ask("POST", "/services/create", spec)
+    await rig.restart()
+
+    async def is_clean() -> bool:
+        return "left-over" not in {one["Spec"]["Name"] for one in swarm.services()}
+
+    await rig.until(is_clean, "what is left over was removed")
+    assert {one["Spec"]["Name"] for one in swarm.services()} >= {*names, "foreign"}
+    swarm.manager.daemon.ask("DELETE", "/services/foreign")
+    for order in (*sessions, job):
+        await rig.seen(order.attempt_id, Seen.RUNNING)

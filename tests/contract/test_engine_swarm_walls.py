@@ -1,0 +1,192 @@
+"""What a container of ours cannot do on a Swarm: tests that try, as root inside, against real daemons and kernel."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.dockerd import new_folder
+from tests.contract.swarm import Swarm, swarm_of
+from tests.contract.test_engine_docker_walls import SESAME, connect
+from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
+
+from commonage.domain.sightings import Order, Seen
+from commonage.domain.volumes import Mount as Volume
+from commonage.domain.volumes import VolumeKind
+from commonage.engines.dockerd.shared import Mount
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.engine_rig import FOREVER
+
+pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
+HUB_PORT = 18932
+
+
+@pytest.fixture(scope="module")
+def swarm() -> Iterator[Swarm]:
+    with swarm_of(2, arguments=["--no-new-privileges"]) as swarm:
+        yield swarm
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, swarm: Swarm) -> AsyncIterator[SwarmRig]:
+    shared = tmp_path / "shared"
+    for tenant in ("lab", "other"):
+        (shared / tenant).mkdir(parents=True)
+        (shared / tenant / "data").write_text(f"of {tenant}")
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "file").write_text("ours")
+    mounts = (Mount(str(tmp_path / "system"), "/system"), Mount(f"{shared}/{{tenant}}", "/shared", writable=True))
+    async with swarm_rig(tmp_path / "data", swarm, mounts=mounts) as rig:
+        yield rig
+
+
+async def printed(rig: SwarmRig, script: str, **changes: object) -> list[str]:
+    """What a shell script prints in a container; a failing command in it is no failure."""
+    order = rig.orders(Behaviour(), command=("bash", "-c", script), **changes)
+    await rig.ended(order)
+    return await rig.lines(order.attempt_id)
+
+
+async def served(rig: SwarmRig) -> tuple[Order, str]:
+    """Ada's service in the tenant `lab`, with a secret: its order, and what it says of its own addresses."""
+    addresses = "import socket; print(*{one[4][0] for one in socket.getaddrinfo(socket.gethostname(), 1)})"
+    script = f'echo mine >$HOME/diary; python3 -c "{addresses}"; exec python3 -m http.server $COMMONAGE_PORT'
+    command = ("sh", "-c", script)
+    order = await rig.started(rig.orders(FOREVER, command=command, wants_port=True, secrets=SESAME))
+    [line, *_] = await rig.lines(order.attempt_id)
+    return order, line.split()[0]
+
+
+async def test_another_tenant_is_behind_a_wall(rig: SwarmRig) -> None:
+    order, host = await served(rig)
+    url = (await rig.seen(order.attempt_id, Seen.RUNNING)).url
+    assert url is not None
+    port = url.rpartition(":")[2]
+
+    async def is_up() -> bool:
+        return await printed(rig, connect(host, port)) == ["through"]
+
+    await rig.until(is_up, "the same tenant gets through", 60)
+    looks = "cat /proc/*/environ | tr '\\0' '\\n' | grep -c SESAME; ls /home; cat /home/ada/diary; cat /shared/data"
+    wall, secrets, homes, *rest = await printed(rig, f"{connect(host, port)}; {looks}", tenant="other", owner="eve")
+    assert (wall, secrets, homes) == ("wall", "0", "eve")
+    assert "No such file" in rest[0]
+    assert rest[1] == "of other"
+
+
+async def test_the_same_tenant_meets_over_machines(rig: SwarmRig) -> None:
+    order, host = await served(rig)
+    port = (await rig.seen(order.attempt_id, Seen.RUNNING)).url
+    assert port is not None
+    rig.orders.node = "worker2"
+
+    async def is_up() -> bool:
+        return await printed(rig, connect(host, port.rpartition(":")[2])) == ["through"]
+
+    await rig.until(is_up, "the other machine gets through", 60)
+
+
+async def test_root_inside_is_not_root(rig: SwarmRig, swarm: Swarm) -> None:
+    daemon = swarm.machines["worker1"].daemon
+    tries = {
+        "write to a read-only mount": "echo x >/system/file",
+        "remount it": "mount -o remount,rw /system",
+        "mount at all": "mkdir -p /tmp/m && mount -t tmpfs none /tmp/m",
+        "make a device": "python3 -c 'import os; os.mknod(\"/tmp/disk\", 0o60600, os.makedev(254, 0))'",
+        "reach the daemon": f"ls {daemon.socket} /var/run/docker.sock /run/docker.sock",
+        "write to the kernel": "echo 1 >/proc/sys/kernel/panic",
+        "leave its namespaces": "python3 -c 'import os; os.setns(os.open(\"/proc/1/ns/net\", os.O_RDONLY), 0)'",
+        "open a raw socket": "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
+        "set the clock": "python3 -c 'import time; time.clock_settime(time.CLOCK_REALTIME, 0)'",
+        "write to the entry": "echo x >/run/commonage/entry",
+    }
+    script = "\n".join(f"if ( {attempt} ) >/dev/null 2>&1; then echo '{what}'; fi" for what, attempt in tries.items())
+    assert await printed(rig, f"{script}\nid -u; cat /system/file") == ["0", "ours"]
+    status = dict(line.split(":\t", 1) for line in await printed(rig, "cat /proc/self/status") if ":\t" in line)
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"
+    # CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID
+    assert int(status["CapBnd"], 16) == 0b11111011
+
+
+async def test_a_volume_that_is_read_only_is_not_written_by_root(rig: SwarmRig, tmp_path: Path) -> None:
+    (tmp_path / "system").chmod(0o777)
+    volume = Volume("data", VolumeKind.FOLDER, str(tmp_path / "system"), "/volumes/data", writable=False)
+    script = "cat $HOME/volumes/data/file; echo; (echo x >/volumes/data/file) 2>&1; rm -rf /volumes/data/file 2>&1"
+    read, *tries = await printed(rig, script, mounts=(volume,))
+    assert read == "ours"
+    assert len(tries) == 2
+    assert all("Read-only file system" in said for said in tries)
+
+
+async def test_secrets_are_in_no_description(rig: SwarmRig, swarm: Swarm) -> None:
+    order = await rig.started(rig.orders(FOREVER, secrets=SESAME))
+    asked = [swarm.services(), swarm.manager.daemon.ask("GET", "/tasks")]
+    daemon = swarm.machines["worker1"].daemon
+    asked += [daemon.ask("GET", f"/containers/{one['Id']}/json") for one in daemon.containers()]
+    assert order.attempt_id in json.dumps(asked)
+    assert "open-up" not in json.dumps(asked)
+    left = [path for path in (rig.data / "swarm").rglob("*") if path.is_file() and b"open-up" in path.read_bytes()]
+    assert [path.name for path in left] == ["secrets.json"], "which no container sees"
+
+
+async def test_limits_are_the_leases(rig: SwarmRig, swarm: Swarm) -> None:
+    order = await rig.started(rig.orders(FOREVER, memory_mib=64))
+    daemon = swarm.machines["worker1"].daemon
+    [container] = daemon.containers(label=[f"commonage.attempt={order.attempt_id}"])
+    held = daemon.ask("GET", f"/containers/{container['Id']}/json")["HostConfig"]
+    assert held["Memory"] == 64 * 2**20
+    assert held["PidsLimit"] == 4096
+    assert held["Privileged"] is False
+    assert await printed(rig, "python3 -c \"import shutil; print(shutil.disk_usage('/dev/shm').total)\"") == [
+        str(128 * 2**20)
+    ]
+
+
+# --- the way to the hub -------------------------------------------------------------------------------------------
+
+HUB_SIDE = """
+import asyncio, sys
+from dataclasses import replace
+from pathlib import Path
+from tests.contract.test_engine_docker_walls import _answer, connect
+from tests.contract.test_engine_swarm_walls import HUB_PORT, printed
+from tests.contract.test_engine_swarm import SwarmRig
+
+class Machines:
+    def __init__(self, url):
+        self.manager = self
+        self.daemon = self
+        self.url = url
+
+async def main():
+    rig = SwarmRig(Path(sys.argv[1]), Machines(sys.argv[2]), reaches=(HUB_PORT,))
+    hub = await asyncio.start_server(_answer, "127.0.0.1", HUB_PORT)
+    other = await asyncio.start_server(_answer, "127.0.0.1", 0)
+    hidden = other.sockets[0].getsockname()[1]
+    async with hub, other:
+        variables = (("HUB", f"http://127.0.0.1:{HUB_PORT}"), ("HIDDEN", f"http://127.0.0.1:{hidden}"))
+        fetch = "import os, urllib.request as u; print(u.urlopen(os.environ['HUB'], timeout=5).read().decode())"
+        script = f'echo $HIDDEN; python3 -c "{fetch}"; gateway=${{HUB#http://}}; gateway=${{gateway%:*}}; '
+        script += connect("'$gateway'", hidden)
+        shown, fetched, wall = await printed(rig, script, variables=variables)
+    engine = await rig.engine()
+    for sighting in await engine.sightings():
+        await engine.forget(sighting.attempt_id)
+    await engine.close()
+    print(shown == f"http://127.0.0.1:{hidden}", fetched, wall)
+
+asyncio.run(main())
+"""
+
+
+async def test_of_the_control_planes_machine_only_the_ports_that_are_meant_are_reached(
+    tmp_path: Path, swarm: Swarm
+) -> None:
+    folder = new_folder()
+    command = (sys.executable, "-c", HUB_SIDE, str(folder), swarm.manager.daemon.url)
+    there = await asyncio.to_thread(swarm.run_in, "manager", *command, stdout=-1)
+    said, _ = await asyncio.to_thread(there.communicate, None, 60)
+    assert said.decode().split() == ["True", "hello", "wall"], "what is not reached is not renamed"

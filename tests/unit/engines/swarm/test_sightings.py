@@ -1,0 +1,104 @@
+"""What Swarm says of tasks, and how they ended, in the contract's words."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.engines.containers.test_program import order
+
+from commonage.domain.fleet import Lease, Share
+from commonage.engines.containers.box import Claim, End
+from commonage.engines.swarm.sightings import (
+    Circumstances,
+    attempt_of,
+    end_of,
+    has_ended,
+    is_refused_room,
+    runs,
+    waiting_detail,
+)
+
+ABOUT = Circumstances("worker1", Claim.RAN, False, None, False, False, 2000.0)
+
+
+def task(state: str, *, code: int | None = None, err: str = "") -> dict[str, Any]:
+    container = {} if code is None else {"ContainerStatus": {"ExitCode": code}}
+    status = {"State": state, "Timestamp": "1970-01-01T00:13:20.5Z", "Err": err, **container}
+    return {"ID": "t", "Status": status, "Spec": {"ContainerSpec": {"Labels": {"commonage.attempt": "w-1"}}}}
+
+
+def said(code: int, *, oom: bool = False, outside: bool = False) -> End:
+    return End(code, oom, outside, 700.0)
+
+
+def test_a_task_says_whose_it_is_and_whether_it_runs() -> None:
+    assert attempt_of(task("running")) == "w-1"
+    assert attempt_of({"Spec": {"ContainerSpec": {}}}) == ""
+    assert runs(task("running"))
+    assert not has_ended(task("running"))
+    assert all(has_ended(task(state)) for state in ("complete", "failed", "shutdown", "rejected", "orphaned"))
+
+
+@pytest.mark.parametrize("code", [0, 1, 127, 137, 143])
+def test_a_code_is_the_programs_own(code: int) -> None:
+    end = end_of(task("failed" if code else "complete", code=code), replace(ABOUT, end=said(code)))
+    assert (end.code, end.detail, end.oom, end.at) == (code, "", False, 700.0)
+
+
+def test_want_of_memory_is_told_apart() -> None:
+    assert end_of(task("failed", code=137), replace(ABOUT, end=said(137, oom=True))).oom
+    assert not end_of(task("complete", code=0), replace(ABOUT, end=said(0, oom=True))).oom
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "change"),
+    [
+        ("failed", 137, {}),  # the whole container was killed: the entry could not leave word
+        ("failed", 143, {"end": said(143, outside=True)}),
+        ("complete", 0, {"end": said(0, outside=True)}),
+        ("shutdown", 0, {}),
+        ("failed", 3, {"run_again": True}),
+    ],
+)
+def test_what_others_ended_is_lost(state: str, code: int, change: dict[str, Any]) -> None:
+    end = end_of(task(state, code=code), replace(ABOUT, **change))
+    assert end.code is None
+    assert end.detail
+
+
+def test_what_we_ended_is_not_lost() -> None:
+    wished = replace(ABOUT, wished=True)
+    assert end_of(task("failed", code=137), wished).code == 137
+    assert end_of(task("failed", code=143), replace(wished, end=said(143, outside=True))).code == 143
+
+
+def test_a_full_disk_does_not_take_the_code() -> None:
+    assert end_of(task("failed", code=5), replace(ABOUT, could_not_write=True)).code == 5
+
+
+def test_what_never_ran_says_why() -> None:
+    never = replace(ABOUT, claim=Claim.NOBODY)
+    missing = end_of(task("rejected", err="invalid mount: bind source path does not exist: /srv/site/x"), never)
+    assert missing.code == 1
+    assert "worker1 does not see the folder /srv/site/x" in missing.detail
+    taken = end_of(task("failed", err="driver failed: Bind for 0.0.0.0:20001 failed: port is already allocated"), never)
+    assert taken.code is None, "another port is tried with the next attempt"
+    image = end_of(task("rejected", err="No such image: away:1"), never)
+    assert image.code == 1
+    assert "No such image" in image.detail
+    gone = end_of(task("shutdown"), never)
+    assert gone.code is None
+    early = end_of(task("failed", code=143), replace(ABOUT, claim=Claim.NEVER))
+    assert (early.code, early.detail) == (143, "stopped before it started")
+
+
+def test_waiting_says_for_what() -> None:
+    share = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
+    wish = order(lease=Lease("w-1", "worker1", 1000, 2048, (share,), 0.0))
+    assert waiting_detail(task("preparing"), wish, declares_vram=True).startswith("preparing on worker1")
+    pending = task("pending", err="no suitable node (insufficient resources on 1 node)")
+    assert is_refused_room(pending)
+    words = waiting_detail(pending, wish, declares_vram=True)
+    assert "no room on worker1 for 2 GiB of memory and 8 GiB of VRAM" in words
+    other = task("pending", err="no suitable node (host-mode port already in use on 1 node)")
+    assert "host-mode port already in use" in waiting_detail(other, wish, declares_vram=True)

@@ -1,0 +1,122 @@
+"""Orders as services of a Swarm."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.engines.containers.test_program import order
+
+from commonage.domain.fleet import Lease, Share
+from commonage.domain.workloads import Kind
+from commonage.engines.containers.program import Inside, program_of
+from commonage.engines.dockerd.shared import Mount
+from commonage.engines.dockerd.words import Folders
+from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.translate import (
+    Surroundings,
+    network_config,
+    service_names,
+    service_spec,
+    vram_of,
+)
+
+AROUND = Surroundings(
+    "0123456789abcdef", "net-id", Folders("/w/ada", "/r/box", "/r/log"), "/s/entry.sh", "0:0", "node-id"
+)
+# What Docker takes for the name of a service.
+NAME = re.compile(r"[a-zA-Z0-9](?:[-_]*[A-Za-z0-9]+)*")
+
+
+def described(around: Surroundings = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
+    """The service of an order with these shares."""
+    wish = order(lease=Lease("w-1", "here", 1500, 64, shares, 0.0))
+    program = program_of(wish, Inside("10.98.0.1", frozenset()), {}, {})
+    return service_spec(wish, program, around, SwarmSettings(**settings))
+
+
+def share(mib: int, *, simulated: bool = False) -> Share:
+    return Share("GPU-a", 0, "A100", mib, 500, False, 40960, simulated)
+
+
+def test_a_service_runs_once_where_the_planner_said() -> None:
+    task = described()["TaskTemplate"]
+    assert task["RestartPolicy"] == {"Condition": "none", "MaxAttempts": 0}
+    assert task["Placement"] == {"Constraints": ["node.id==node-id"]}
+    assert task["Networks"] == [{"Target": "net-id"}]
+    assert described()["Mode"] == {"Replicated": {"Replicas": 1}}
+
+
+def test_a_container_is_held_and_walled() -> None:
+    task = described()["TaskTemplate"]
+    container = task["ContainerSpec"]
+    assert container["CapabilityDrop"] == ["ALL"]
+    assert "CAP_SYS_ADMIN" not in container["CapabilityAdd"]
+    assert container["Init"] is True
+    assert task["Resources"]["Limits"] == {"MemoryBytes": 64 * 2**20, "Pids": 4096}
+    assert task["Resources"]["Reservations"] == {"MemoryBytes": 64 * 2**20}
+    mounts = {one["Target"]: one for one in container["Mounts"]}
+    assert mounts["/run/commonage/entry"]["ReadOnly"] is True
+    assert mounts["/dev/shm"]["TmpfsOptions"]["SizeBytes"] == 32 * 2**20
+
+
+def test_cores_are_weighed_by_the_agent_or_a_quota_that_swarm_reserves() -> None:
+    assert described()["TaskTemplate"]["ContainerSpec"]["Labels"]["commonage.cpus-milli"] == "1500"
+    resources = described(cpu_hold="quota")["TaskTemplate"]["Resources"]
+    assert resources["Limits"]["NanoCPUs"] == resources["Reservations"]["NanoCPUs"] == 1_500_000_000
+
+
+@pytest.mark.parametrize(
+    ("shares", "declared", "reserved"),
+    [
+        ((), True, 0),
+        ((share(1024),), True, 1024),
+        ((share(1024), share(512)), False, 1536),
+        ((share(1024, simulated=True),), True, 1024),
+        ((share(1024, simulated=True),), False, 0),
+    ],
+)
+def test_vram_is_reserved_of_real_cards_and_where_any_is_declared(
+    shares: tuple[Share, ...], declared: bool, reserved: int
+) -> None:
+    around = replace(AROUND, declares_vram=declared)
+    found = described(around, shares)["TaskTemplate"]["Resources"]["Reservations"].get("GenericResources", [])
+    assert found == ([{"DiscreteResourceSpec": {"Kind": "VRAM", "Value": reserved}}] if reserved else [])
+    assert vram_of(Lease("w-1", "here", 1, 1, shares, 0.0), declared=declared) == reserved
+
+
+def test_a_port_is_its_machines_and_the_same_inside() -> None:
+    assert described()["EndpointSpec"] == {"Mode": "dnsrr", "Ports": []}
+    [port] = described(replace(AROUND, port=20001))["EndpointSpec"]["Ports"]
+    assert port == {"Protocol": "tcp", "TargetPort": 20001, "PublishedPort": 20001, "PublishMode": "host"}
+
+
+def test_what_the_admin_mounts_is_there() -> None:
+    mounts = described(mounts=(Mount("/srv/{tenant}", "/data"),))["TaskTemplate"]["ContainerSpec"]["Mounts"]
+    [found] = [one for one in mounts if one["Target"] == "/data"]
+    assert (found["Source"], found["ReadOnly"]) == ("/srv/lab", True)
+
+
+@pytest.mark.parametrize("owner", ["ada", "Ada", "ada.b@example.org", "ü" * 90, "-", "a" * 90, "ada-", "jörg"])
+@pytest.mark.parametrize("kind", list(Kind))
+def test_names_are_names(owner: str, kind: Kind) -> None:
+    names = service_names(order(owner=owner, kind=kind))
+    assert len(set(names)) == 2
+    for name in names:
+        assert NAME.fullmatch(name)
+        assert len(name) <= 63
+
+
+def test_sessions_are_named_after_their_users_and_nobody_else() -> None:
+    named = {who: service_names(order(owner=who, kind=Kind.SESSION))[0] for who in ("ada", "Ada", "a.da", "a-da")}
+    assert named["ada"] == "jy-ada"
+    assert named["a-da"] == "jy-a-da"
+    assert len(set(named.values())) == 4
+    assert service_names(order())[0].startswith("cm-")
+
+
+def test_networks_lie_over_machines_and_may_be_encrypted() -> None:
+    plain = network_config("0123456789", "lab", "10.214.0.0/22", encrypted=False)
+    assert plain["Driver"] == "overlay"
+    assert plain["Options"] == {}
+    assert "encrypted" in network_config("0123456789", "lab", "10.214.0.0/22", encrypted=True)["Options"]
