@@ -11,7 +11,7 @@ from commonage.control.settings import ControlSettings
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.sightings import Capabilities
-from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest
+from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, variable_of
 
 _LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
 _NO_SIZE = "its size is not bounded here"
@@ -43,9 +43,15 @@ class Volumes:
         for volume in self.settings.volumes:
             tenants = tuple(one for one in mine if volume.is_for(one))
             if tenants or who.is_admin:
-                place = volume.place if mounted else f"~/volumes/{volume.name}"
-                found.append(VolumeView(volume, tenants, place, _notes(volume, mounted)))
+                found.append(VolumeView(volume, tenants, _place(volume, mounted), _notes(volume, mounted)))
         return found
+
+
+def _place(volume: Volume, mounted: bool) -> str:
+    if mounted:
+        return volume.place
+    # Of scratch each attempt has its own, so no link in the home that all share can lead to it.
+    return f"${variable_of(volume.name)}" if volume.kind is VolumeKind.SCRATCH else f"~/volumes/{volume.name}"
 
 
 def _notes(volume: Volume, mounted: bool) -> tuple[str, ...]:
