@@ -31,6 +31,7 @@ from commonage.domain.errors import Unavailable
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import Prices
+from commonage.domain.volumes import Volume
 from commonage.domain.workloads import Kind
 from commonage.gpus.none import NoDevices
 from commonage.ports.devices import Devices
@@ -141,6 +142,13 @@ class Cards:
     sample_every_s: float = 5.0
 
 
+VOLUMES = (
+    Volume("datasets", "Data sets", source="/srv/datasets"),
+    Volume("results", source="/srv/{tenant}/{user}", writable=True),
+    Volume("exam", source="/srv/exam", tenants=("course",)),
+)
+
+
 @dataclass
 class Api:
     """The API and everything behind it."""
@@ -185,6 +193,7 @@ def make_control(
         session_appears_within_s=0.2,
         sample_every_s=cards.sample_every_s if cards else 5.0,
         rules=rules or Rules(),
+        volumes=VOLUMES,
     )
     return Control(world, settings), engine
 

@@ -110,7 +110,7 @@ def test_a_new_control_plane_leaves_hub_and_proxy_alone(site: Host, token: str) 
     after = started()
     assert {name for name in PARTS if after[name] != before[name]} == {"control"}
     assert _processes(site) == began
-    until(lambda: site.visit("job", token, "true")["state"] == "succeeded", within_s=60)
+    until(lambda: site.visit("job", token, "id")["state"] == "succeeded", within_s=60)
 
 
 def _processes(site: Host) -> dict[str, list[str]]:
@@ -245,7 +245,7 @@ def test_the_stack_comes_up_healthy_on_a_swarm(site: Host, token: str) -> None:
         # The data is where it was, so are session and jobs.
         until(lambda: site.visit("signed_in", "alice", USERS_PASSWORD), within_s=60)
         assert site.visit("session", _hub_token(site), "alice") == before
-        assert site.visit("job", token, "true")["state"] == "succeeded"
+        assert site.visit("job", token, "id")["state"] == "succeeded"
     finally:
         site.run("docker", "stack", "rm", "site")
         until(lambda: not site.states(STACKED), within_s=60)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.contract.dockerd import minimal_image, new_folder
 from tests.contract.swarm import Swarm, swarm_of
 from tests.contract.worker import MIRROR, Worker, worker_of
@@ -234,18 +235,40 @@ def test_leaving_takes_everything_back(site: Site, worker: Worker) -> None:
     assert "Nothing to do" in again
 
 
-def test_a_machine_that_vanished_is_replaced_by_the_same_command(
+def test_a_machine_that_vanished_is_replaced_by_what_a_cloud_starts(
     site: Site, new_worker: Callable[[str, int], Worker]
 ) -> None:
+    data = yaml.safe_load(site.done("node", "template", "--for", "10m", *STEPS))
     first = new_worker("worker3", 13)
-    site.join(first)
+    assert "worker3 has joined Test site" in boot_with(first, site.shared, data)
     first.vanish()
     wait_for(lambda: "ready" not in site.states("worker3"))
     first.remove()
     second = new_worker("worker3", 13)
-    assert "worker3 has joined Test site" in site.join(second)
+    assert "worker3 has joined Test site" in boot_with(second, site.shared, data)
     assert site.states("worker3") == ["ready"], "the one that vanished is forgotten"
     assert site.heard()["worker3"]["connected"]
+
+
+def test_a_template_without_cloud_init_is_a_script_with_a_token(site: Site) -> None:
+    script = site.done("node", "template", "--shell", "--scratch", "off")
+    assert script.splitlines()[-1].startswith("main cmj1.")
+    assert script.splitlines()[-1].endswith(" --scratch=off")
+    checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+def boot_with(worker: Worker, shared: Path, data: Any) -> str:
+    """Do what cloud-init does with these user data at a first start; gives the log."""
+    for file in data["write_files"]:
+        (shared / "brought").write_text(file["content"])
+        target = file["path"]
+        worker.ssh(f"mkdir -p $(dirname {target}) && install -m {file['permissions']} {shared}/brought {target}")
+    (shared / "brought").unlink()
+    for command in data["runcmd"]:
+        worker.ssh(command)
+    assert worker.ssh("ls /run/commonage").stdout.split() == ["join.sh"], "the token does not stay"
+    return worker.ssh("cat /var/log/commonage-join.log").stdout
 
 
 def refusal(worker: Worker) -> str:

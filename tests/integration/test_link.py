@@ -28,6 +28,7 @@ from commonage.link.messages import Hello, Report
 from commonage.link.peer import Peer, Told, line_of, read_frame, said
 from commonage.ports.agents import Heard
 from commonage.ports.devices import Hold, NotConfined
+from commonage.testing import factories
 
 pytestmark = pytest.mark.anyio
 
@@ -304,6 +305,36 @@ async def test_an_agent_finds_its_control_plane_again(site: Site, tmp_path: Path
         assert site.agents.heard() == []
         await site.agents.open("127.0.0.1", port)
         await site.connected()
+
+
+async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: Path) -> None:
+    """Its cards are not gone because nobody was there to hear of them; and who was there is waited for a moment."""
+    site, memory = Site(tmp_path), tmp_path / "agents.json"
+    first = site.agents = LinkedAgents(site.authority, memory=memory)
+    await first.open("127.0.0.1", 0)
+    machine = Machine(site.config())
+    card = factories.device()
+    machine.report = Report(1, NodeReport(NODE, 4000, 8000, (card,)), fenced=("a-1",))
+    async with machine:
+        await site.connected()
+        port = first.port
+        await first.close()
+        site.agents = LinkedAgents(site.authority, memory=memory)
+        await site.agents.open("127.0.0.1", port)
+        assert (await site.connected()).report.devices == (card,)
+    await site.gone()
+    await site.agents.close()
+    third = LinkedAgents(site.authority, memory=memory)
+    await third.open("127.0.0.1", port)
+    [heard] = third.heard()
+    assert (heard.connected, heard.report.devices, heard.fenced) == (False, (card,), ("a-1",))
+    await third.revoke(NODE)
+    await third.close()
+    memory.write_text("{ half")
+    fourth = LinkedAgents(site.authority, memory=memory)
+    await fourth.open("127.0.0.1", 0)
+    assert fourth.heard() == []
+    await fourth.close()
 
 
 async def test_silence_is_noticed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,19 @@ SOURCE = Path(__file__).parents[2] / "src" / "commonage"
 TABLE = SOURCE / "api" / "problems.py"
 # Rooms whose errors never reach the API: they show them themselves.
 APART = {"cli", "hub", "portal", "sdk", "testing"}
-# Met when the server starts or by its own commands; `error` is the root of the tree, raised by nobody.
+# Met when the server starts or by its own commands, or told between it and its agents; `error` is the root of the tree,
+# raised by nobody.
 BEFORE_THERE_IS_AN_API = {
+    "agents-port",
+    "authority",
+    "bundle",
     "database-newer",
     "database-outdated",
     "error",
     "invalid-database-url",
     "invalid-gpu-slots",
+    "refused",
+    "unreadable",
 }
 
 

@@ -23,7 +23,7 @@ from commonage.link.messages import Call, Hello, Refused, Welcome
 from commonage.link.peer import BROKEN, MOST_BYTES, Answer, LinkLost, Peer, end, line_of, read_frame, said, words_of
 
 _log = logging.getLogger(__name__)
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.2, 5.0, 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.2, 2.0, 30.0
 _WITHIN_S = 10.0
 _RENEW_AGAIN_S = 3600.0
 _CLOCKS_MAY_DIFFER_S = 30.0

@@ -116,6 +116,7 @@ class Images:
 
     def __init__(self) -> None:
         self._failed: set[str] = set()
+        self._had = 0
 
     def look(self, case: Case) -> Look:
         """Whether each is here."""
@@ -126,7 +127,8 @@ class Images:
         if wanted:
             return needed(*(f"pull {one}" for one in wanted))
         here = f"{len(case.terms.images) - len(missing)} of {len(case.terms.images)} images are here"
-        return done(here)
+        # Where nothing could be had, nothing was changed.
+        return not_here(f"{here}, the others could not be had now") if missing and not self._had else done(here)
 
     def apply(self, case: Case) -> None:
         """One after the other."""
@@ -134,7 +136,9 @@ class Images:
             if _has_image(case.host, image):
                 continue
             pulled = case.host.run("docker", "pull", "--quiet", image, timeout_s=_PULL_S)
-            if not pulled.ok:
+            if pulled.ok:
+                self._had += 1
+            else:
                 self._failed.add(image)
                 case.notes.append(f"{image} could not be pulled now ({pulled.said}); it is when somebody needs it")
 

@@ -119,7 +119,7 @@ async def _rights(request: Request, registry: Registry) -> tuple[str, Rights]:
         header = f"token {password}"
     who = await at.auth.identify(header)
     if password is not None and user != who.name:
-        raise Unauthenticated(f"the token given as password is {who.name}'s, and not {user[:60]!r}'s")
+        raise Unauthenticated(f"the token given as password is that of {who.name}, and not of {user[:60]!r}")
     return who.name, rights_of(who, at.control.settings)
 
 

@@ -99,7 +99,8 @@ def _tenant(ask: Submission, who: Principal, owner: str, catalogue: Catalogue, s
     said = ask.groups is not None and who.is_admin
     groups = (ask.groups or ()) if said else who.groups if owner == who.name else ()
     judged = replace(who, name=owner, scopes=who.scopes - {Scope.ADMIN}) if said else who
-    found = catalogue.get(ask.environment or "")
+    name = ask.environment or ""
+    found = catalogue.get(name) or catalogue.removed(name)
     own = found.tenant if found is not None else None
     if ask.tenant is None and own is not None and (judged.is_admin or own in _names(tenants_of(groups, settings))):
         return tenant_of(own, judged, groups, settings)

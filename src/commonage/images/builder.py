@@ -66,7 +66,7 @@ def build_lists(name: ImageName, wanted: Wanted, tools: Tools, line: Line) -> st
         files = [one for paths in wanted.kernels.values() for path in paths for one in _checked(path)]
         kernels = tuple(_put_kernel(folder, kernel, paths) for kernel, paths in wanted.kernels.items())
         server = _put_server(folder, wanted.offline) if wanted.server else ""
-        steps = Recipe(wanted.base, kernels, server, wanted.packages, tools.around.places)
+        steps = Recipe(wanted.base, kernels, server, wanted.packages, tools.around.places, wanted.offline)
         (folder / "Containerfile").write_text(recipe.containerfile(steps), encoding="utf-8")
         home = next(iter(paths[0] for paths in wanted.kernels.values() if paths), Path()).absolute().parent
         return _build(name, folder / "Containerfile", folder, _labels(home, files), tools, line)

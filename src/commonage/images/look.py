@@ -14,6 +14,7 @@ from typing import Any
 
 from commonage.domain.images import USUAL_PATH, Kernel
 from commonage.images import buildah
+from commonage.images.buildah import ImageError
 from commonage.images.recipe import SERVER, SPECS
 
 # A line break in a name would be read as the end of it; there is none in any that Jupyter takes.
@@ -49,6 +50,8 @@ def look_into(image: str, isolation: str) -> Found:
     container = buildah.call("from", "--pull-never", image).strip()
     try:
         said = buildah.call("run", "--isolation", isolation, container, "--", "/bin/sh", "-c", _SCRIPT)
+    except ImageError as error:
+        raise ImageError(f"{image} cannot be looked into; work needs a /bin/sh in its image. {error}") from error
     finally:
         buildah.call("rm", container)
     kernels, server = parse(said)

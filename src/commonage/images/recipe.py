@@ -50,7 +50,8 @@ class Kernel:
 class Recipe:
     """What to build on `base`. `server` is the digest of the server's list; empty: the image is for jobs only.
 
-    `packages` are Debian's, installed first. `places` are folders of this machine that packages come from.
+    `packages` are Debian's, installed first. `places` are folders of this machine that packages come from; `offline`:
+    from nowhere else.
     """
 
     base: str
@@ -58,6 +59,7 @@ class Recipe:
     server: str = ""
     packages: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
+    offline: bool = False
 
 
 def check_kernel(name: str) -> str:
@@ -128,24 +130,25 @@ def _packages(names: Sequence[str]) -> str:
 
 
 def _kernel(recipe: Recipe, kernel: Kernel) -> str:
-    install = _installed(kernel.prefix, f"-r {WORK}/{kernel.name}.txt ipykernel")
+    install = _installed(recipe, kernel.prefix, f"-r {WORK}/{kernel.name}.txt ipykernel")
     spec = f"{SPECS}/{kernel.name}"
-    put = f"mkdir -p {spec} && cp {WORK}/{kernel.name}.json {spec}/kernel.json"
+    put = f"mkdir -p {spec} && cat {WORK}/{kernel.name}.json > {spec}/kernel.json"
     return f"RUN {_mounts(recipe)} {install} && {put} # kernel {kernel.name} {kernel.digest}"
 
 
 def _server(recipe: Recipe) -> str:
-    install = _installed(SERVER, f"-r {WORK}/server/requirements.txt $(cat {WORK}/server/arguments)")
+    install = _installed(recipe, SERVER, f"-r {WORK}/server/requirements.txt $(cat {WORK}/server/arguments)")
     # The server's own Python is no kernel: what people install goes into theirs.
     alone = f"rm -rf {SERVER}/share/jupyter/kernels && mkdir -p {SERVER}/etc/jupyter"
-    told = f"cp {WORK}/server/settings.json {SERVER}/etc/jupyter/jupyter_server_config.json"
+    told = f"cat {WORK}/server/settings.json > {SERVER}/etc/jupyter/jupyter_server_config.json"
     return f"RUN {_mounts(recipe)} {install} && {alone} && {told} # server {recipe.server}"
 
 
-def _installed(prefix: str, what: str) -> str:
+def _installed(recipe: Recipe, prefix: str, what: str) -> str:
+    alone = "--no-index " if recipe.offline else ""
     return (
         f". {TOLD} && {WORK}/uv venv --quiet --python python3 {prefix}"
-        f" && {WORK}/uv pip install --python {prefix}/bin/python --compile-bytecode {what}"
+        f" && {WORK}/uv pip install --python {prefix}/bin/python --compile-bytecode {alone}{what}"
     )
 
 

@@ -21,7 +21,7 @@ from commonage.images.recipe import CERTIFICATES
 
 PIP_CERTIFICATES = "/run/secrets/ca"
 _FOR_PACKAGES = re.compile(
-    r"UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|INDEX_STRATEGY|FIND_LINKS|INSECURE_HOST|NO_INDEX|HTTP_TIMEOUT"
+    r"UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|INDEX_STRATEGY|FIND_LINKS|INSECURE_HOST|HTTP_TIMEOUT"
     r"|EXCLUDE_NEWER|SYSTEM_CERTS|CONCURRENT_\w+)|(https?|all|no)_proxy",
     re.IGNORECASE,
 )
@@ -46,7 +46,7 @@ def surroundings(environ: Mapping[str, str], wheels: Sequence[Path] = ()) -> Sur
     variables = {name: value for name, value in told.items() if _FOR_PACKAGES.fullmatch(name)}
     if wheels:
         variables = {name: value for name, value in variables.items() if name not in _PLACES}
-        variables |= {"UV_NO_INDEX": "1", "UV_FIND_LINKS": ",".join(str(one.absolute()) for one in wheels)}
+        variables["UV_FIND_LINKS"] = ",".join(str(one.absolute()) for one in wheels)
     variables["SSL_CERT_FILE"] = CERTIFICATES
     return Surroundings(variables, _pip_conf(environ), _certificates(told), _places(variables))
 

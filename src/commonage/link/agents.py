@@ -15,13 +15,14 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from cryptography import x509
 
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.fleet import Lease
 from commonage.domain.sightings import Measurement, ProcessOwner
-from commonage.link import messages
+from commonage.link import messages, remembered
 from commonage.link.ca import Authority
 from commonage.link.listener import Caller, Listener
 from commonage.link.messages import Report
@@ -31,6 +32,7 @@ from commonage.ports.devices import Hold
 
 _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 5.0
+_COME_AGAIN_S = 4.0
 _MOST_WARNINGS = 1000
 
 
@@ -46,13 +48,21 @@ class _Link:
 class LinkedAgents:
     """Implements `ports.agents.Agents` and `CardsElsewhere`.
 
-    `always_reach` is what containers may reach beside what engines say (`let_reach`). `now` gives unix seconds.
+    `memory` is the file that keeps what agents said over a restart (None: nothing is kept). `always_reach` is what
+    containers may reach beside what engines say (`let_reach`). `now` gives unix seconds.
     """
 
     def __init__(
-        self, authority: Authority, *, always_reach: Collection[str] = (), now: Callable[[], float] = time.time
+        self,
+        authority: Authority,
+        *,
+        memory: Path | None = None,
+        always_reach: Collection[str] = (),
+        now: Callable[[], float] = time.time,
     ) -> None:
-        self._authority, self._now = authority, now
+        self._authority, self._now, self._memory = authority, now, memory
+        self._kept: Mapping[str, object] = {}
+        self._news = asyncio.Event()
         self._always_reach = tuple(always_reach)
         self._listener = Listener(authority, self._attend, now)
         self._listener.reaches = self._always_reach
@@ -65,21 +75,32 @@ class LinkedAgents:
 
     async def open(self, bind: str, port: int) -> None:
         """Listen for agents; `port` says where then. Raises ListenError."""
-        self._begin(await self._listener.open(bind, port))
+        await self._begin(await self._listener.open(bind, port))
 
     async def open_on(self, listening: socket.socket) -> None:
         """Listen on a socket that is there already, and ours from now on."""
-        self._begin(await self._listener.open_on(listening))
+        await self._begin(await self._listener.open_on(listening))
 
-    def _begin(self, port: int) -> None:
+    async def _begin(self, port: int) -> None:
+        """Take up what was heard before, and give those who were there a moment to come again."""
         self.port = port
-        self._looking = asyncio.create_task(self._look_for_revoked())
+        known = () if self._memory is None else await asyncio.to_thread(remembered.read, self._memory)
+        for one in known:
+            self._heard.setdefault(one.node, one.heard())
+        self._looking = asyncio.create_task(self._look_after())
+        awaited = {one.node for one in known if one.connected}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_COME_AGAIN_S):
+                while awaited - {one.node for one in self._heard.values() if one.connected}:
+                    self._news.clear()
+                    await self._news.wait()
 
     async def close(self) -> None:
         """End all links. The agents dial again until somebody answers."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait({self._looking})
+        await self._remember()  # before the links end: who was there is expected again
         for link in self._links.values():
             link.peer.close("the control plane stops")
         await self._listener.close()
@@ -131,6 +152,7 @@ class LinkedAgents:
         self._tell(node)
 
     def _tell(self, node: str) -> None:
+        self._news.set()
         for watcher in self._watchers:
             watcher.put_nowait(node)
 
@@ -153,10 +175,11 @@ class LinkedAgents:
             link.peer.say("refused", messages.Refused(why, for_good=True))
             link.peer.close(why)
 
-    async def _look_for_revoked(self) -> None:
-        """Another process may have removed a machine."""
+    async def _look_after(self) -> None:
+        """Now and then: another process may have removed a machine, and what was heard is kept."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
+            await self._remember()
             try:
                 revoked = await asyncio.to_thread(self._authority.revoked)
             except (OSError, ValueError) as error:
@@ -165,6 +188,21 @@ class LinkedAgents:
             for node in [node for node, link in self._links.items() if link.serial in revoked]:
                 self._end(node)
                 self._heard.pop(node, None)
+
+    async def _remember(self) -> None:
+        """Write down what was heard, if more than its moment and its figures changed."""
+        essence = {
+            one.node: (replace(one.report, disk_free_mib=None), one.connected, one.engine_fault, one.fenced)
+            for one in self._heard.values()
+        }
+        if self._memory is None or essence == self._kept:
+            return
+        try:
+            await asyncio.to_thread(remembered.write, self._memory, list(self._heard.values()))
+        except OSError as error:
+            _log.warning("what agents say is not kept: %s", error)
+        else:
+            self._kept = essence
 
     # --- the port: what is heard ----------------------------------------------------------------------------------
 

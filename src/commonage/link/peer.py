@@ -264,6 +264,6 @@ def _failure(fails: Json) -> EngineFailure:
     match fails:
         case [str(code), str(message), bool(retryable)]:
             kind = NotConfined if code == NotConfined.code else EngineFailure
-            return kind(message, code=code, retryable=retryable)
+            return kind(message, retryable=retryable)  # other codes are of the other side's own
         case _:
             raise Unreadable("a failure that is not understood")

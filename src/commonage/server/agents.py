@@ -18,7 +18,8 @@ def agents_of(settings: Settings, data_dir: Path) -> LinkedAgents | None:
     """
     if str(settings.engine) not in _WITH_AGENTS:
         return None
-    return LinkedAgents(authority_of(data_dir), always_reach=settings.containers_reach)
+    memory = data_dir.absolute() / "agents.json"
+    return LinkedAgents(authority_of(data_dir), memory=memory, always_reach=settings.containers_reach)
 
 
 async def listen_for_agents(settings: Settings, agents: LinkedAgents) -> None:

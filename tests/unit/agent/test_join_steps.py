@@ -8,6 +8,7 @@ import pytest
 from commonage.agent import steps_checks, steps_docker, steps_nvidia, steps_packages, steps_storage
 from commonage.agent.steps import Case, Look, Options, State, bad, done, needed, not_here, walk
 from commonage.agent.steps_host import Host, Ran, StepFailed
+from commonage.agent.steps_swarm import Images
 from commonage.joining.terms import MARK_FILE, Terms
 
 TERMS = Terms(
@@ -282,6 +283,27 @@ def test_the_shared_folder_is_known_by_its_mark(tmp_path: Path) -> None:
     assert step.look(case).state is State.DONE
     (tmp_path / MARK_FILE).write_text("another\n")
     assert "another site's folder" in step.look(case).says
+
+
+# --- images ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_image_that_cannot_be_had_now_keeps_nobody_and_changes_nothing() -> None:
+    case = case_of(FakeHost(("docker",)))
+    case.terms = Terms.from_json(TERMS.to_json() | {"images": ["lab/torch:1"]})
+    said: list[str] = []
+    outcome = walk([Images()], case, plan=False, tell=said.append)
+    assert (outcome.changed, outcome.failed) == ((), "")
+    assert "0 of 1 images are here" in said[-1]
+    assert case.notes == ["lab/torch:1 could not be pulled now (docker knows nothing); it is when somebody needs it"]
+
+
+def test_an_image_that_is_here_is_not_asked_for() -> None:
+    host = FakeHost(("docker",), {"docker image inspect": "sha256:1\n"})
+    case = case_of(host)
+    case.terms = Terms.from_json(TERMS.to_json() | {"images": ["lab/torch:1"]})
+    assert Images().look(case) == done("1 of 1 images are here")
+    assert not [command for command in host.ran if command.startswith("docker pull")]
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------

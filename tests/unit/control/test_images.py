@@ -163,8 +163,9 @@ async def test_what_was_removed_is_remembered_across_a_restart() -> None:
         await control.images.remove(ROOT, "lab/old")
     async with site.open() as control:
         assert [one.image.name for one in control.images.visible(ADA)] == ["lab/torch"]
-        with pytest.raises(InvalidInput, match="lab/old was removed by root"):
-            await control.work.submit(ADA, job(environment="lab/old"))
+        for who in (ADA, ROOT, Principal("zoe", USER, ("lab", "optics"))):
+            with pytest.raises(InvalidInput, match="lab/old was removed by root"):
+                await control.work.submit(who, job(environment="lab/old"))
         with pytest.raises(InvalidInput, match="there is no environment 'lab/old'"):
             await control.work.submit(EVE, job(environment="lab/old"))
 

@@ -47,6 +47,11 @@ def test_packages_of_debian_come_first_and_their_lists_go() -> None:
     assert "rm -rf /var/lib/apt/lists/*" in text
 
 
+def test_offline_no_index_is_asked() -> None:
+    assert "--no-index" not in containerfile(Recipe("b", (TORCH,), server="sha256:3"))
+    assert containerfile(Recipe("b", (TORCH,), server="sha256:3", offline=True)).count("--no-index") == 2
+
+
 def test_places_of_this_machine_are_mounted_where_they_are() -> None:
     text = containerfile(Recipe("b", (TORCH,), places=("/opt/wheels", "/srv/index")))
     assert "--mount=type=bind,from=place0,target=/opt/wheels" in text

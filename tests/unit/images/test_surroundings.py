@@ -35,7 +35,6 @@ def test_with_wheels_nothing_else_is_asked(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     found = surroundings({"UV_DEFAULT_INDEX": "https://index.example/simple", "HOME": str(tmp_path)}, [wheels])
-    assert found.variables["UV_NO_INDEX"] == "1"
     assert found.variables["UV_FIND_LINKS"] == str(wheels)
     assert "UV_DEFAULT_INDEX" not in found.variables
     assert found.places == (str(wheels),)

@@ -1,0 +1,285 @@
+"""Images from end to end: built without a network, pushed by who may, pulled by Docker, thrown out when unneeded.
+
+A real registry, buildah and dockerd; packages and base are small ones made by the tests.
+"""
+
+import asyncio
+import json
+import shutil
+import ssl
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.contract.dockerd import Dockerd, new_folder
+from tests.integration.registry_site import (
+    ADDRESS,
+    MACHINE_PASSWORD,
+    Site,
+    base_tar,
+    fake_debootstrap,
+    site,
+    wheels,
+)
+
+from commonage.catalogue import builtin_environments
+from commonage.domain.errors import CommonageError
+from commonage.engines.docker.client import Client
+from commonage.ports.registry import RegistryAccount
+from commonage.server.registry import MACHINE
+
+pytestmark = [
+    pytest.mark.needs("docker", "images"),
+    # The registry's own, too: it is on this machine.
+    pytest.mark.allow_hosts(["127.0.0.1", "::1", "localhost", ADDRESS]),
+]
+
+BUILT = "lab/two"
+SECRET_PLACE = "https://user:s3cret@index.example/simple"
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with site(tmp_path_factory.mktemp("registry")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def built(here: Site) -> str:
+    """An image with two kernels that contradict each other, built offline on a Debian base. Gives its local name."""
+    folder = here.folder
+    fake_debootstrap(folder / "bin", base_tar())
+    pinned = next(one.requirements for one in builtin_environments() if one.name == "notebook")
+    hub = next(one for one in pinned if one.startswith("jupyterhub==")).split()[0].removeprefix("jupyterhub==")
+    packages = wheels(folder / "wheels", hub)
+    for number in (1, 2):
+        (folder / f"list{number}.txt").write_text(f"alpha=={number}.0\n")
+    (folder / "pip.conf").write_text(f"[global]\nindex-url = {SECRET_PLACE}\n")
+    here.environ |= {"PATH": f"{folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "PIP_CONFIG_FILE": str(folder / "pip.conf")}
+    done = here.commonage(
+        "image", "build", "-t", BUILT, "--suite", "bookworm", "--mirror", "http://ada:of-the-mirror@mirror.example/debian",
+        "--kernel", f"one={folder}/list1.txt", "--kernel", f"two={folder}/list2.txt", "--wheels", str(packages),
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "kernel one " in done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def pushed(here: Site, built: str) -> str:
+    """The same in the registry and in the catalogue. Gives the reference."""
+    done = here.commonage("image", "push", BUILT, "--title", "Two at once")
+    assert done.exit_code == 0, done.output
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def docker() -> Iterator[Dockerd]:
+    daemon = Dockerd(new_folder())
+    daemon.start()
+    yield daemon
+    daemon.remove()
+
+
+def run_in(here: Site, image: str, *command: str) -> str:
+    container = here.buildah("from", "--pull-never", image).strip()
+    try:
+        return here.buildah("run", "--isolation", "chroot", container, "--", *command)
+    finally:
+        here.buildah("rm", container)
+
+
+def small(here: Site, name: str, content: str, base: str = "localhost/commonage/debian:bookworm") -> str:
+    """An image of one file, quickly made. Gives its local name."""
+    folder = here.folder / name.replace("/", "-")
+    folder.mkdir()
+    (folder / "Containerfile").write_text(f"FROM {base}\nCOPY file /file\n")
+    (folder / "file").write_text(content)
+    here.buildah("bud", "--quiet", "--tag", f"localhost/{name}", str(folder))
+    return f"localhost/{name}"
+
+
+def pull(docker: Dockerd, image: str, account: RegistryAccount | None) -> list[dict[str, object]]:
+    async def pulling() -> list[dict[str, object]]:
+        client = Client(docker.url)
+        try:
+            async with aclosing(client.pull(image, account)) as messages:  # type: ignore[type-var]  # a generator
+                return [dict(message) async for message in messages]
+        finally:
+            await client.close()
+
+    return asyncio.run(pulling())
+
+
+# --- built ------------------------------------------------------------------------------------------------------
+
+
+def test_two_kernels_that_contradict_each_other_are_in_one_image(here: Site, built: str) -> None:
+    for name, version in (("one", "1.0"), ("two", "2.0")):
+        python = f"/opt/commonage/kernels/{name}/bin/python"
+        assert run_in(here, built, python, "-c", "import alpha; print(alpha.version)").strip() == version
+        spec = json.loads(run_in(here, built, "cat", f"/usr/local/share/jupyter/kernels/{name}/kernel.json"))
+        assert spec["argv"][0] == python
+    assert run_in(here, built, "jupyterhub-singleuser").strip() == "a server"
+
+
+def test_nothing_of_this_machine_s_settings_stays_in_the_image(here: Site, built: str) -> None:
+    words = "-e s3cret -e of-the-mirror -e of-this-machine"
+    search = f"grep -rl {words} /etc /opt /root /run /usr/local /var /tmp 2>&1; true"
+    assert run_in(here, built, "sh", "-c", search) == ""
+    assert "mirror.example" in run_in(here, built, "cat", "/etc/apt/sources.list")
+    assert run_in(here, built, "sh", "-c", "ls /run /var/cache/apt/archives").split("\n")[0] == "/run:"
+    assert "commonage" not in run_in(here, built, "ls", "/run")
+
+
+def test_who_built_it_and_from_what_stands_in_its_labels(here: Site, built: str) -> None:
+    described = json.loads(here.buildah("inspect", "--type", "image", built))
+    known = described["OCIv1"]["config"]["Labels"]
+    assert set(json.loads(known["org.commonage.image.files"])) == {"list1.txt", "list2.txt"}
+    assert known["org.commonage.image.builder"].startswith("buildah ")
+    assert described["ImageAnnotations"]["org.opencontainers.image.base.digest"].startswith("sha256:")
+
+
+def test_a_second_build_uses_the_layers_of_the_first(here: Site, built: str) -> None:
+    folder = here.folder
+    arguments = ["image", "build", "-t", "lab/again", "--suite", "bookworm", "--wheels", str(folder / "wheels"), "-v"]
+    done = here.commonage(*arguments, "--kernel", f"one={folder}/list1.txt", "--kernel", f"two={folder}/list1.txt")
+    assert done.exit_code == 0, done.output
+    assert "Using cache" in done.stderr
+    python = "/opt/commonage/kernels/two/bin/python"
+    assert run_in(here, "localhost/lab/again", python, "-c", "import alpha; print(alpha.version)").strip() == "1.0"
+
+
+def test_a_containerfile_gets_pip_s_settings_as_a_secret(here: Site, built: str) -> None:
+    folder = here.folder / "context"
+    folder.mkdir()
+    (folder / "Containerfile").write_text(
+        "FROM localhost/commonage/debian:bookworm\n"
+        "RUN --mount=type=secret,id=pip,target=/etc/pip.conf grep -c s3cret /etc/pip.conf > /counted\n"
+        "COPY data /data\n"
+    )
+    (folder / "data").write_text("mine")
+    done = here.commonage("image", "build", "-t", "lab/file", "-f", str(folder / "Containerfile"), str(folder))
+    assert done.exit_code == 0, done.output
+    assert run_in(here, "localhost/lab/file", "cat", "/counted", "/data") == "1\nmine"
+    assert run_in(here, "localhost/lab/file", "sh", "-c", "cat /etc/pip.conf 2>/dev/null; true") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("-t", "lab/x"), "say what to build from"),
+        (("-t", "Lab", "--kernel", "a=list1.txt"), "is not the name of an image"),
+        (("-t", "lab/x", "--kernel", "A=list1.txt"), "cannot be a kernel's name"),
+        (("-t", "lab/x", "--kernel", "a"), "write NAME=FILE"),
+        (("-t", "lab/x", "--kernel", "a=missing.txt", "--base", "localhost/x"), "missing.txt cannot be read"),
+        (("-t", "lab/x", "--kernel", "a=broken.txt", "--suite", "bookworm"), "alpha==9.9"),
+    ],
+)
+def test_what_cannot_be_built_says_why(here: Site, built: str, arguments: tuple[str, ...], says: str) -> None:
+    (here.folder / "broken.txt").write_text("alpha==9.9\n")
+    words = [word.replace("=", f"={here.folder}/") if word.endswith(".txt") else word for word in arguments]
+    more = ["--wheels", str(here.folder / "wheels")]
+    done = here.commonage("image", "build", *words, *more)
+    assert done.exit_code == 2, done.output
+    assert says in done.output
+
+
+# --- pushed ------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_pushed_is_in_the_catalogue_pinned(here: Site, pushed: str) -> None:
+    assert pushed.startswith(f"{here.address}/lab/two@sha256:")
+    shown = json.loads(here.commonage("image", "show", BUILT, "--json").stdout)
+    assert shown["reference"] == pushed
+    assert [one["name"] for one in shown["kernels"]] == ["one", "two"]
+    assert shown["environments"] == ["lab/two", "lab/two/one", "lab/two/two"]
+    assert shown["kinds"] == ["session", "job", "service"]
+    assert shown["by"] == "bob"
+    assert shown["size_bytes"] > 1_000_000
+    assert {one["path"] for one in shown["provenance"]["files"]} == {"list1.txt", "list2.txt"}
+    assert shown["provenance"]["base"] == "localhost/commonage/debian:bookworm"
+    assert BUILT in here.commonage("image", "ls").stdout
+    assert "one: Python (one)" in here.commonage("image", "show", BUILT).stdout
+
+
+def test_who_is_no_member_neither_pushes_nor_sees_it(here: Site, pushed: str) -> None:
+    refused = here.commonage("image", "push", "lab/mine", "--from", "localhost/lab/two", token="ann")
+    assert refused.exit_code == 2
+    assert "denied" in refused.output
+    assert "lab/two" not in here.commonage("image", "ls", token="ann").output
+    for name in ("other/x", "public/x"):
+        refused = here.commonage("image", "push", name, "--from", "localhost/lab/two")
+        assert refused.exit_code == 2, name
+        assert "denied" in refused.output
+
+
+def test_an_image_that_is_not_here_cannot_be_pushed(here: Site) -> None:
+    done = here.commonage("image", "push", "lab/nothing")
+    assert done.exit_code == 2
+    assert "there is no image localhost/lab/nothing:latest on this machine" in done.output
+
+
+def test_an_image_in_which_nothing_could_run_is_not_pushed(here: Site) -> None:
+    small(here, "lab/empty", "x", base="scratch")
+    done = here.commonage("image", "push", "lab/empty")
+    assert done.exit_code == 2
+    assert "needs a /bin/sh" in done.output
+
+
+def test_without_a_token_the_registry_says_nothing(here: Site) -> None:
+    context = ssl.create_default_context(cadata=here.registry.about.certificate)
+    with httpx2.Client(base_url=f"https://{here.address}", verify=context, trust_env=False) as client:
+        assert client.get("/v2/lab/two/tags/list").status_code == 401
+        forged = here.registry.token("ann", []).text
+        answer = client.get("/v2/lab/two/tags/list", headers={"Authorization": f"Bearer {forged}"})
+        assert answer.status_code == 401
+    with httpx2.Client(trust_env=False) as stranger, pytest.raises(httpx2.ConnectError, match=r"(?i)certificate"):
+        stranger.get(f"https://{here.address}/v2/")
+
+
+# --- pulled ------------------------------------------------------------------------------------------------------
+
+
+def test_docker_pulls_with_the_authority_and_the_machines_account(here: Site, pushed: str, docker: Dockerd) -> None:
+    account = RegistryAccount(here.address, MACHINE, MACHINE_PASSWORD)
+    with pytest.raises(CommonageError, match=r"(?i)certificate"):
+        pull(docker, pushed, account)
+    trusted = Path("/etc/docker/certs.d", here.address)
+    trusted.mkdir(parents=True)
+    try:
+        (trusted / "ca.crt").write_text(here.registry.about.certificate)
+        with pytest.raises(CommonageError, match=r"(?i)unauthorized|denied|not known|access"):
+            pull(docker, pushed, None)
+        with pytest.raises(CommonageError, match=r"(?i)unauthorized|denied|not known|access"):
+            pull(docker, pushed, RegistryAccount(here.address, MACHINE, "guessed"))
+        messages = pull(docker, pushed, account)
+    finally:
+        shutil.rmtree(trusted)
+    assert any("progressDetail" in message for message in messages)
+    found = docker.ask("GET", f"/images/{pushed}/json")
+    assert pushed in found["RepoDigests"]
+
+
+# --- thrown out --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_old_and_removed_goes_the_rest_stays(here: Site, pushed: str) -> None:
+    for name, content in (("lab/gone", "a" * 100_000), ("lab/young", "b")):
+        small(here, name, content)
+        assert here.commonage("image", "push", name).exit_code == 0
+    for repository in ("lab/gone", "lab/two"):
+        here.age(repository)
+    assert here.commonage("image", "collect").exit_code == 2  # for admins
+    kept = json.loads(here.commonage("image", "collect", "--json", token="admin:root").stdout)
+    assert kept["images"] == []
+    assert here.commonage("image", "rm", "lab/gone", "lab/young").exit_code == 0
+    thrown = json.loads(here.commonage("image", "collect", "--json", token="admin:root").stdout)
+    assert [one.partition("@")[0] for one in thrown["images"]] == ["lab/gone"]
+    assert thrown["freed_bytes"] > 0
+    # It is as before: what was thrown out can be pushed again, layers and all.
+    again = here.commonage("image", "push", "lab/gone")
+    assert again.exit_code == 0, again.output
+    assert ADDRESS in again.stdout
