@@ -32,7 +32,7 @@ from commonage.ports.agents import Told
 from commonage.ports.devices import Devices
 
 _OOM_NEWS_S = 0.3
-_OOM_LOOKS = 4
+_OOM_LOOKS = 2
 # A program that ends so soon after a signal from outside was ended by it, whatever its exit code says.
 _SIGNAL_TELLS_S = 60.0
 
