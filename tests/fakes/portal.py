@@ -27,6 +27,7 @@ from commonage.domain.fleet import NodeReport
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.requests import parse_gpus
 from commonage.domain.usage import Prices
+from commonage.domain.volumes import Volume, VolumeKind
 from commonage.domain.workloads import Kind
 from commonage.gpus.simulated import Cards, SimulatedDevices
 from commonage.portal.auth import PortalAuth
@@ -153,6 +154,13 @@ def make_nodes(clock: Clock) -> tuple[SimulatedDevices, list[NodeReport]]:
     ]
 
 
+VOLUMES = (
+    Volume("datasets", "Shared data sets", "of all labs", source="/srv/datasets"),
+    Volume("results", "Results", source="/srv/results/{user}", writable=True),
+    Volume("scratch", "Scratch on the machine", kind=VolumeKind.SCRATCH, writable=True),
+)
+
+
 class Portal:
     """Everything together. `app` serves it; `engine`, `identity` and `metrics` are for the test to order about."""
 
@@ -168,7 +176,8 @@ class Portal:
             store=self.store, metrics=self.metrics, clock=self.clock, identity=self.identity, bundles=NoBundles(),
             devices=devices, engines=[self.engine], environments=ENVIRONMENTS, chance=random.Random(1).randrange,
         )  # fmt: skip
-        self.control = Control(world, settings or ControlSettings(prices=Prices(0.05, 0.01, 0.0, "EUR")))
+        usual = ControlSettings(prices=Prices(0.05, 0.01, 0.0, "EUR"), volumes=VOLUMES)
+        self.control = Control(world, settings or usual)
         self.identity.control = self.control
         self.auth = PortalAuth(self.identity, self.clock, SECRET)
         self.app = FastAPI()

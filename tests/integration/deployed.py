@@ -129,7 +129,10 @@ class Host:
         """Each service with this label: its container's state in a word, `healthy` where it is checked."""
         found = {}
         for one in self.daemon.containers(label=[label]):
-            state = self.daemon.ask("GET", f"/containers/{one['Id']}/json")["State"]
+            try:
+                state = self.daemon.ask("GET", f"/containers/{one['Id']}/json")["State"]
+            except RuntimeError:  # it went meanwhile
+                continue
             if state["Status"] != "exited":
                 found[one["Labels"][label]] = state.get("Health", {}).get("Status", state["Status"])
         return found

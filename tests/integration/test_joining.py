@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -82,6 +83,8 @@ class Site:
 def site() -> Iterator[Site]:
     folder, shared = new_folder(), new_folder()
     with ExitStack() as closing:
+        for one in (folder, shared):
+            closing.callback(shutil.rmtree, one, ignore_errors=True)
         swarm = closing.enter_context(swarm_of(0))
         manager = swarm.manager
         program = [sys.executable, "-m", "tests.integration.join_hub", str(folder), str(shared)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,5 +67,12 @@ def test_every_operation_but_health_needs_a_token() -> None:
 
 def test_every_body_has_an_example() -> None:
     bodies = [one["requestBody"]["content"] for _, one in operations() if "requestBody" in one]
-    assert len(bodies) == 6
+    assert len(bodies) == 9
     assert all("example" in body["application/json"] for body in bodies if "application/json" in body)
+
+
+def test_every_reference_leads_somewhere() -> None:
+    description = describe()
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(description)))
+    assert named
+    assert named - set(description["components"]["schemas"]) == set()

@@ -123,6 +123,8 @@ def test_two_kernels_that_contradict_each_other_are_in_one_image(here: Site, bui
         spec = json.loads(run_in(here, built, "cat", f"/usr/local/share/jupyter/kernels/{name}/kernel.json"))
         assert spec["argv"][0] == python
     assert run_in(here, built, "jupyterhub-singleuser").strip() == "a server"
+    settings = run_in(here, built, "cat", "/opt/commonage/server/etc/jupyter/jupyter_server_config.json")
+    assert json.loads(settings)["MultiKernelManager"] == {"default_kernel_name": "one"}
 
 
 def test_nothing_of_this_machine_s_settings_stays_in_the_image(here: Site, built: str) -> None:

@@ -62,9 +62,7 @@ class StandingWalls:
         if plan != self._built or not self._walls.are_first():
             self._walls.build(plan)
             self._built = plan
-            _log.info(
-                "containers reach nothing of this machine and its site but %s", ", ".join(self._reaches) or "nothing"
-            )
+            _log.info("containers reach of this machine and its site only: %s", ", ".join(self._reaches) or "nothing")
 
 
 def _kept(file: Path) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import parse_duration
 
 MOST_WINDOWS = 100
+LAST_YEAR = 9000
 _STEPS = {"day": timedelta(days=1), "week": timedelta(days=7)}
 _OFFSET = re.compile(r"(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>[0-5]\d)", re.ASCII)
 _CLOCK = re.compile(r"(?P<hour>[01]?\d|2[0-3]):(?P<minute>[0-5]\d)", re.ASCII)
@@ -64,18 +65,19 @@ def deadline_of(given: str, zone: tzinfo, now: float, *, field: str = "by") -> f
 
 def _local(given: str | float, zone: tzinfo, day: datetime, field: str) -> datetime:
     text = given.strip() if isinstance(given, str) else None
+    if text == "now":
+        return day
+    clock = _CLOCK.fullmatch(text) if text is not None else None
+    if clock is not None:
+        return day.replace(hour=int(clock["hour"]), minute=int(clock["minute"]), second=0, microsecond=0, fold=0)
     try:
-        if text is None:
-            return datetime.fromtimestamp(float(given), zone)
-        if text == "now":
-            return day
-        clock = _CLOCK.fullmatch(text)
-        if clock is not None:
-            return day.replace(hour=int(clock["hour"]), minute=int(clock["minute"]), second=0, microsecond=0, fold=0)
-        read = datetime.fromisoformat(text)
+        read = datetime.fromisoformat(text) if text is not None else datetime.fromtimestamp(float(given), zone)
+        found = read.astimezone(zone) if read.tzinfo is not None else read.replace(tzinfo=zone)
     except (ValueError, OverflowError, OSError):
         raise InvalidInput(f"{field} {str(given)[:40]!r} is no time; {_HOW}", field=field) from None
-    return read.astimezone(zone) if read.tzinfo is not None else read.replace(tzinfo=zone)
+    if found.year > LAST_YEAR:  # days are added to it, and after 9999 there are none
+        raise InvalidInput(f"{field} {str(given)[:40]!r} is after the year {LAST_YEAR}", field=field)
+    return found
 
 
 def windows(begin: datetime, end: datetime, every: str | None = None, last: str | None = None) -> list[Window]:

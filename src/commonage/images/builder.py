@@ -26,7 +26,6 @@ from commonage.images.recipe import Kernel, Recipe
 from commonage.images.surroundings import Surroundings
 
 _SERVER_PACKAGES = ("jupyterhub", "jupyterlab")
-_SERVER_SETTINGS = {"KernelSpecManager": {"ensure_native_kernel": False}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def build_lists(name: ImageName, wanted: Wanted, tools: Tools, line: Line) -> st
         _put_uv(folder)
         files = [one for paths in wanted.kernels.values() for path in paths for one in _checked(path)]
         kernels = tuple(_put_kernel(folder, kernel, paths) for kernel, paths in wanted.kernels.items())
-        server = _put_server(folder, wanted.offline) if wanted.server else ""
+        server = _put_server(folder, wanted.offline, kernels) if wanted.server else ""
         steps = Recipe(wanted.base, kernels, server, wanted.packages, tools.around.places, wanted.offline)
         (folder / "Containerfile").write_text(recipe.containerfile(steps), encoding="utf-8")
         home = next(iter(paths[0] for paths in wanted.kernels.values() if paths), Path()).absolute().parent
@@ -134,7 +133,7 @@ def _put_kernel(folder: Path, name: str, paths: Sequence[Path]) -> Kernel:
     return kernel
 
 
-def _put_server(folder: Path, offline: bool) -> str:
+def _put_server(folder: Path, offline: bool, kernels: Sequence[Kernel]) -> str:
     """What a session's server is made of: pinned as in the catalogue's own, or what a folder of wheels has."""
     pinned = next(one.requirements for one in builtin_environments() if one.name == "notebook")
     place = folder / "server"
@@ -146,5 +145,11 @@ def _put_server(folder: Path, offline: bool) -> str:
     (place / "requirements.txt").write_text(asked, encoding="utf-8")
     (place / "constraints.txt").write_text(bound, encoding="utf-8")
     (place / "arguments").write_text(f"-c {recipe.WORK}/server/constraints.txt", encoding="utf-8")
-    (place / "settings.json").write_text(json.dumps(_SERVER_SETTINGS), encoding="utf-8")
-    return digest_of((asked + bound).encode())
+    settings = json.dumps(
+        {
+            "KernelSpecManager": {"ensure_native_kernel": False},
+            "MultiKernelManager": {"default_kernel_name": kernels[0].name} if kernels else {},
+        }
+    )
+    (place / "settings.json").write_text(settings, encoding="utf-8")
+    return digest_of((asked + bound + settings).encode())

@@ -171,6 +171,8 @@ async def assemble(
     # Where there are agents, the cards of this machine are given out by its own.
     wanted = settings.gpus if agents is None else "none"
     cards = await asyncio.to_thread(share_devices, wanted, sharing, node_name=node_name, clock=clock)
+    if agents is not None:
+        cards = cards._replace(said="The GPUs of each machine are given out by its own agent.")
     account = registry.account if registry is not None else None
     engine = make_engine(settings, data.path, cards.devices, reaches, account, agents)
     database = database_of(settings, data.path)

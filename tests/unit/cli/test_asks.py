@@ -75,7 +75,7 @@ def test_instants() -> None:
 
 NOTHING: dict[str, Any] = dict.fromkeys(
     ("gpus", "cpus", "memory", "time", "environment", "priority", "preemptible", "tenant", "one_numa", "site")
-) | {"on": ()}
+) | {"on": (), "volumes": ()}
 
 
 def test_where_it_may_run() -> None:
@@ -101,3 +101,8 @@ def test_where_it_may_run() -> None:
 def test_places_that_cannot_be(given: dict[str, Any], said: str) -> None:
     with pytest.raises(Failure, match=said):
         of_request(NOTHING | given)
+
+
+def test_volumes_are_passed_on_as_they_stand() -> None:
+    given = of_request(NOTHING | {"volumes": ("datasets", "results:rw@/out")})
+    assert message({"command": ["true"], **given}).volumes == ["datasets", "results:rw@/out"]

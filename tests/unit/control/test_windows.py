@@ -47,6 +47,8 @@ def test_every_week_keeps_the_hour_on_the_wall() -> None:
         ("tomorrow", "16:00", None, None, "starts_at 'tomorrow' is no time; write it like"),
         ("14:00", "25:00", None, None, "ends_at '25:00' is no time"),
         ("14:00", 1e300, None, None, "ends_at '1e.300' is no time"),
+        (253_402_300_798.0, "16:00", None, None, "is after the year 9000"),
+        ("9999-12-31T23:00-10:00", "16:00", None, None, "starts_at '9999-12-31T23:00-10:00' is no time"),
         ("14:00", "16:00", "week", None, "every week needs a last day"),
         ("14:00", "16:00", None, "2026-12-01", "a last day is for what is repeated"),
         ("14:00", "16:00", "week", "soon", "'soon' is no day"),

@@ -124,3 +124,22 @@ def test_volumes_may_be_several() -> None:
     assert read_options({"volumes": ["datasets:ro", "", "results:rw"]}) == {"volumes": "datasets:ro,results:rw"}
     assert read_options({"volumes": "datasets"}) == {"volumes": "datasets"}
     assert read_options({"volumes": ["", ""]}) == {}
+
+
+def test_the_form_offers_volumes() -> None:
+    one = {"title": "", "description": "", "kind": "folder", "always": False, "size_mib": None, "in_memory": False}
+    one |= {"tenants": [], "place": "", "notes": []}
+    volumes = [
+        {**one, "name": "datasets", "title": "Data <sets>", "writable": False},
+        {**one, "name": "results", "writable": True},
+        {**one, "name": "scratch", "writable": True, "kind": "scratch"},
+        {**one, "name": "system", "writable": False, "always": True},
+    ]
+    form = render_form(offer(volumes=volumes), {"volumes": "datasets:ro,results:rw"})
+    assert "Data &lt;sets&gt;" in form
+    assert '<option value="datasets:ro" selected>' in form
+    assert '<option value="results:rw" selected>' in form
+    assert 'value="datasets:rw"' not in form
+    assert 'value="scratch:ro"' not in form and 'value="scratch:rw"' in form
+    assert "system" not in form
+    assert 'name="volumes"' not in render_form(offer(), {})

@@ -161,3 +161,14 @@ def test_run_again_asks_for_the_same() -> None:
     assert [values[name] for name in ("tenant", "priority", "preemptible", "nodes", "on")] == [
         "lab", "-10", "1", "3", "zone=a",
     ]  # fmt: skip
+
+
+def test_volumes_are_asked_for_and_asked_for_again() -> None:
+    submission, _ = form(volumes="datasets, results:rw@/out").submission()
+    assert submission is not None
+    assert [one.text for one in submission.volumes] == ["datasets", "results:rw@/out"]
+    workload = make.workload(volumes=submission.volumes)
+    assert LaunchForm.again(workload).values["volumes"] == "datasets,results:rw@/out"
+    nothing, wrong = form(volumes="datasets:w").submission()
+    assert nothing is None
+    assert "neither ro nor rw" in wrong.errors["volumes"]

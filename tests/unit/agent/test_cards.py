@@ -1,0 +1,112 @@
+"""The agent's cards: simulated ones, none, and a driver that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from commonage.agent import cards as module
+from commonage.agent.cards import Cards
+from commonage.agent.config import AgentConfig
+from commonage.domain.errors import InvalidInput
+from commonage.domain.fleet import Device, Lease, Share
+from commonage.domain.sightings import ProcessOwner
+from commonage.ports.devices import DevicesUnavailable, Hold
+
+pytestmark = pytest.mark.anyio
+
+
+def config(folder: Path, gpus: str = "simulated:2x24GiB", isolation: str = "auto") -> AgentConfig:
+    return AgentConfig("w1", ("hub:1",), "", "", "", "", str(folder), gpus=gpus, isolation=isolation)
+
+
+def nobody(_pids: object) -> Sequence[ProcessOwner]:
+    return ()
+
+
+def part(card: Device, mib: int = 1024) -> Share:
+    return Share(card.uuid, card.index, card.model, mib, 100, False, card.memory_mib, simulated=True)
+
+
+@pytest.fixture
+async def cards(tmp_path: Path) -> AsyncIterator[Cards]:
+    cards = Cards(config(tmp_path))
+    yield cards
+    await cards.close()
+
+
+async def test_shares_are_held_and_released(cards: Cards) -> None:
+    look = await cards.look(nobody)
+    assert [one.index for one in look.devices] == [0, 1]
+    share = part(look.devices[0])
+    variables = await cards.confine(Hold("a-1", (share,), in_container=True))
+    assert isinstance(variables, dict)
+    await cards.note_held([Lease("a-1", "w1", 1000, 1024, (share,), 0.0)])
+    look = await cards.look(nobody)
+    assert [one.attempt_id for one in look.samples[0].processes] == ["a-1"]
+    await cards.release(["a-1", "never-there"])
+    await cards.resume(look.devices[0].uuid)
+    assert list(await cards.take_warnings()) == []
+
+
+async def test_what_is_held_for_an_attempt_that_is_long_gone_is_released(cards: Cards) -> None:
+    look = await cards.look(nobody)
+    for attempt in ("a-1", "a-2"):
+        await cards.confine(Hold(attempt, (part(look.devices[0]),), in_container=True))
+    await cards.release_unseen(["a-2"], 0)
+    await cards.release_unseen(["a-2"], 500)
+    assert sorted(await cards._do(cards._devices.confined)) == ["a-1", "a-2"]
+    await cards.release_unseen(["a-2"], 700)
+    assert list(await cards._do(cards._devices.confined)) == ["a-2"]
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object, **__: object) -> None:
+        raise DevicesUnavailable("there is no driver", retryable=False)
+
+    monkeypatch.setattr(module, "share_devices", absent)
+
+
+@pytest.mark.usefixtures("no_driver")
+async def test_a_machine_without_cards_has_none_and_no_fault(tmp_path: Path) -> None:
+    cards = Cards(config(tmp_path, "auto"))
+    look = await cards.look(nobody)
+    assert (look.devices, look.fault) == ((), "")  # nothing is simulated unless somebody says so
+    await cards.close()
+
+
+@pytest.mark.usefixtures("no_driver")
+async def test_cards_that_should_be_there_and_are_not_are_a_fault(tmp_path: Path) -> None:
+    cards = Cards(config(tmp_path, "nvml"))
+    look = await cards.look(nobody)
+    assert look.devices == ()
+    assert look.fault == "there is no driver"
+    await cards.close()
+
+
+async def test_a_driver_that_does_not_answer_is_a_fault_and_holds_nobody(
+    cards: Cards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await cards.look(nobody)
+    stuck = threading.Event()
+    monkeypatch.setattr(module, "_LOOK_WITHIN_S", 0.1)
+    monkeypatch.setattr(cards._devices, "measure", lambda: stuck.wait() and ())
+    look = await cards.look(nobody)
+    assert cards.is_silent
+    assert [one.faults for one in look.devices] == [("the driver of its cards does not answer",)] * len(before.devices)
+    assert look.samples == ()
+    stuck.set()
+    while cards.is_silent:
+        look = await cards.look(nobody)
+        await asyncio.sleep(0.01)
+    assert [one.faults for one in look.devices] == [(), ()]
+
+
+def test_what_cannot_be_wanted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="it takes one of auto, driver-limit"):
+        Cards(config(tmp_path, isolation="strong"))

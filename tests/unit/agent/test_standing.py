@@ -1,0 +1,90 @@
+"""The walls are built when they should, again when they fell, and that they do not stand is said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from commonage.agent.config import AgentConfig
+from commonage.agent.standing import StandingWalls
+from commonage.agent.walls import Plan, Walls, WallsFailed
+
+pytestmark = pytest.mark.anyio
+
+
+class FakeWalls(Walls):
+    def __init__(self) -> None:
+        super().__init__()
+        self.built: list[Plan] = []
+        self.standing = False
+        self.trouble = ""
+
+    def build(self, plan: Plan) -> None:
+        if self.trouble:
+            raise WallsFailed(self.trouble)
+        self.built.append(plan)
+        self.standing = True
+
+    def are_first(self) -> bool:
+        return self.standing
+
+
+def walls_in(folder: Path, fake: FakeWalls, *, wanted: bool = True) -> StandingWalls:
+    config = AgentConfig("w1", ("hub:1",), "", "", "", "", str(folder), walls=wanted)
+    return StandingWalls(config, folder, fake)
+
+
+@asynccontextmanager
+async def kept(walls: StandingWalls) -> AsyncIterator[None]:
+    keeping = asyncio.create_task(walls.keep())
+    yield
+    keeping.cancel()
+    await asyncio.wait([keeping])
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_what_may_be_reached_is_built_and_remembered(tmp_path: Path) -> None:
+    fake = FakeWalls()
+    walls = walls_in(tmp_path, fake)
+    async with kept(walls):
+        await until(lambda: fake.built)
+        assert fake.built[-1].reaches == ()
+        walls.reach(["10.0.0.1:8081"])
+        await until(lambda: len(fake.built) == 2)
+        assert fake.built[-1].reaches == (("10.0.0.1", 8081),)
+        fake.standing = False
+        walls.look_again()
+        await until(lambda: len(fake.built) == 3)
+    later = FakeWalls()
+    async with kept(walls_in(tmp_path, later)):  # before the control plane is heard
+        await until(lambda: later.built)
+    assert later.built[-1].reaches == (("10.0.0.1", 8081),)
+
+
+async def test_that_they_do_not_stand_is_a_fault_until_they_do(tmp_path: Path) -> None:
+    fake = FakeWalls()
+    fake.trouble = "iptables: no chain DOCKER-USER"
+    walls = walls_in(tmp_path, fake)
+    async with kept(walls):
+        await until(lambda: "no chain DOCKER-USER" in walls.fault)
+        fake.trouble = ""
+        walls.look_again()
+        await until(lambda: walls.fault == "")
+
+
+async def test_without_walls_nothing_is_built(tmp_path: Path) -> None:
+    fake = FakeWalls()
+    walls = walls_in(tmp_path, fake, wanted=False)
+    await walls.keep()
+    assert (fake.built, walls.fault) == ([], "")

@@ -1,0 +1,47 @@
+"""A machine whose disk is nearly full: sessions start there, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from commonage.control.board import ask_for
+from commonage.domain.fleet import Node
+from commonage.domain.workloads import Kind
+from commonage.placement.explain import explain
+from commonage.placement.plan import plan
+from commonage.placement.snapshot import Snapshot
+from commonage.testing import factories
+from commonage.testing.factories import NOW
+
+WORDS = "only 3 MiB are free on the disk of /data, where 256 MiB are needed"
+
+
+def tight(node: Node) -> Node:
+    return replace(node, report=replace(node.report, tight=WORDS))
+
+
+def snapshot(*nodes: Node) -> Snapshot:
+    made = Snapshot(nodes)
+    for number, kind in enumerate((Kind.JOB, Kind.SESSION, Kind.SERVICE)):
+        spec = factories.spec(kind=kind)
+        made.arrive(ask_for(spec, f"{kind}-{number}", NOW + number))
+    return made
+
+
+def started(made: Snapshot) -> dict[str, str]:
+    return {workload_id.partition("-")[0]: lease.node for workload_id, lease in plan(made, NOW).starts}
+
+
+def test_only_sessions_start_where_the_disk_is_full() -> None:
+    assert started(snapshot(tight(factories.node("full")))) == {"session": "full"}
+    both = started(snapshot(tight(factories.node("full")), factories.node("roomy")))
+    assert (both["job"], both["service"]) == ("roomy", "roomy")
+    assert "session" in both
+
+
+def test_who_waits_reads_why() -> None:
+    made = snapshot(tight(factories.node("full")))
+    job = ask_for(factories.spec(kind=Kind.JOB), "another", NOW)
+    assert WORDS in explain(made, job, NOW).summary
+    session = ask_for(factories.spec(kind=Kind.SESSION), "another", NOW)
+    assert explain(made, session, NOW).startable_now
