@@ -32,6 +32,7 @@ from commonage.ports.agents import Told
 from commonage.ports.devices import Devices
 
 _OOM_NEWS_S = 0.3
+_OOM_LOOKS = 2
 # A program that ends so soon after a signal from outside was ended by it, whatever its exit code says.
 _SIGNAL_TELLS_S = 60.0
 
@@ -86,7 +87,9 @@ class DockerHands:
 
     async def _end(self, run: Run, found: Json) -> Exit:
         state = found["State"]
-        if may_be_oom_yet(state) and run.ending is None:
+        for _ in range(_OOM_LOOKS):
+            if not may_be_oom_yet(state) or run.ending is not None:
+                break
             # The kernel's word that it was for want of memory may come behind the end.
             await asyncio.sleep(_OOM_NEWS_S)
             again = await self._client.inspect(str(found["Id"]))
