@@ -52,9 +52,7 @@ def measured(token: str, workload: str) -> float:
     with closing(Client(URL, token)) as client:
         while time.monotonic() < give_up:
             series = client.workload_metrics(workload).series
-            found = [
-                value for one in series if "memory" in one.metric for point in one.points if (value := point.most)
-            ]
+            found = [value for one in series if "memory" in one.metric for point in one.points if (value := point.most)]
             if found:
                 return max(found)
             time.sleep(0.5)
