@@ -77,10 +77,13 @@ class LocalAgents:
         """(attempt, first process) by container."""
         daemon = self._daemon(node)
         found = {}
-        for one in daemon.containers(label=["commonage.attempt"]):
-            with suppress(RuntimeError):
-                pid = daemon.ask("GET", f"/containers/{one['Id']}/json")["State"]["Pid"]
-                found[one["Id"]] = (one["Labels"]["commonage.attempt"], pid)
+        try:
+            for one in daemon.containers(label=["commonage.attempt"]):
+                with suppress(RuntimeError):
+                    pid = daemon.ask("GET", f"/containers/{one['Id']}/json")["State"]["Pid"]
+                    found[one["Id"]] = (one["Labels"]["commonage.attempt"], pid)
+        except OSError as error:
+            raise EngineFailure(f"the Docker daemon of {node} does not answer: {error}", retryable=True) from error
         return found
 
     async def measure(self, node: str) -> Sequence[Measurement]:

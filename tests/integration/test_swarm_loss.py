@@ -1,0 +1,159 @@
+"""A machine of a real Swarm dies under ten jobs: control puts them elsewhere, and none of them ever runs twice at once.
+
+Each job writes its attempt and the machine's uptime into its home several times a second, which tells afterwards when
+it ran where. tests/bench/bench_swarm_loss.py prints how long it took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.contract.dockerd import IMAGE
+from tests.contract.local_agents import LocalAgents
+from tests.contract.swarm import Swarm, swarm_of
+from tests.integration.api_world import FakeIdentity, KeptMetrics, WallClock
+
+from commonage.control.control import Control, World
+from commonage.control.settings import ControlSettings
+from commonage.control.submission import Submission
+from commonage.domain.environments import Environment
+from commonage.domain.fleet import NodeState
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.workloads import Kind, State, Workload
+from commonage.engines.swarm.engine import SwarmEngine
+from commonage.engines.swarm.settings import SwarmSettings
+from commonage.gpus.none import NoDevices
+from commonage.store.bundle_files import BundleFiles
+from commonage.testing.memory_store import MemoryStore
+
+pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
+ROOT = Principal("root", frozenset(Scope))
+DIES, OTHERS = "worker3", ("manager", "worker1", "worker2")
+JOBS = 10
+_TICKING = """
+while :; do
+  read up rest </proc/uptime
+  echo "$COMMONAGE_ATTEMPT $up" >>"$HOME/ticks-$COMMONAGE_WORKLOAD_ID"
+  sleep 0.2
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Seconds from the kill until it was noticed, and until all jobs ran elsewhere; what each job wrote."""
+
+    noticed_s: float
+    elsewhere_s: float
+    ticks: dict[str, list[tuple[int, float]]]
+
+    def gaps(self) -> list[float]:
+        """For each job the seconds between the last word of its first attempt and the first of its second."""
+        found = []
+        for ticks in self.ticks.values():
+            first = [up for attempt, up in ticks if attempt == 1]
+            second = [up for attempt, up in ticks if attempt == 2]
+            found.append(min(second) - max(first))
+        return found
+
+
+@asynccontextmanager
+async def control_on(swarm: Swarm, data: Path) -> AsyncIterator[Control]:
+    """The control plane over this Swarm."""
+    settings = SwarmSettings(url=swarm.manager.daemon.url)
+    engine = SwarmEngine("local", data, agents=LocalAgents(swarm), settings=settings)
+    world = World(
+        store=MemoryStore(),
+        metrics=KeptMetrics(),
+        clock=WallClock(),
+        identity=FakeIdentity(),
+        bundles=BundleFiles(data / "bundles"),
+        devices=NoDevices(),
+        engines=[engine],
+        environments=[Environment("base", "Of this machine", image=IMAGE)],
+        chance=random.randrange,
+    )
+    control = Control(world, ControlSettings(sample_every_s=1.0))
+    await control.store.open()
+    await control.open()
+    loops = asyncio.create_task(control.run())
+    try:
+        await _until(lambda: len(control.board.nodes) == 1 + len(OTHERS), "all machines are seen")
+        yield control
+    finally:
+        for one in list(control.board):
+            await control.work.stop(ROOT, one.id)
+        await _until(lambda: not len(control.board), "all have ended")
+        loops.cancel()
+        await asyncio.wait([loops])
+        await control.close()
+        await control.store.close()
+
+
+async def _until(is_so: Callable[[], bool], what: str, within_s: float = 60.0) -> float:
+    """Seconds until it is so."""
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < within_s, f"still not: {what}"
+        await asyncio.sleep(0.05)
+    return time.monotonic() - began
+
+
+async def lose_a_machine(swarm: Swarm, data: Path) -> Loss:
+    """Have ten jobs run on one machine, kill its daemon, and wait until they run elsewhere."""
+    async with control_on(swarm, data) as control:
+
+        def running(where: Callable[[Workload], bool]) -> int:
+            return sum(where(one) for one in control.board.in_state(State.RUNNING))
+
+        for name in OTHERS:
+            await control.fleet.drain(ROOT, name, True)
+        ask = Submission(Kind.JOB, ("/bin/sh", "-c", _TICKING), environment="base", cpus_milli=50, memory_mib=64)
+        for _ in range(JOBS):
+            await control.work.submit(ROOT, ask)
+        await _until(lambda: running(lambda one: _node(one) == DIES) == JOBS, "all run on the machine that dies")
+        for name in OTHERS:
+            await control.fleet.drain(ROOT, name, False)
+        jobs = [one.id for one in control.board]
+        files = {one: data / "workspaces" / "root" / f"ticks-{one}" for one in jobs}
+        await _until(lambda: all(file.exists() for file in files.values()), "all have written")
+        swarm.machines[DIES].daemon.kill()
+        noticed = await _until(lambda: control.board.nodes[DIES].state is not NodeState.READY, "it is noticed")
+        elsewhere = noticed + await _until(lambda: running(lambda one: _node(one) != DIES) == JOBS, "all run elsewhere")
+        await _until(lambda: all(2 in {attempt for attempt, _ in _ticks(file)} for file in files.values()), "all go on")
+        swarm.machines[DIES].daemon.start()
+        await _until(lambda: control.board.nodes[DIES].state is NodeState.READY, "it is back")
+        await _until(lambda: not swarm.machines[DIES].daemon.containers(label=["commonage.attempt"]), "and swept")
+        assert running(lambda one: _node(one) != DIES) == JOBS, "who began anew goes on"
+    return Loss(noticed, elsewhere, {one: _ticks(file) for one, file in files.items()})
+
+
+def _node(one: Workload) -> str:
+    return one.attempt.lease.node if one.attempt else ""
+
+
+def _ticks(file: Path) -> list[tuple[int, float]]:
+    """(attempt, uptime) of each line that is whole."""
+    lines = [line.split() for line in file.read_text().splitlines()]
+    return [(int(words[0]), float(words[1])) for words in lines if len(words) == 2]
+
+
+@pytest.fixture(scope="module")
+def swarm() -> Iterator[Swarm]:
+    with swarm_of(3) as swarm:
+        yield swarm
+
+
+async def test_jobs_of_a_machine_that_dies_run_elsewhere_and_none_twice(swarm: Swarm, tmp_path: Path) -> None:
+    found = await lose_a_machine(swarm, tmp_path)
+    assert len(found.ticks) == JOBS
+    for ticks in found.ticks.values():
+        assert {attempt for attempt, _ in ticks} == {1, 2}
+    assert min(found.gaps()) > 0, "the second attempt began before the first had ended"
