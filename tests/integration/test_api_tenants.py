@@ -122,7 +122,7 @@ async def test_the_hub_says_whose_groups_count(api: Api) -> None:
         ask = {"kind": "session", "owner": "bob", "groups": ["course"]}
         assert (await hub.post("/workloads", json=ask)).json()["workload"]["tenant"] == "course"
         other = await hub.post("/workloads", json={**ask, "name": "b", "groups": [], "tenant": "moon"})
-        assert other.json()["code"] == "unknown-tenant"
+        assert other.json()["code"] == "not-a-member"
 
 
 async def test_a_form_offers_ones_tenants_and_the_priorities_one_may_ask_for(api: Api, ann: httpx2.AsyncClient) -> None:

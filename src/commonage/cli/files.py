@@ -13,6 +13,8 @@ from commonage.cli.show import memory
 LIMIT_MIB = 64
 MOST_FILES = 20_000
 _NAMED = 5
+# In the data folder of a server, which holds secrets and other people's work.
+_OF_A_SERVER = "commonage.lock"
 # Nothing that anybody means to send along: what tools keep for themselves.
 LEFT_OUT = frozenset(
     {
@@ -25,7 +27,8 @@ LEFT_OUT = frozenset(
 def files_along(folder: Path, only: Sequence[str] = ()) -> Mapping[str, Path]:
     """The files of `folder` by their names in it: all, or those that `only` names (files and folders within it).
 
-    In a git work tree what git ignores stays behind; elsewhere what is in LEFT_OUT does. Raises Failure when there are
+    In a git work tree what git ignores stays behind; elsewhere what is in LEFT_OUT does. So does a server's data folder,
+    wherever it is. Raises Failure when there are
     too many, or too much of them.
     """
     folder = folder.resolve()
@@ -57,13 +60,15 @@ def _listed(folder: Path) -> Iterator[str]:
         ).stdout  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return _walked(folder)
-    names = (os.fsdecode(name) for name in listed.split(b"\0") if name)
-    return (name for name in names if not LEFT_OUT.intersection(name.split("/")))
+    names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
+    servers = tuple(name.removesuffix(_OF_A_SERVER) for name in names if name.endswith(f"/{_OF_A_SERVER}"))
+    return (name for name in names if not LEFT_OUT.intersection(name.split("/")) and not name.startswith(servers))
 
 
 def _walked(folder: Path) -> Iterator[str]:
     for number, (path, folders, names) in enumerate(os.walk(folder)):
-        folders[:] = sorted(set(folders) - LEFT_OUT)
+        there = sorted(set(folders) - LEFT_OUT)
+        folders[:] = [name for name in there if not Path(path, name, _OF_A_SERVER).exists()]
         if number > MOST_FILES:
             raise Failure(_too_many(folder), MISUSED)
         yield from (Path(path, name).relative_to(folder).as_posix() for name in sorted(names))

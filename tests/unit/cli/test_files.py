@@ -76,3 +76,11 @@ def test_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, a="", b="", c="")
     with pytest.raises(Failure, match="more than 2 files"):
         files_along(tmp_path)
+
+
+@pytest.mark.parametrize("is_git", [False, pytest.param(True, marks=pytest.mark.needs("git"))])
+def test_the_data_folder_of_a_server_never_goes_along(tmp_path: Path, is_git: bool) -> None:
+    if is_git:
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    write(tmp_path, train_dot_py="x", site__commonage_dot_lock="", site__secrets__hub="s", site2__a="kept")
+    assert set(files_along(tmp_path)) == {"train.py", "site2/a"}
