@@ -27,9 +27,8 @@ LEFT_OUT = frozenset(
 def files_along(folder: Path, only: Sequence[str] = ()) -> Mapping[str, Path]:
     """The files of `folder` by their names in it: all, or those that `only` names (files and folders within it).
 
-    In a git work tree what git ignores stays behind; elsewhere what is in LEFT_OUT does. So does a server's data folder,
-    wherever it is. Raises Failure when there are
-    too many, or too much of them.
+    In a git work tree what git ignores stays behind; elsewhere what is in LEFT_OUT does. So does a server's data
+    folder, wherever it is. Raises Failure when there are too many, or too much of them.
     """
     folder = folder.resolve()
     names = list(_chosen(folder, only)) if only else list(_listed(folder))
