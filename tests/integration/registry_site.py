@@ -119,7 +119,7 @@ def site(folder: Path) -> Iterator[Site]:
 @contextmanager
 def own_address() -> Iterator[None]:
     """An address of this machine that is no loopback, for as long as it is needed."""
-    command = ["ip", "addr", "add", f"{ADDRESS}/32", "dev", "lo"]
+    command = ["ip", "addr", "replace", f"{ADDRESS}/32", "dev", "lo"]
     subprocess.run(command, check=True, capture_output=True)
     try:
         yield
