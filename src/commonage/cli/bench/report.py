@@ -58,6 +58,11 @@ def show(title: str, figures: Sequence[Figure], *, as_json: bool) -> str:
     for one in figures:
         middle = ""
         if peers:
-            middle = f"{one.peer:.4g} {one.unit} | {one.value / one.peer:.2f} | " if one.peer else "| | "
-        lines.append(f"| {one.name} | {one.value:.4g} {one.unit} | {middle}{one.how} |")
+            ratio = f"{one.value / one.peer:.2f}" if one.peer else ""
+            middle = f"{_amount(one.peer, one.unit)} | {ratio} | " if one.peer is not None else "| | "
+        lines.append(f"| {one.name} | {_amount(one.value, one.unit)} | {middle}{one.how} |")
     return "\n".join(lines)
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value:.4g} {unit}".rstrip()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from commonage.cli.bench.server import Served, server
 
 Say = Callable[[str], None]
 GIVE_UP_S = 300.0
+_LOOK_S = 0.1
 _NETWORK = "commonage-bench-peer"
 PEERS = {"process": "local", "swarm": "swarmspawner"}
 """The peer of each engine of ours."""
@@ -56,9 +58,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """So many sessions at once: seconds from POST to ready of each, and from the first DELETE until all are gone."""
+    """So many sessions at once.
+
+    `ready` are the seconds from POST to ready of those that came up, in order; `failed` says of each other why it did
+    not; `gone` are the seconds from the first DELETE until all are gone.
+    """
 
     ready: list[float]
+    failed: list[str]
     gone: float
 
 
@@ -78,12 +85,17 @@ def run(sizes: Sequence[int], say: Say, setting: Setting) -> list[Figure]:
 
 
 def _figures(size: int, ours: Round, theirs: Round | None) -> Iterator[Figure]:
+    def figure(name: str, value: Callable[[Round], float], unit: str, how: str) -> Figure:
+        return Figure(f"{size} {name}", value(ours), unit, how, value(theirs) if theirs else None)
+
     how = "POST to the hub's API until it says ready"
-    yield Figure(f"{size} at once, median", median(ours.ready), "s", how, median(theirs.ready) if theirs else None)
+    yield figure("at once, median", lambda one: median(one.ready or [math.nan]), "s", how)
     if size > 1:
-        yield Figure(f"{size} at once, last", max(ours.ready), "s", how, max(theirs.ready) if theirs else None)
-        how = "DELETE of all until the last is gone"
-        yield Figure(f"{size} stopped", ours.gone, "s", how, theirs.gone if theirs else None)
+        yield figure("at once, last", lambda one: max(one.ready, default=math.nan), "s", how)
+        yield figure("stopped", lambda one: one.gone, "s", "DELETE of all until the last is gone")
+        yield figure(
+            "at once, failed", lambda one: len(one.failed), "", f"refused, failed, or took over {GIVE_UP_S:.0f} s"
+        )
 
 
 @contextlib.contextmanager
@@ -118,10 +130,11 @@ def _environment(url: str, token: str, folder: Path) -> Path:
 def _measure(hub: Hub, size: int, say: Say, whose: str) -> Round:
     """`size` sessions asked for at once, and all stopped again; a single one three times."""
     say(f"{size} at once, {whose}")
-    if size == 1:
-        rounds = [_one_round(hub, 1) for _ in range(3)]
-        return Round([one.ready[0] for one in rounds], max(one.gone for one in rounds))
-    return _one_round(hub, size)
+    rounds = [_one_round(hub, size) for _ in range(3 if size == 1 else 1)]
+    for why in (why for one in rounds for why in one.failed):
+        say(f"failed: {why}")
+    ready = sorted(took for one in rounds for took in one.ready)
+    return Round(ready, [why for one in rounds for why in one.failed], max(one.gone for one in rounds))
 
 
 def _one_round(hub: Hub, size: int) -> Round:
@@ -134,25 +147,29 @@ async def _round(hub: Hub, users: Sequence[str]) -> Round:
     async with httpx2.AsyncClient(base_url=hub.api, headers=headers, timeout=60) as client:
         for user in users:
             await client.post(f"/users/{user}")
-        took = await asyncio.gather(*(_until_ready(client, hub, user) for user in users))
+        ends = await asyncio.gather(*(_until_ready(client, hub, user) for user in users))
         began = time.perf_counter()
         await asyncio.gather(*(_until_gone(client, user) for user in users))
-        return Round(list(took), time.perf_counter() - began)
+        gone = time.perf_counter() - began
+        return Round(
+            [end for end in ends if isinstance(end, float)], [end for end in ends if isinstance(end, str)], gone
+        )
 
 
-async def _until_ready(client: httpx2.AsyncClient, hub: Hub, user: str) -> float:
+async def _until_ready(client: httpx2.AsyncClient, hub: Hub, user: str) -> float | str:
+    """Seconds until it was ready, or why it is not: one that fails must not end the measuring of all others."""
     began = time.perf_counter()
     asked = await client.post(f"/users/{user}/server", json=hub.options)
     if asked.status_code not in (201, 202):
-        raise RuntimeError(f"{user}: {asked.status_code} {asked.text[:300]}")
+        return f"{user}: {asked.status_code} {asked.text[:300]}"
     while time.perf_counter() - began < GIVE_UP_S:
         servers = (await client.get(f"/users/{user}")).json()["servers"]
         if servers.get("", {}).get("ready"):
             return time.perf_counter() - began
         if "" not in servers:
-            raise RuntimeError(f"the session of {user} failed")
-        await asyncio.sleep(0.1)
-    raise RuntimeError(f"the session of {user} was not ready within {GIVE_UP_S:.0f} s")
+            return f"{user}: its session failed after {time.perf_counter() - began:.1f} s"
+        await asyncio.sleep(_LOOK_S)
+    return f"{user}: not ready within {GIVE_UP_S:.0f} s"
 
 
 async def _until_gone(client: httpx2.AsyncClient, user: str) -> None:
@@ -161,5 +178,5 @@ async def _until_gone(client: httpx2.AsyncClient, user: str) -> None:
     while time.perf_counter() < give_up:
         if not (await client.get(f"/users/{user}")).json()["servers"]:
             return
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(_LOOK_S)
     raise RuntimeError(f"the session of {user} was not gone within {GIVE_UP_S:.0f} s")
