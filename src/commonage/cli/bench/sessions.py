@@ -27,6 +27,7 @@ from commonage.cli.bench.server import Served, server
 Say = Callable[[str], None]
 GIVE_UP_S = 300.0
 _LOOK_S = 0.1
+_WARM = 6
 _NETWORK = "commonage-bench-peer"
 PEERS = {"process": "local", "swarm": "swarmspawner"}
 """The peer of each engine of ours."""
@@ -53,7 +54,12 @@ class Setting:
         """The settings of our server that have no flag."""
         if self.engine == "process":
             return {}
-        return {"COMMONAGE_DOCKER_URL": self.docker_url, "COMMONAGE_DOCKER_IMAGE": self.image}
+        # Swarm spreads the peer's over its machines.
+        return {
+            "COMMONAGE_DOCKER_URL": self.docker_url,
+            "COMMONAGE_DOCKER_IMAGE": self.image,
+            "COMMONAGE_POLICY": "spread",
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +82,11 @@ def run(sizes: Sequence[int], say: Say, setting: Setting) -> list[Figure]:
         with _peer(served, setting, say) as start_peer:
             token = (served.folder / "data" / "secrets" / "hub_service_token").read_text().strip()
             hub = Hub(f"{served.url}/hub/api", token, options)
-            ours = {size: _measure(hub, size, say, "ours") for size in sizes}
+            ours = _measure_all(hub, sizes, say, "ours")
             theirs: dict[int, Round] = {}
             if start_peer is not None:
                 with start_peer() as hub:
-                    theirs = {size: _measure(hub, size, say, "peer") for size in sizes}
+                    theirs = _measure_all(hub, sizes, say, "peer")
     return [figure for size in sizes for figure in _figures(size, ours[size], theirs.get(size))]
 
 
@@ -125,6 +131,13 @@ def _environment(url: str, token: str, folder: Path) -> Path:
     if done.returncode != 0 or not found:
         raise RuntimeError(f"the environment could not be made:\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
     return Path(found[0])
+
+
+def _measure_all(hub: Hub, sizes: Sequence[int], say: Say, whose: str) -> dict[int, Round]:
+    """A few sessions first, not measured: each machine has to read the image's files from its disk once."""
+    say(f"warming up, {whose}")
+    _one_round(hub, _WARM)
+    return {size: _measure(hub, size, say, whose) for size in sizes}
 
 
 def _measure(hub: Hub, size: int, say: Say, whose: str) -> Round:
