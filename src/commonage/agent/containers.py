@@ -21,8 +21,8 @@ from commonage.agent.docker import DockerDaemon
 
 _log = logging.getLogger(__name__)
 LABEL = "commonage.attempt"
-CPUS_LABEL, HOLD_LABEL = "commonage.cpus_milli", "commonage.cpu_hold"
-"""The cores that an attempt asked for, in thousandths; with `share` that is what its container weighs."""
+CPUS_LABEL = "commonage.cpus-milli"
+"""The cores that an attempt asked for, in thousandths, as the Swarm engine writes them: what its container weighs."""
 _CONTAINER = re.compile(rb"[0-9a-f]{64}")
 _NEVER = "0001-"
 _PAUSE_S = 0.05
@@ -58,7 +58,7 @@ class Containers:
         if found is None or not found["State"]["Pid"]:
             return None
         labels = found["Config"]["Labels"]
-        cpus = str(labels.get(CPUS_LABEL, "")) if labels.get(HOLD_LABEL, "share") == "share" else ""
+        cpus = str(labels.get(CPUS_LABEL, ""))
         cpus_milli = int(cpus) if cpus.isascii() and cpus.isdigit() else 0
         return Container(container, str(labels[LABEL]), int(found["State"]["Pid"]), cpus_milli)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.engines.containers.test_program import order
 
+from commonage.agent.containers import CPUS_LABEL
 from commonage.domain.fleet import Lease, Share
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, program_of
@@ -61,7 +62,7 @@ def test_a_container_is_held_and_walled() -> None:
 
 
 def test_cores_are_weighed_by_the_agent_or_a_quota_that_swarm_reserves() -> None:
-    assert described()["TaskTemplate"]["ContainerSpec"]["Labels"]["commonage.cpus-milli"] == "1500"
+    assert described()["TaskTemplate"]["ContainerSpec"]["Labels"][CPUS_LABEL] == "1500"
     resources = described(cpu_hold="quota")["TaskTemplate"]["Resources"]
     assert resources["Limits"]["NanoCPUs"] == resources["Reservations"]["NanoCPUs"] == 1_500_000_000
 
