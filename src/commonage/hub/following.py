@@ -70,11 +70,15 @@ class Steps:
 
 
 class Follower:
-    """Follows the workload `workload_id` and tells `show` (message, percent) what becomes of it."""
+    """Follows the workload `workload_id` and tells `show` (message, percent) what becomes of it.
 
-    def __init__(self, client: AsyncClient, workload_id: str, show: Callable[[str, int], None]) -> None:
+    Its server is asked for `path` to see whether it answers.
+    """
+
+    def __init__(self, client: AsyncClient, workload_id: str, path: str, show: Callable[[str, int], None]) -> None:
         self._client = client
         self._id = workload_id
+        self._path = path
         self._show = show
         self._changed = asyncio.Event()
 
@@ -130,17 +134,13 @@ class Follower:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _answers(self, host: str, port: int) -> bool:
-        """Wait until the port is open: True; or until there is reason to look at the workload again: False."""
+        """Wait until something answers there: True; or until there is reason to look at the workload again: False."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LOOK_AGAIN_S
         while not self._changed.is_set() and loop.time() < deadline:
-            try:
-                _, writer = await asyncio.open_connection(host, port)
-            except OSError:
-                await asyncio.sleep(_ASK_PORT_S)
-                continue
-            writer.close()
-            return True
+            if await _says_something(host, port, self._path, deadline - loop.time()):
+                return True
+            await asyncio.sleep(_ASK_PORT_S)
         return False
 
     async def _why_ended(self, workload: WorkloadOut) -> str:
@@ -150,6 +150,23 @@ class Follower:
             async for line in self._client.logs(self._id, tail=_LAST_LINES):
                 lines.append(line.text)
         return "\n".join([reason, *lines]) if lines and workload.state != "stopped" else reason
+
+
+async def _says_something(host: str, port: int, path: str, within_s: float) -> bool:
+    """True if an HTTP server answers, whatever it says.
+
+    An open port does not suffice: Docker's own proxy opens it before anything in the container listens.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode("ascii", "replace"))
+                return bool(await reader.read(1))
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
 
 
 def _percent(workload: WorkloadOut) -> int:

@@ -185,7 +185,8 @@ class CommonageSpawner(Spawner):
         return isinstance(asker, orm.Service) and asker.name == SERVICE_NAME
 
     async def _follow(self) -> str:
-        return await Follower(self._client, self.workload_id, self._steps.add).until_it_answers()
+        version = url_path_join(self.server.base_url, "api")  # answers anybody
+        return await Follower(self._client, self.workload_id, version, self._steps.add).until_it_answers()
 
     async def _find(self) -> WorkloadOut | None:
         """The workload of this server; None if there is none."""

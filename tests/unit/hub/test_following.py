@@ -62,12 +62,22 @@ async def followed(*states: dict[str, Any] | ApiError) -> tuple[str, list[str]]:
     shown: list[str] = []
     client: Any = FakeClient(*states)
     async with asyncio.timeout(10):
-        url = await Follower(client, "id", lambda message, _: shown.append(message)).until_it_answers()
+        url = await Follower(
+            client, "id", "/user/alice/api", lambda message, _: shown.append(message)
+        ).until_it_answers()
     return url, [message for message, _ in itertools.groupby(shown)]
 
 
 async def test_from_the_queue_until_it_answers() -> None:
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        if len(asked) > 2:  # before, it is only Docker's proxy that has opened the port
+            writer.write(b"HTTP/1.0 200 OK\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
         found, shown = await followed(
@@ -78,6 +88,7 @@ async def test_from_the_queue_until_it_answers() -> None:
             {"state": "running", "internal_url": f"{url}/user/alice/"},
         )
     assert found == url
+    assert asked == [b"GET /user/alice/api HTTP/1.0\r\n"] * 3
     assert shown == [
         "third in the queue; ahead of it: 2 that wait longer",
         "12 of 40 packages",
@@ -115,5 +126,7 @@ async def test_the_bar_fills_with_what_takes_long() -> None:
     client: Any = FakeClient(*states, {"state": "failed", "reason": "no space left"})
     async with asyncio.timeout(10):
         with pytest.raises(SessionEnded, match="no space left"):
-            await Follower(client, "id", lambda message, percent: shown.append((message, percent))).until_it_answers()
+            await Follower(
+                client, "id", "/user/alice/api", lambda message, percent: shown.append((message, percent))
+            ).until_it_answers()
     assert [percent for message, percent in shown if message.startswith("fetching")] == [40, 59, 79]
