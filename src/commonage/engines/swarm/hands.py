@@ -125,10 +125,8 @@ class SwarmHands:
             return Over(ran_at, partial(self._end, run, task))
         if why := self._fleet.why_lost(run.id, node_id, node):
             return Over(ran_at, partial(self._give_up, run, why))
-        if runs(task):
+        if runs(task) or ran_at is not None:  # the box knows before Swarm does
             return self._running(run, task, ran_at)
-        if ran_at is not None and not run.order.wants_port:  # the box knows before Swarm does
-            return Lives(ran_at)
         return await self._waiting(run, task)
 
     async def _without_task(self, run: Run) -> Look:
@@ -148,7 +146,7 @@ class SwarmHands:
     def _running(self, run: Run, task: Json, ran_at: float | None) -> Look:
         if not run.order.wants_port:
             return Lives(ran_at or changed_at(task))
-        machine = self._fleet.by_id.get(str(task["NodeID"]))
+        machine = self._fleet.by_id.get(str(task.get("NodeID", "")))
         if machine is None:
             return Waiting(f"starting on {run.order.lease.node}")
         return Lives(ran_at or changed_at(task), f"http://{machine.address}:{run.port}")

@@ -17,8 +17,9 @@ from commonage.engines.swarm.tasks import Tasks
 
 _SOON_S, _REST_S = 0.1, 0.25
 _TASKS_SOON_S, _TASKS_REST_S = 0.25, 2.0
-# The dearer an answer is, the rarer it is asked for.
-_COST_FACTOR = 4
+# The dearer an answer is, the rarer it is asked for; less so where something is known to have changed.
+_COST_FACTOR, _HURRY_FACTOR = 4, 2
+_HURRY_FOR_S = 10.0
 _MACHINES_S = 1.0
 _AGAIN_S = 2.0
 _AWAY_S = 1.0
@@ -34,7 +35,8 @@ class Watcher:
         self._tasks = tasks
         self._fleet = fleet
         self._in_thread = in_thread
-        self._machines_at = self._tasks_at = self._again_at = float("-inf")
+        self._machines_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
+        self._endings: dict[str, float] = {}  # when the box of what runs was first seen to have an end
 
     async def sweep(self, hands: SwarmHands) -> None:
         """Have what jobs left behind removed whenever nothing is about to start, until cancelled."""
@@ -66,20 +68,25 @@ class Watcher:
         """Look once; how long to wait until the next time."""
         now = asyncio.get_running_loop().time
         live = [run for run in self._board if run.sighting.seen is not Seen.ENDED]
-        began, ending = await self._in_thread(lambda: _what_boxes_tell(live))
+        began, ended = await self._in_thread(lambda: _what_boxes_tell(live))
         moved = {run.id for run in began}
+        self._endings = {one: self._endings.get(one, now()) for one in ended}
+        # What is written in a box is not to be trusted for ever.
+        ending = any(now() - since < _HURRY_FOR_S for since in self._endings.values())
         if now() >= self._machines_at:
             if await self._fleet.look():
                 moved |= {run.id for run in live}
             self._machines_at = now() + _MACHINES_S
-        hurried = self._tasks.hurried.is_set()
+        if self._tasks.hurried.is_set() or ending:
+            self._tasks_at = min(self._tasks_at, self._hurry_at)
         self._tasks.hurried.clear()
-        if hurried or ending or now() >= self._tasks_at:
+        if now() >= self._tasks_at:
             started = now()
             moved |= await self._tasks.ask()
-            cost = (now() - started) * _COST_FACTOR
+            cost = now() - started
             busy = ending or any(run.ending is not None or not run.is_running for run in live)
-            self._tasks_at = now() + max(_TASKS_SOON_S if busy else _TASKS_REST_S, cost)
+            self._hurry_at = now() + cost * _HURRY_FACTOR
+            self._tasks_at = now() + max(_TASKS_SOON_S if busy else _TASKS_REST_S, cost * _COST_FACTOR)
         if now() >= self._again_at:
             # What waits for an agent, or for room, is looked at again though nothing of it changes.
             moved |= {run.id for run in live if not run.is_running and not run.is_launching}
@@ -90,7 +97,7 @@ class Watcher:
         return _SOON_S if any(not run.is_running for run in live) else _REST_S
 
 
-def _what_boxes_tell(live: list[Run]) -> tuple[list[Run], bool]:
-    """Which began to run, and whether any that runs is about to end: faster, and cheaper, than asking Swarm."""
-    began = [run for run in live if not run.is_running and not run.order.wants_port and run.box.ran_at() is not None]
-    return began, any(run.is_running and run.box.has_end() for run in live)
+def _what_boxes_tell(live: list[Run]) -> tuple[list[Run], list[str]]:
+    """Which began to run, and which of those that run are about to end: faster, and cheaper, than asking Swarm."""
+    began = [run for run in live if not run.is_running and run.box.ran_at() is not None]
+    return began, [run.id for run in live if run.is_running and run.box.has_end()]
