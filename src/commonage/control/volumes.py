@@ -38,13 +38,28 @@ class Volumes:
         """Those of one's tenants, for admins all, in the order of the settings."""
         who.need(Scope.READ)
         mine = [one.name for one in tenants_of(who.groups, self.settings)]
-        mounted = all(one.mounts for one in self.fleet.capabilities())
+        engines = self.fleet.capabilities()
+        mounted, bounded = all(one.mounts for one in engines), all(one.bounds_volumes for one in engines)
         found = []
         for volume in self.settings.volumes:
             tenants = tuple(one for one in mine if volume.is_for(one))
             if tenants or who.is_admin:
-                found.append(VolumeView(volume, tenants, _place(volume, mounted), _notes(volume, mounted)))
+                notes = _notes(volume, mounted=mounted, bounded=bounded)
+                found.append(VolumeView(volume, tenants, _place(volume, mounted), notes))
         return found
+
+    def warnings(self) -> Sequence[str]:
+        """What an admin who declared them should know, in sentences."""
+        engines = self.fleet.capabilities()
+        mounted, bounded = all(one.mounts for one in engines), all(one.bounds_volumes for one in engines)
+        loose = [one.name for one in self.settings.volumes if not _holds_size(one, mounted=mounted, bounded=bounded)]
+        if not loose:
+            return ()
+        kinds = " and ".join(sorted({one.name for one in engines if not one.bounds_volumes}))
+        return (
+            f"Nothing holds the size of {', '.join(loose)}: {kinds} cannot bound volumes here, so they take what the "
+            "disk has (docs/howto/storage.md). `commonage volume ls` says so to everybody.",
+        )
 
 
 def _place(volume: Volume, mounted: bool) -> str:
@@ -54,11 +69,14 @@ def _place(volume: Volume, mounted: bool) -> str:
     return f"${variable_of(volume.name)}" if volume.kind is VolumeKind.SCRATCH else f"~/volumes/{volume.name}"
 
 
-def _notes(volume: Volume, mounted: bool) -> tuple[str, ...]:
-    if mounted:
-        return ()
-    notes = [_LINK] if volume.kind is VolumeKind.FOLDER and not volume.writable else []
-    return (*notes, *([_NO_SIZE] if volume.size_mib is not None else []))
+def _notes(volume: Volume, *, mounted: bool, bounded: bool) -> tuple[str, ...]:
+    notes = [_LINK] if not mounted and volume.kind is VolumeKind.FOLDER and not volume.writable else []
+    return (*notes, *([] if _holds_size(volume, mounted=mounted, bounded=bounded) else [_NO_SIZE]))
+
+
+def _holds_size(volume: Volume, *, mounted: bool, bounded: bool) -> bool:
+    """False if it has a size that may be exceeded. What is in memory is bounded wherever it is mounted."""
+    return volume.size_mib is None or (mounted if volume.memory else bounded)
 
 
 def see_that_all_can_be_mounted(asked: Sequence[VolumeRequest], engines: Sequence[Capabilities]) -> None:

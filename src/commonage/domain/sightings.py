@@ -100,6 +100,7 @@ class Capabilities:
     """What an engine can do, so that the core need not ask what it is.
 
     `mounts`: volumes are mounted where it is asked, and read-only ones cannot be written to. Else they are links.
+    `bounds_volumes`: no more than its size goes into a volume on disk.
     """
 
     name: str
@@ -109,4 +110,5 @@ class Capabilities:
     limits_cpu: bool = False
     ports: bool = True
     mounts: bool = False
+    bounds_volumes: bool = False
     notes: tuple[str, ...] = ()  # what an admin should know, in words

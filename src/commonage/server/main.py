@@ -303,7 +303,8 @@ async def _until_portal_answers(plan: HubPlan, within_s: float) -> None:
 
 
 def _notes(parts: Parts) -> list[str]:
-    return [parts.cards.said, *(note for one in parts.control.fleet.capabilities() for note in one.notes)]
+    engines = (note for one in parts.control.fleet.capabilities() for note in one.notes)
+    return [parts.cards.said, *engines, *parts.control.volumes.warnings()]
 
 
 async def _opened(

@@ -33,6 +33,7 @@ class Daemon:
         self._settings = settings
         self._in_thread = in_thread
         self._info: Mapping[str, Any] = {}
+        self._bounds_volumes = False
         self.fault = ""
         self.started_at: float | None = None
         self.node = settings.node_name or socket.gethostname()
@@ -40,6 +41,7 @@ class Daemon:
     async def look(self) -> None:
         """Ask it. Raises EngineFailure."""
         self._info = await self._client.info()
+        self._bounds_volumes = await self._client.holds_volume_sizes()
         self.started_at = await self._in_thread(self._client.started_at)
         self.fault = ""
 
@@ -74,6 +76,7 @@ class Daemon:
             "docker",
             isolates_users=True,
             mounts=True,
+            bounds_volumes=self._bounds_volumes,
             limits_memory=bool(info.get("MemoryLimit", True)),
             limits_cpu=bool(info.get("CpuShares", True)),
             notes=notes_of(info),

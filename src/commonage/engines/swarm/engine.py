@@ -73,8 +73,10 @@ class SwarmEngine(ContainerEngine):
     # --- the port: what it is -----------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
-        """What it can do."""
-        return Capabilities("swarm", isolates_users=True, limits_memory=True, limits_cpu=True, notes=self._notes)
+        """What it can do. Whether a daemon can bound volumes is each machine's own, and not known here."""
+        return Capabilities(
+            "swarm", isolates_users=True, limits_memory=True, limits_cpu=True, mounts=True, notes=self._notes
+        )
 
     async def nodes(self) -> Sequence[NodeReport]:
         """The machines of the Swarm."""
