@@ -96,7 +96,8 @@ class Lease:
 
 
 class NodeState(StrEnum):
-    """`ready` takes work; `draining` keeps what it runs and takes no more; `lost` was not seen for too long."""
+    """`ready` takes work; `draining` keeps what it runs and takes no more; `lost` was not seen for too
+    long, or was given up by its engine."""
 
     READY = "ready"
     DRAINING = "draining"
@@ -108,6 +109,7 @@ class NodeReport:
     """What an engine or agent says of a machine right now. cpus in thousandths, memory and disk in MiB.
 
     `tight` says in words that its disk is nearly full: it takes nothing but sessions, in which people can delete.
+    `gone`: the engine knows of the machine, and has given it up; why is among the faults.
     """
 
     name: str
@@ -118,6 +120,7 @@ class NodeReport:
     labels: tuple[tuple[str, str], ...] = ()
     faults: tuple[str, ...] = ()
     tight: str = ""
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

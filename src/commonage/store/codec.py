@@ -327,6 +327,7 @@ def _report_to_json(report: NodeReport) -> Row:
         "labels": report.labels,
         "faults": report.faults,
         "tight": report.tight,
+        "gone": report.gone,
     }
 
 
@@ -340,6 +341,7 @@ def _report_from_json(read: Mapping[str, Any]) -> NodeReport:
         labels=_pairs(read.get("labels", ())),
         faults=tuple(read.get("faults", ())),
         tight=read.get("tight", ""),
+        gone=read.get("gone", False),
     )
 
 

@@ -209,6 +209,8 @@ def nodes() -> st.SearchStrategy[Node]:
         disk_free_mib=st.none() | amounts(),
         labels=pairs(),
         faults=st.lists(texts(), max_size=2).map(tuple),
+        tight=texts(),
+        gone=st.booleans(),
     )
     return st.builds(
         Node,

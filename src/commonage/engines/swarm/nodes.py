@@ -111,4 +111,5 @@ def report_of(machine: Machine, heard: Heard | None) -> NodeReport:
             faults.append(heard.engine_fault)
         if not heard.connected and not machine.is_down:
             faults.append("its agent does not answer")
-    return replace(report, labels=tuple(sorted(labels.items())), faults=tuple(dict.fromkeys(faults)))
+    faults = list(dict.fromkeys(faults))
+    return replace(report, labels=tuple(sorted(labels.items())), faults=tuple(faults), gone=machine.is_down)

@@ -59,6 +59,7 @@ def test_down_is_given_up_and_unknown_is_waited_for() -> None:
     assert not found["b"].is_down
     said = {name: report_of(one, None).faults for name, one in found.items()}
     assert said["a"] == ("Docker Swarm does not reach it: heartbeat failure",)
+    assert {name for name, one in found.items() if report_of(one, heard(name)).gone} == {"a"}
     assert "waits for it" in said["b"][0]
     assert "availability drain" in said["c"][0]
 
