@@ -74,7 +74,8 @@ class Machine:
             await upgrade(url)
             store = SqlStore(url)
             await store.open()
-            await store.commit(Batch(nodes=[Node("gpu-1", "local", "process", state, report, 1.0, drain)]))
+            node = Node("gpu-1", "local", "process", state, report, 1.0, "root" if drain else "")
+            await store.commit(Batch(nodes=[node]))
             await store.close()
 
         self.data.mkdir()

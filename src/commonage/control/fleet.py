@@ -19,7 +19,7 @@ from commonage.control.card_alarms import alarms, card_of
 from commonage.control.catalogue import Catalogue
 from commonage.control.ledger import Ledger
 from commonage.control.membership import tenants_of
-from commonage.control.node_states import drained, drained_by, essence
+from commonage.control.node_states import drained, essence, judged
 from commonage.control.settings import ControlSettings
 from commonage.control.waiting import wait_at_most
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
@@ -170,7 +170,9 @@ class Fleet:
             except CommonageError as error:
                 log.warning("site %s does not report: %s", site, error)
                 continue
-            reports.update((report.name, (engine, report)) for report in found)
+            # One that was given up and is not known, or not any more, is nobody's concern until it is back.
+            there = [report for report in found if not report.gone or report.name in self._board.nodes]
+            reports.update((report.name, (engine, report)) for report in there)
         async with self._writing:
             now = self._clock.now()
             self._gone = {name: at for name, at in self._gone.items() if now - at < GONE_FOR_S}
@@ -183,13 +185,13 @@ class Fleet:
         self.passed_at = now
 
     def _taken_in(self, engine: Engine, report: NodeReport, now: float) -> Node:
-        known = self._board.nodes.get(report.name)
-        wish = drained_by(known)
-        reason = wish or "; ".join(report.faults) or report.tight
         report = replace(report, devices=tuple(self._with_strays(device) for device in report.devices))
-        state = NodeState.DRAINING if wish or report.faults else NodeState.READY
-        by = known.leave_by if wish and known is not None else None
-        return Node(report.name, engine.site, engine.capabilities().name, state, report, now, bool(wish), reason, by)
+        seen = Node(report.name, engine.site, engine.capabilities().name, NodeState.READY, report, now)
+        known = self._board.nodes.get(report.name)
+        if known is not None:
+            seen_at = known.seen_at if report.gone else now
+            seen = replace(seen, seen_at=seen_at, drained_by=known.drained_by, leave_by=known.leave_by)
+        return judged(seen)
 
     def _with_strays(self, device: Device) -> Device:
         """The planner, too, should know of VRAM that is in nobody's lease and yet not free."""
@@ -293,7 +295,7 @@ class Fleet:
         who.need(Scope.ADMIN)
         async with self._writing:
             node = self.known(name)
-            wished = replace(drained(node, f"drained by {who.name}" if drain else ""), leave_by=leave_by)
+            wished = drained(node, who.name if drain else "", leave_by)
             await self._keep([wished], self._clock.now())
             return self._board.nodes[name]
 

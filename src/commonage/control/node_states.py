@@ -1,4 +1,7 @@
-"""Pure answers about a machine's state: by whose wish it takes no work, and what is worth writing down. For `fleet`."""
+"""Pure answers about a machine's state: what its report and an admin's wish make of it, and what is worth writing down.
+
+For `fleet`.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,21 @@ from dataclasses import replace
 from commonage.domain.fleet import Node, NodeState
 
 
-def drained_by(known: Node | None) -> str:
-    """Why a machine that is known takes no work by an admin's wish; empty if nobody wished it."""
-    if known is None or not known.drain:
-        return ""
-    return known.reason if known.state is NodeState.DRAINING else "drained by an admin"
+def judged(node: Node) -> Node:
+    """The machine in the state, and with the reason, that its report and the wish to drain it give."""
+    report, faults = node.report, "; ".join(node.report.faults)
+    if report.gone:
+        return replace(node, state=NodeState.LOST, reason=faults)
+    if node.drain or faults:
+        wish = f"drained by {node.drained_by}" if node.drain else ""
+        return replace(node, state=NodeState.DRAINING, reason=wish or faults)
+    return replace(node, state=NodeState.READY, reason=report.tight)
 
 
-def drained(node: Node, why: str) -> Node:
-    """The machine with the wish to drain it, or without one. One that is lost stays lost, whatever is wished."""
-    if node.state is NodeState.LOST:
-        return replace(node, drain=bool(why))
-    faults = "; ".join(node.report.faults)
-    state = NodeState.DRAINING if why or faults else NodeState.READY
-    return replace(node, drain=bool(why), state=state, reason=why or faults)
+def drained(node: Node, by: str, leave_by: float | None = None) -> Node:
+    """The machine as this one wishes that it takes no work (empty: nobody does). One that is lost stays lost."""
+    wished = replace(node, drained_by=by, leave_by=leave_by)
+    return wished if node.state is NodeState.LOST else judged(wished)
 
 
 def essence(node: Node) -> tuple[object, ...]:
@@ -28,4 +32,4 @@ def essence(node: Node) -> tuple[object, ...]:
     report = node.report
     devices = [replace(one, notices=()) for one in report.devices]
     offered = (report.cpus_milli, report.memory_mib, report.labels)
-    return (node.site, node.engine, node.state, node.drain, node.reason, node.leave_by, *offered, devices)
+    return (node.site, node.engine, node.state, node.drained_by, node.reason, node.leave_by, *offered, devices)

@@ -125,8 +125,8 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of a site as the control plane knows it. `drain` is the admin's wish; `leave_by` (unix seconds) is when
-    whatever still runs on a drained one must leave, None for never.
+    """A machine of a site as the control plane knows it. `drained_by` is who wishes that it takes no work, empty if
+    nobody does; `leave_by` (unix seconds) is when whatever still runs on a drained one must leave, None for never.
     """
 
     name: str
@@ -135,6 +135,11 @@ class Node:
     state: NodeState
     report: NodeReport
     seen_at: float
-    drain: bool = False
+    drained_by: str = ""
     reason: str = ""
     leave_by: float | None = None
+
+    @property
+    def drain(self) -> bool:
+        """True if somebody wishes that it takes no work."""
+        return bool(self.drained_by)

@@ -304,17 +304,19 @@ def node_row(node: Node) -> Row:
         "seen_at": node.seen_at,
         "report": _encoder.encode(_report_to_json(node.report)),
         "leave_by": node.leave_by,
+        "drained_by": clean(node.drained_by),
     }
 
 
-NODE_COLUMNS = ("name", "site", "engine", "state", "report", "seen_at", "drain", "reason", "leave_by")
+NODE_COLUMNS = ("name", "site", "engine", "state", "report", "seen_at", "drain", "reason", "leave_by", "drained_by")
 
 
 def node_from_row(row: Sequence[Any]) -> Node:
     """From the values of NODE_COLUMNS."""
-    name, site, engine, state, report, seen_at, drain, reason, leave_by = row
+    name, site, engine, state, report, seen_at, drain, reason, leave_by, drained_by = row
     found = _report_from_json(json.loads(report))
-    return Node(name, site, engine, NodeState(state), found, seen_at, drain, reason, leave_by)
+    by = drained_by or ("an admin" if drain else "")  # who it was is not known of one that an older server drained
+    return Node(name, site, engine, NodeState(state), found, seen_at, by, reason, leave_by)
 
 
 def _report_to_json(report: NodeReport) -> Row:

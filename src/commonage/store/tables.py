@@ -183,6 +183,7 @@ nodes = Table(
     Column("seen_at", Double, nullable=False),
     Column("report", Text, nullable=False),
     Column("leave_by", Double),
+    Column("drained_by", Text),
     sqlite_with_rowid=False,
 )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure, NotFound
@@ -120,6 +120,12 @@ class FakeEngine:
             if run.order.lease.node == name:
                 run.gone = True
         self._notice()
+
+    def give_up_node(self, name: str, why: str) -> None:
+        """As `lose_node`, but it stays listed, for ever: as one that was given up."""
+        report = replace(self._nodes[name], faults=(why,), gone=True)
+        self.lose_node(name)
+        self.add_node(report)
 
     def add_node(self, node: NodeReport) -> None:
         """A machine comes, comes back, or reports something else than before."""

@@ -220,7 +220,7 @@ def nodes() -> st.SearchStrategy[Node]:
         state=st.sampled_from(NodeState),
         report=report,
         seen_at=instants(),
-        drain=st.booleans(),
+        drained_by=texts(),
         reason=texts(),
         leave_by=st.none() | instants(),
     )

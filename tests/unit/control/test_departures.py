@@ -231,3 +231,54 @@ async def test_a_sound_machine_on_which_something_was_lost_takes_work_at_once() 
         site.engine.end(f"{one.id}-1", None)
         await site.clock.advance(2)
         assert (node_of(site, one), site.there(one).attempts) == ("one", 2)
+
+
+DOWN = "Docker Swarm does not reach it: heartbeat failure"
+
+
+async def test_one_that_its_engine_gave_up_is_lost_though_it_stays_listed_and_ready_once_it_is_back() -> None:
+    site = site_of_two(node_lost_after_s=3600)
+    async with site.open() as control:
+        one = await started(site, control, job())
+        report = control.board.nodes["one"].report
+        seen_at = control.board.nodes["one"].seen_at
+        site.engine.give_up_node("one", DOWN)
+        await site.clock.advance(20)
+        lost = control.board.nodes["one"]
+        assert (lost.state, lost.reason, lost.seen_at) == (NodeState.LOST, DOWN, seen_at)
+        assert node_of(site, one) == "two"
+        told = [event.message for event in site.store.shelf.events if event.kind is EventKind.NODE]
+        assert f"one is lost: {DOWN}" in told
+        site.engine.add_node(report)
+        await site.clock.advance(10)
+        assert (control.board.nodes["one"].state, control.board.nodes["one"].reason) == (NodeState.READY, "")
+
+
+async def test_one_that_was_drained_before_it_was_lost_is_still_drained_by_the_same_when_it_is_back() -> None:
+    site = site_of_two()
+    async with site.open() as control:
+        report, by = control.board.nodes["one"].report, site.clock.now() + 3600
+        await control.departures.drain(ROOT, "one", by=by)
+        site.engine.give_up_node("one", DOWN)
+        await site.clock.advance(10)
+        assert control.board.nodes["one"].state is NodeState.LOST
+    async with site.open() as control:
+        await site.clock.advance(10)
+        site.engine.add_node(report)
+        await site.clock.advance(10)
+        node = control.board.nodes["one"]
+        assert (node.state, node.reason, node.leave_by) == (NodeState.DRAINING, "drained by root", by)
+
+
+async def test_one_that_was_given_up_is_removed_and_stays_away_until_it_is_back() -> None:
+    site = site_of_two()
+    async with site.open() as control:
+        report = control.board.nodes["one"].report
+        site.engine.give_up_node("one", DOWN)
+        await site.clock.advance(10)
+        await control.departures.remove(ROOT, "one")
+        await site.clock.advance(60)
+        assert set(control.board.nodes) == {"two"}
+        site.engine.add_node(report)
+        await site.clock.advance(10)
+        assert control.board.nodes["one"].state is NodeState.READY
