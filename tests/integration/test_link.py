@@ -251,7 +251,11 @@ async def test_a_removed_machine_is_out_at_once_and_stays_out(site: Site) -> Non
     async with Machine(config):
         await site.connected()
         await site.agents.revoke(NODE)
-        assert site.heard() is None
+        heard = site.heard()
+        assert heard is not None and not heard.connected
+        assert "was removed from this site" in heard.report.faults[0], (
+            "should it still be in the Swarm, it takes no work"
+        )
         assert "NotLetIn: worker1 was removed from this site" in await refusal(config)
     # It joins again under its name: it has another certificate.
     async with Machine(site.config()):
@@ -262,7 +266,37 @@ async def test_a_machine_that_another_process_removed_is_out_soon(site: Site) ->
     async with Machine(site.config()):
         await site.connected()
         Authority.open(site.folder / "ca").revoke(NODE)
-        await until(lambda: site.heard() is None, "it is out")
+        await until(lambda: (one := site.heard()) is not None and one.report.faults, "it is out")
+
+
+async def test_a_machine_that_is_no_more_is_forgotten(site: Site) -> None:
+    async with Machine(site.config()):
+        await site.connected()
+        await site.agents.revoke(NODE, gone=True)
+        assert site.heard() is None
+
+
+async def test_who_was_removed_is_not_renewed_even_while_its_link_stands(site: Site) -> None:
+    config = site.config()
+    request = Path(config.request).read_text()
+    said: list[str] = []
+
+    async def renew(peer: Peer, _welcome: messages.Welcome) -> None:
+        assert await peer.ask(messages.RENEW, messages.SigningRequest(request))
+        # The one that it came with is forgotten, as when it has expired: it is the new one that must hold.
+        Authority.open(site.folder / "ca").revoke(NODE)
+        try:
+            await peer.ask(messages.RENEW, messages.SigningRequest(request))
+        except EngineFailure as error:
+            said.append(error.message)
+
+    dialling = asyncio.create_task(Dialler(config, {}, {}, renew).run())
+    await until(lambda: said, "it is answered")
+    dialling.cancel()
+    await asyncio.wait([dialling])
+    assert "does not hold any more" in said[0]
+    certificates = (site.folder / "ca" / "issued.json").read_text()
+    assert '"revoked": false' not in certificates
 
 
 async def test_an_expired_certificate_is_refused_and_one_that_ends_soon_renewed(site: Site) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from cryptography import x509
 
 from commonage.domain.errors import CommonageError, EngineFailure
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Lease, NodeReport
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.link import messages, remembered
 from commonage.link.ca import Authority
@@ -38,10 +38,11 @@ _MOST_WARNINGS = 1000
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """A machine's link. `held` are the leases that its agent was told."""
+    """A machine's link, by the certificate with this serial number. `held` are the leases that its agent was told."""
 
+    node: str
     serial: int
-    peer: Peer
+    peer: Peer = field(init=False)
     held: tuple[Lease, ...] = field(default=())
 
 
@@ -109,13 +110,14 @@ class LinkedAgents:
 
     async def _attend(self, caller: Caller) -> None:
         """Have a link from its welcome to its end."""
-        offers = {messages.RENEW: partial(self._renew, caller.node)}
+        link = _Link(caller.node, caller.serial)
+        offers = {messages.RENEW: partial(self._renew, link)}
         hears = {"report": (Report, lambda report: self._take_in(caller.node, report))}
-        peer = Peer(f"the agent of {caller.node}", caller.reader, caller.writer, offers, hears)
+        link.peer = peer = Peer(f"the agent of {caller.node}", caller.reader, caller.writer, offers, hears)
         before = self._links.get(caller.node)
         if before is not None:
             before.peer.close(f"the agent of {caller.node} came again")
-        link = self._links[caller.node] = _Link(caller.serial, peer)
+        self._links[caller.node] = link
         _log.info("the agent of %s is connected", caller.node)
         try:
             await peer.run()
@@ -156,16 +158,30 @@ class LinkedAgents:
         for watcher in self._watchers:
             watcher.put_nowait(node)
 
-    async def _renew(self, node: str, request: messages.SigningRequest, _told: Told) -> messages.Certificate:
-        pem = await asyncio.to_thread(self._authority.sign, request.csr, node)
-        _log.info("the agent of %s has a new certificate", node)
-        return messages.Certificate(pem, _end_of(pem))
+    async def _renew(self, link: _Link, request: messages.SigningRequest, _told: Told) -> messages.Certificate:
+        pem = await asyncio.to_thread(self._authority.renew, request.csr, link.node, link.serial)
+        given = x509.load_pem_x509_certificate(pem.encode())
+        # From now on it is this one that holds or not: the one before may be forgotten when it expires.
+        link.serial = given.serial_number
+        _log.info("the agent of %s has a new certificate", link.node)
+        return messages.Certificate(pem, given.not_valid_after_utc.timestamp())
 
-    async def revoke(self, node: str) -> None:
-        """The machine is removed from the site: its certificates admit it no more, and nothing is heard of it."""
+    async def revoke(self, node: str, *, gone: bool = False) -> None:
+        """The machine is removed from the site: its certificates admit it no more, and its link ends now.
+
+        Should an engine see it nonetheless, it is at fault. `gone`: the machine itself is no more, nor seen again.
+        """
         await asyncio.to_thread(self._authority.revoke, node)
+        self._put_out(node)
+        if gone:
+            self._heard.pop(node, None)
+
+    def _put_out(self, node: str) -> None:
         self._end(node)
-        self._heard.pop(node, None)
+        fault = f"{node} was removed from this site: have it join again (`commonage node join`), or take it out by hand"
+        before = self._heard.get(node) or Heard(node, NodeReport(node, 0, 0), self._now(), connected=False)
+        report = NodeReport(node, 0, 0, faults=(fault,))
+        self._heard[node] = replace(before, report=report, connected=False, samples=(), owners=())
         self._tell(node)
 
     def _end(self, node: str) -> None:
@@ -186,8 +202,7 @@ class LinkedAgents:
                 _log.error("which machines were removed cannot be read: %s", error)
                 continue
             for node in [node for node, link in self._links.items() if link.serial in revoked]:
-                self._end(node)
-                self._heard.pop(node, None)
+                self._put_out(node)
 
     async def _remember(self) -> None:
         """Write down what was heard, if more than its moment and its figures changed."""
@@ -292,7 +307,3 @@ class LinkedAgents:
             if any(device.uuid == uuid for device in heard.report.devices):
                 with suppress(CommonageError):
                     await self._peer(node).ask(messages.RESUME, messages.Card(uuid))
-
-
-def _end_of(pem: str) -> float:
-    return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc.timestamp()

@@ -10,10 +10,11 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -23,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from commonage.domain.errors import CommonageError, InvalidInput
-from commonage.link.issued import Issued
+from commonage.link.issued import Entry, Issued
 
 AUTHORITY_YEARS = 10
 SERVER_DAYS = 730
@@ -48,6 +49,17 @@ class KeyPair:
 
     def __repr__(self) -> str:
         return "KeyPair(…)"  # a log line or a traceback must not show the key
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What a machine is given when it joins: its certificate (PEM), and its own secret for the site's registry."""
+
+    certificate: str
+    account: str
+
+    def __repr__(self) -> str:
+        return "Admitted(…)"
 
 
 class Authority:
@@ -109,6 +121,25 @@ class Authority:
 
         Nothing but the key is taken from the request. Raises InvalidInput for a request or a name that cannot be.
         """
+        signed, entry = self._client(csr_pem, node)
+        self._issued.add(entry, self._now())
+        return signed
+
+    def admit(self, csr_pem: str, node: str) -> Admitted:
+        """As `sign`, for a machine that joins: all that one of this name was given before is taken back."""
+        signed, entry = self._client(csr_pem, node)
+        made = replace(entry, account=secrets.token_hex(20))
+        self._issued.replace(made, self._now())
+        return Admitted(signed, made.account)
+
+    def renew(self, csr_pem: str, node: str, serial: int) -> str:
+        """As `sign`, for who showed the certificate with this serial number. Raises Forbidden if that holds no more."""
+        signed, entry = self._client(csr_pem, node)
+        self._issued.renew(serial, entry, self._now())
+        return signed
+
+    def _client(self, csr_pem: str, node: str) -> tuple[str, Entry]:
+        """Signed, and to be noted before anybody is given it."""
         if not node or len(node) > _NAME_LIMIT or not node.isprintable():
             raise InvalidInput(
                 f"{node!r} cannot be a machine's name here: 1 to {_NAME_LIMIT} printable characters", field="node"
@@ -126,8 +157,7 @@ class Authority:
                 "the certificate request has another key than one of an elliptic curve (P-256)", field="csr"
             )
         signed = self._sign(key, node, dt.timedelta(days=CLIENT_DAYS), ExtendedKeyUsageOID.CLIENT_AUTH, None)
-        self._issued.add(node, signed.serial_number, signed.not_valid_after_utc.timestamp(), self._now())
-        return _pem(signed)
+        return _pem(signed), Entry(node, f"{signed.serial_number:x}", signed.not_valid_after_utc.timestamp())
 
     def revoke(self, node: str) -> None:
         """No certificate that this machine was given admits it any more; one that it is given from now on does."""
@@ -136,6 +166,11 @@ class Authority:
     def revoked(self) -> frozenset[int]:
         """The serial numbers of all certificates that were taken back and have not expired."""
         return self._issued.revoked()
+
+    def has_account(self, node: str, account: str) -> bool:
+        """True if this is the secret for the registry of a machine whose certificate holds."""
+        known = self._issued.accounts(node, self._now())
+        return any(secrets.compare_digest(one.encode(), account.encode()) for one in known)
 
     def _sign(
         self,

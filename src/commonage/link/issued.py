@@ -1,4 +1,4 @@
-"""Which certificates the authority gave to which machine, and which of them it took back: one small file.
+"""Which certificates the authority gave to which machine, and which of them it took back: one small file (0600).
 
 Read anew by every call and written behind a lock, for the control plane and an admin's command may use it at once.
 """
@@ -13,15 +13,21 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from commonage.domain.errors import Forbidden
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One certificate. `serial` is in hex, `until` in unix seconds."""
+    """One certificate. `serial` is in hex, `until` in unix seconds.
+
+    `account` is the machine's secret for the site's registry, as good as the certificate is; empty if it has none.
+    """
 
     node: str
     serial: str
     until: float
     revoked: bool = False
+    account: str = ""
 
 
 class Issued:
@@ -30,19 +36,41 @@ class Issued:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def add(self, node: str, serial: int, until: float, now: float) -> None:
+    def add(self, entry: Entry, now: float) -> None:
         """Note a certificate that was just signed."""
         with self._lock():
-            self._write([*self._current(now), Entry(node, f"{serial:x}", until)])
+            self._write([*self._current(now), entry])
+
+    def replace(self, entry: Entry, now: float) -> None:
+        """Note a certificate that was just signed, and take back all that its machine was given before."""
+        with self._lock():
+            self._write([*_taken_back(self._current(now), entry.node), entry])
+
+    def renew(self, before: int, entry: Entry, now: float) -> None:
+        """Note a certificate that was just signed for who showed the one with the serial number `before`.
+
+        Raises Forbidden, and notes nothing, unless that one holds in this very moment.
+        """
+        with self._lock():
+            kept = self._current(now)
+            shown = next((one for one in kept if int(one.serial, 16) == before and not one.revoked), None)
+            if shown is None or shown.node != entry.node:
+                raise Forbidden(f"the certificate of {entry.node} does not hold any more: have the machine join again")
+            self._write([*kept, replace(entry, account=shown.account)])
 
     def revoke(self, node: str, now: float) -> None:
         """Take back all that this machine was given. Unknown machines are no error."""
         with self._lock():
-            self._write([replace(entry, revoked=entry.revoked or entry.node == node) for entry in self._current(now)])
+            self._write(_taken_back(self._current(now), node))
 
     def revoked(self) -> frozenset[int]:
         """The serial numbers of those that were taken back."""
         return frozenset(int(entry.serial, 16) for entry in self._read() if entry.revoked)
+
+    def accounts(self, node: str, now: float) -> frozenset[str]:
+        """The machine's secrets for the registry that hold now."""
+        mine = (one for one in self._read() if one.node == node and one.until > now and not one.revoked)
+        return frozenset(one.account for one in mine if one.account)
 
     def _current(self, now: float) -> list[Entry]:
         return [entry for entry in self._read() if entry.until > now]
@@ -55,7 +83,7 @@ class Issued:
 
     def _write(self, entries: list[Entry]) -> None:
         temporary = self._path.with_suffix(".new")
-        with temporary.open("w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8", opener=_private) as file:
             json.dump([asdict(entry) for entry in entries], file, indent=0)
             file.flush()
             os.fsync(file.fileno())
@@ -66,3 +94,11 @@ class Issued:
         with self._path.with_suffix(".lock").open("w", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _taken_back(entries: list[Entry], node: str) -> list[Entry]:
+    return [replace(entry, revoked=entry.revoked or entry.node == node) for entry in entries]
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

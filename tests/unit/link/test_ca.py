@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from commonage.domain.errors import InvalidInput
+from commonage.domain.errors import Forbidden, InvalidInput
 from commonage.link.ca import Authority, AuthorityError
 
 DAY = 86_400.0
@@ -83,6 +83,55 @@ def test_what_was_taken_back_is_known_and_a_new_one_admits_again(tmp_path: Path)
     another_process = Authority.open(tmp_path)
     assert another_process.revoked() == {first, renewed}
     assert not {other, joined_again} & authority.revoked()
+
+
+def test_only_what_holds_is_renewed(tmp_path: Path) -> None:
+    clock = [NOW]
+    authority = Authority.open(tmp_path, now=lambda: clock[0])
+
+    def number(pem: str) -> int:
+        return x509.load_pem_x509_certificate(pem.encode()).serial_number
+
+    first = number(authority.admit(a_request(), "worker1").certificate)
+    second = number(authority.renew(a_request(), "worker1", first))
+    with pytest.raises(Forbidden, match="worker2 does not hold"):
+        authority.renew(a_request(), "worker2", first)
+    clock[0] += 31 * DAY
+    for serial in (first, second):
+        with pytest.raises(Forbidden, match="join again"):
+            authority.renew(a_request(), "worker1", serial)
+    third = number(authority.sign(a_request(), "worker1"))
+    authority.revoke("worker1")
+    with pytest.raises(Forbidden, match="join again"):
+        authority.renew(a_request(), "worker1", third)
+    assert authority.revoked() == {third}, "nothing was given to who was refused"
+
+
+def test_who_joins_takes_the_place_of_who_had_its_name(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path, now=lambda: NOW)
+    before = x509.load_pem_x509_certificate(authority.admit(a_request(), "worker1").certificate.encode())
+    authority.admit(a_request(), "worker2")
+    authority.admit(a_request(), "worker1")
+    assert authority.revoked() == {before.serial_number}
+
+
+def test_a_machines_secret_is_as_good_as_its_certificate(tmp_path: Path) -> None:
+    clock = [NOW]
+    authority = Authority.open(tmp_path, now=lambda: clock[0])
+    admitted = authority.admit(a_request(), "worker1")
+    assert admitted.account not in repr(admitted)
+    assert authority.has_account("worker1", admitted.account)
+    assert not authority.has_account("worker2", admitted.account)
+    assert not authority.has_account("worker1", "")
+    serial = x509.load_pem_x509_certificate(admitted.certificate.encode()).serial_number
+    clock[0] += 25 * DAY
+    authority.renew(a_request(), "worker1", serial)
+    clock[0] += 25 * DAY
+    assert authority.has_account("worker1", admitted.account), "it is renewed with the certificate"
+    authority.revoke("worker1")
+    assert not authority.has_account("worker1", admitted.account)
+    assert authority.admit(a_request(), "worker1").account != admitted.account
+    assert stat.S_IMODE((tmp_path / "issued.json").stat().st_mode) == 0o600
 
 
 def test_what_has_expired_is_not_kept(tmp_path: Path) -> None:
