@@ -170,7 +170,7 @@ async def test_shares_are_held_by_the_machines_agent(rig: SwarmRig) -> None:
 async def test_a_task_that_is_rejected_ends_with_its_reason(tmp_path: Path, swarm: Swarm) -> None:
     async with swarm_rig(tmp_path, swarm, mounts=(Mount("/no/such/folder", "/data"),)) as rig:
         end = await rig.ended(rig.orders(Behaviour()))
-        assert end.exit_code == 1
+        assert end.exit_code is None, "it is the machine's lack, and not the program's failure"
         assert "worker1 does not see the folder /no/such/folder" in end.detail
 
 

@@ -94,8 +94,13 @@ router.routes.extend(_open.routes)
 
 
 def images_in_use(control: Control) -> set[str]:
-    """The names of all images that the catalogue has."""
-    return {one.environment.image for one in control.fleet.environments() if one.environment.image}
+    """The names of all images of the catalogue, and of those that were removed from it but that live work is in.
+
+    What waits may still get them, and what runs be started anew on a machine that does not have its image yet.
+    """
+    there = {one.environment.image for one in control.fleet.environments() if one.environment.image}
+    removed = (control.catalogue.removed(workload.spec.environment) for workload in control.board)
+    return there | {one.reference for one in removed if one is not None}
 
 
 def _refused(error: CommonageError) -> Response:

@@ -131,6 +131,10 @@ class RunFolder:
         os.utime(temporary, (end.at, end.at))
         temporary.rename(self.path / "exit")
 
+    def give_room(self) -> None:
+        """Give up what was kept for its end, so that there is room to write that down. Idempotent."""
+        (self.path / "room").unlink(missing_ok=True)
+
     def order(self) -> tuple[Order, int | None] | None:
         """What was ordered, with its secrets while they are there, and its port.
 
@@ -154,7 +158,7 @@ class RunFolder:
     def tidy(self) -> None:
         """It ended: remove its secrets and its temporary files. Idempotent."""
         (self.path / "secrets.json").unlink(missing_ok=True)
-        (self.path / "room").unlink(missing_ok=True)
+        self.give_room()
         try:
             self.tmp.rmdir()
         except FileNotFoundError:

@@ -111,8 +111,12 @@ class Box:
             descriptor = os.open(self.path / "claim", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
         except FileExistsError:
             return self.claim() is Claim.NEVER
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(_NEVER)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(_NEVER)
+        except OSError:  # half written it would say that the command ran
+            (self.path / "claim").unlink()
+            raise
         return True
 
     def wish(self, what: Literal["term", "kill"]) -> None:

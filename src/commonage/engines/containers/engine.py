@@ -10,10 +10,11 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.sightings import LogLine, Order, Seen, Sighting
@@ -23,8 +24,12 @@ from commonage.engines.common.tasks import Tasks
 from commonage.engines.containers.board import Board, Run
 from commonage.engines.containers.ending import end_run
 from commonage.engines.containers.hands import Away, Gone, Hands
-from commonage.engines.containers.looking import Looker, Unclear, Unstarted
+from commonage.engines.containers.launching import launch_patiently
+from commonage.engines.containers.looking import Looker, Unclear, Unstarted, write_end
 
+AGAIN_S = 2.0
+"""How soon is looked again at what could not be seen, and tried again what could not be written."""
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
@@ -136,14 +141,16 @@ class ContainerEngine:
             self._board.tell(run, self._starting(run.order, detail, progress))
 
         try:
-            if await self._in_thread(run.folder.claim) is None:
-                await self._hands.launch(run, told)
+            if await self._surely(run.folder.claim) is None:
+                await launch_patiently(run, self._hands, told)
         except Away as error:
             told(f"waiting for {error.waiting_for}", None)
+            self._look_again(run)
             return
         except EngineFailure as error:
-            end = Exit(None if isinstance(error, Gone) else 1, error.message, time.time())
-            await self._in_thread(partial(_write_failure, run, end))
+            # What would pass by itself is not the program's failure: it may run elsewhere, or later.
+            code = None if isinstance(error, Gone) or error.is_retryable else 1
+            await self._surely(partial(_write_failure, run, Exit(code, error.message, time.time())))
             await self._hands.release(run)
         await self._settle(run)
 
@@ -156,13 +163,38 @@ class ContainerEngine:
                 return
             try:
                 found = await self._looker.look(run)
-            except EngineFailure as error:  # the daemon is away, or the disk is full: it is looked at again
-                _log.warning("cannot look what became of %s: %s", run.id, error.message)
+            except EngineFailure as error:  # the daemon is away, or the disk is full
+                if error.message != run.trouble:
+                    _log.warning("cannot look what became of %s, will try again: %s", run.id, error.message)
+                run.trouble = error.message
+                self._look_again(run)
                 return
+            run.trouble = ""
             if isinstance(found, Unstarted):
                 self._launch(run)
-            elif not isinstance(found, Unclear) and _is_news(run.sighting, found):
+            elif isinstance(found, Unclear):
+                self._look_again(run)
+            elif _is_news(run.sighting, found):
                 self._board.tell(run, found)
+
+    def _look_again(self, run: Run) -> None:
+        """In a moment, as nothing may tell us that it can be seen now."""
+        if run.again is None:
+            run.again = self._spawn(self._settle_later(run))
+
+    async def _settle_later(self, run: Run) -> None:
+        await asyncio.sleep(AGAIN_S)
+        run.again = None
+        await self._settle(run)
+
+    async def _surely(self, work: Callable[[], _T]) -> _T:
+        """The result of `work` in a thread, done again until the disk takes it."""
+        while True:
+            try:
+                return await self._in_thread(work)
+            except OSError as error:
+                _log.warning("will try again in %.0f s: %s", AGAIN_S, error)
+                await asyncio.sleep(AGAIN_S)
 
     async def _look_at_all(self) -> None:
         await asyncio.gather(*(self._settle(run) for run in self._board))
@@ -193,10 +225,11 @@ class ContainerEngine:
     async def _end(self, run: Run) -> None:
         with suppress(EngineFailure):
             await asyncio.shield(run.begun)
-        if await self._in_thread(run.box.claim_never):
+        # What was seen running has run, whatever it made of its box since.
+        if not run.is_running and await self._surely(run.box.claim_never):
             if run.launching is not None:
                 run.launching.cancel()
-            await self._in_thread(run.folder.claim_never)
+            await self._surely(run.folder.claim_never)
             await self._settle(run)
             return
         await end_run(run, self._hands, self._settle)
@@ -246,7 +279,7 @@ def _is_news(before: Sighting, after: Sighting) -> bool:
 def _write_failure(run: Run, end: Exit) -> None:
     """It was accepted, but cannot be started: it ends with our reason. Unless its command runs after all."""
     if run.box.claim_never():
-        run.folder.write_exit(end)
+        write_end(run.folder, end)
 
 
 def installation_of(folder: Path) -> str:

@@ -8,6 +8,11 @@ from typing import Any
 _PULLED = ("Download complete", "Pull complete", "Already exists")
 
 
+def words_of_fetching(image: str, said: str) -> str:
+    """What a user who waits for it reads; `said` is what `progress_of` said last."""
+    return f"fetching the image {image}: {said}"
+
+
 def progress_of(message: Mapping[str, Any], layers: dict[str, tuple[int, int]]) -> tuple[str, float | None]:
     """What a progress message says, and how much of all layers is here. `layers` (bytes here, bytes in all) is kept."""
     status, layer = str(message.get("status", "")), str(message.get("id", ""))

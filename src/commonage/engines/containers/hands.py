@@ -83,9 +83,9 @@ class Hands(Protocol):
         ...
 
     async def launch(self, run: Run, told: Told) -> None:
-        """Have its image there and its container started. Idempotent: called again after a crash, and after Away.
+        """Have its image there and its container started.
 
-        After any other failure nothing of it runs, or ever will.
+        Idempotent: called again after a crash, after Away, and after any failure that may pass (`is_retryable`).
         """
         ...
 

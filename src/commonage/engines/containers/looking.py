@@ -6,12 +6,12 @@ Used by the engine.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Seen, Sighting
 from commonage.engines.common.board import InThread
-from commonage.engines.common.runs import Exit
+from commonage.engines.common.runs import Exit, RunFolder
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.box import Claim
 from commonage.engines.containers.hands import Absent, Hands, Lives, Look, Over, Waiting
@@ -39,9 +39,8 @@ class Looker:
 
     async def look(self, run: Run) -> Sighting | Unstarted | Unclear:
         """What became of it. Raises EngineFailure while that cannot be seen, or the disk fails."""
-        seen = await self._hands.look(run)
         try:
-            return await self._read(run, seen)
+            return await self._read(run, await self._hands.look(run))
         except OSError as error:
             raise EngineFailure(f"its run folder cannot be read or written: {error}", retryable=True) from error
 
@@ -51,14 +50,15 @@ class Looker:
             if isinstance(seen, Lives):
                 return self._running(run, seen)
             if isinstance(seen, Over):
-                written = await self._write(run, await seen.end())
+                end, now = await seen.end(), time.time()
+                ended_at = _within(end.at, _began(run, seen, now) or run.order.lease.at, now)
+                written = await self._write(run, replace(end, at=ended_at))
             else:
                 unread = await self._of_what_did_not_run(run, seen)
                 if not isinstance(unread, Exit):
                     return unread
                 written = await self._write(run, unread)
-        started_at = seen.started_at if isinstance(seen, Lives | Over) else None
-        return self._ended(run, written, started_at)
+        return self._ended(run, written, _began(run, seen, written.at))
 
     async def _written(self, run: Run) -> Exit | None:
         written = await self._in_thread(run.folder.exit)
@@ -86,7 +86,7 @@ class Looker:
     def _running(self, run: Run, seen: Lives) -> Sighting:
         now = time.time()
         node = self._hands.node_of(run.order)
-        return Sighting(run.id, Seen.RUNNING, now, node, url=seen.url, started_at=seen.started_at or now)
+        return Sighting(run.id, Seen.RUNNING, now, node, url=seen.url, started_at=_began(run, seen, now) or now)
 
     def _ended(self, run: Run, end: Exit, started_at: float | None) -> Sighting:
         return Sighting(
@@ -95,10 +95,29 @@ class Looker:
         )  # fmt: skip
 
     async def _write(self, run: Run, end: Exit) -> Exit:
-        def write() -> None:
-            run.folder.write_exit(end)
-            run.folder.tidy()
-
-        await self._in_thread(write)
+        await self._in_thread(lambda: write_end(run.folder, end))
         await self._hands.release(run)
         return end
+
+
+def write_end(folder: RunFolder, end: Exit) -> None:
+    """Write down how it ended; where there is no room, in the room that was kept for that. Raises OSError."""
+    try:
+        folder.write_exit(end)
+    except OSError:
+        folder.give_room()
+        folder.write_exit(end)
+    folder.tidy()
+
+
+def _began(run: Run, seen: Look, latest: float) -> float | None:
+    """When it began; None if it did not. What was said first stays, and nothing begins before its lease."""
+    told = seen.started_at if isinstance(seen, Lives | Over) else None
+    if told is None or run.sighting.started_at is not None:
+        return run.sighting.started_at
+    return _within(told, run.order.lease.at, latest)
+
+
+def _within(moment: float, earliest: float, latest: float) -> float:
+    """A moment by a clock elsewhere, or by files that its owner can write to, as far as it can be."""
+    return min(max(moment, earliest), latest)

@@ -14,6 +14,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.ports.joining import Admission
 
 _TIMEOUT = aiohttp.ClientTimeout(total=20, sock_connect=5)
+_REFUSES = 400
 
 
 class SwarmManager:
@@ -54,6 +55,20 @@ class SwarmManager:
             for one in found:
                 await docker.nodes.remove(node_id=one["ID"], force=True)
         return len(found)
+
+    async def renew_token(self) -> None:
+        """Have another token let workers in; the one until now does not any more. Raises EngineFailure."""
+        async with self._daemon() as docker:
+            swarm = await docker.swarm.inspect()
+            # The client library has no word for it. What the Swarm is set to must be said again, or it is lost.
+            answer = await docker.session.post(
+                f"{docker.docker_host}/{docker.api_version}/swarm/update",
+                params={"version": str(swarm["Version"]["Index"]), "rotateWorkerToken": "true"},
+                json=swarm["Spec"],
+            )
+            async with answer:
+                if answer.status >= _REFUSES:
+                    raise EngineFailure(f"the Docker daemon refuses: {(await answer.text())[:300]}")
 
     @asynccontextmanager
     async def _daemon(self) -> AsyncIterator[Docker]:

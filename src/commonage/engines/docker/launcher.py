@@ -51,14 +51,13 @@ class Launcher:
     async def launch(self, run: Run) -> str:
         """Have the attempt's container started; its id. Idempotent. Raises EngineFailure.
 
-        After a Refused nothing of it runs, or ever will. After a DaemonUnreachable nobody knows: ask again.
+        After a DaemonUnreachable nobody knows: ask again.
         """
         async with self._at_once:
             try:
                 return await self._launch(run)
             except Refused as error:
                 if not _NETWORK_GONE.search(error.message):
-                    await self._in_thread(run.box.claim_never)
                     raise
             # Somebody removed the tenant's network. What was made for it can never be started.
             self._networks.forget(run.order.tenant)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.fetching import progress_of
+from commonage.engines.containers.fetching import progress_of, words_of_fetching
 from commonage.engines.containers.hands import Away
 from commonage.engines.dockerd.connection import Connection
 from commonage.ports.agents import Told
@@ -112,7 +112,7 @@ class Images:
                 patience = _SILENCE_S
                 detail, progress = progress_of(message, layers)
                 for told in self._listeners.get(image, ()):
-                    told(f"fetching the image {image}: {detail}", progress)
+                    told(words_of_fetching(image, detail), progress)
 
     async def close(self) -> None:
         """End what is under way."""

@@ -41,9 +41,9 @@ class Client(Connection):
         """Those of the services with this label."""
         return list(await self.ask("GET", "tasks", label=[label]) or ())
 
-    async def services(self, label: str) -> Sequence[Json]:
-        """Those with this label."""
-        return list(await self.ask("GET", "services", label=[label]) or ())
+    async def services(self, *labels: str) -> Sequence[Json]:
+        """Those with all these labels."""
+        return list(await self.ask("GET", "services", label=labels) or ())
 
     async def create_service(self, spec: Json) -> str | None:
         """Its id; None if the name is taken."""

@@ -33,6 +33,7 @@ from commonage.engines.swarm.sightings import (
     Circumstances,
     changed_at,
     end_of,
+    ended_by_itself,
     has_ended,
     is_refused_room,
     runs,
@@ -231,16 +232,17 @@ class SwarmHands:
     async def remove(self, run: Run) -> None:
         """Its service, and with it the task and the container, also of a machine that comes back.
 
-        That of a job that ended by itself goes when there is nothing to start (`sweep`): removing takes as long.
+        That of a job whose container ended goes when there is nothing to start (`sweep`): removing takes as long.
         """
-        service = self._services.get(run.id)
-        if service is not None:
-            if run.order.kind is Kind.JOB and run.sighting.exit_code is not None:
-                self._ended[run.id] = service
-                service.since = asyncio.get_running_loop().time()
-            else:
-                await self._client.remove_service(service.id)
-            self._services.pop(run.id, None)
+        service, task = self._services.get(run.id), self._tasks.of(run.id)
+        if service is None:  # it may have been stopped, or have failed, while it was made
+            await self._launcher.remove(run.id)
+        elif run.order.kind is Kind.JOB and task is not None and ended_by_itself(task):
+            self._ended[run.id] = service
+            service.since = asyncio.get_running_loop().time()
+        else:
+            await self._client.remove_service(service.id)
+        self._services.pop(run.id, None)
         self._tasks.forget(run.id)
 
     def is_swept(self, attempt_id: str) -> bool:

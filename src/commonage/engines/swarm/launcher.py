@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order
 from commonage.engines.common.board import InThread
 from commonage.engines.containers.board import Run
+from commonage.engines.containers.fetching import words_of_fetching
 from commonage.engines.containers.preparing import ENTRY, Place, have_folders, ourselves
 from commonage.engines.containers.program import PORT, Inside, program_of
 from commonage.engines.dockerd.connection import Json
@@ -25,7 +26,7 @@ from commonage.engines.dockerd.errors import Refused
 from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.networks import Network
 from commonage.engines.dockerd.shared import see_that_nothing_leads_elsewhere
-from commonage.engines.dockerd.words import Folders
+from commonage.engines.dockerd.words import LABEL, Folders, ours
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.fleet import AgentAway, Fleet
 from commonage.engines.swarm.networks import Networks
@@ -50,7 +51,7 @@ class Launcher:
         self._entry = entry
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._owner = ourselves()
-        self._fetched: set[tuple[str, str]] = set()  # (machine's id, image) of what is known to be there
+        self._creating: dict[str, asyncio.Task[str]] = {}
         self.images: Images
         self.networks: Networks
         self.in_thread: InThread
@@ -89,52 +90,86 @@ class Launcher:
 
     async def _fetch(self, machine: Machine, image: str, told: Told) -> None:
         agents = self._fleet.agent_of(machine.name)
-        if (machine.id, image) in self._fetched:
-            return
         if agents is not None:
-            await agents.pull(machine.name, image, told)
-        else:
-            # Its daemon fetches it when the container is made. What is no name of an image is found out here.
-            await self._client.image(image)
-        self._fetched.add((machine.id, image))
+            # Asked each time: what was there may have been removed since.
+            with self._talking_to(machine):
+                await agents.pull(machine.name, image, lambda said, part: told(words_of_fetching(image, said), part))
+            return
+        account = self._settings.account
+        if machine.name in self._fleet.heard and account is not None and account.is_for(image):
+            raise AgentAway(f"the agent of {machine.name}, which may fetch images of the site's, does not answer")
+        # Its daemon fetches it when the container is made. What is no name of an image is found out here.
+        await self._client.image(image)
+
+    @contextmanager
+    def _talking_to(self, machine: Machine) -> Iterator[None]:
+        """Have a link that went meanwhile leave as AgentAway."""
+        try:
+            yield
+        except EngineFailure as error:
+            agents = self._fleet.agents
+            linked = agents is not None and any(one.node == machine.name and one.connected for one in agents.heard())
+            if error.is_retryable and not linked:
+                raise AgentAway(error.message) from error
+            raise
 
     # --- services -----------------------------------------------------------------------------------------------
 
     async def launch(self, run: Run, told: Told) -> str:
         """Have the attempt's service made; its id. Raises EngineFailure.
 
-        After a Refused nothing of it runs, or ever will. After a DaemonUnreachable nobody knows: ask again.
+        After a DaemonUnreachable nobody knows: ask again.
         """
         order = run.order
         machine = self._fleet.machine(order.lease.node)
         await self.have_image(order.environment, machine.name, told)
         async with self._at_once:
-            told(f"given to {machine.name}", None)
             try:
-                return await self._launch(run, machine)
+                return await self._launch(run, machine, told)
             except Refused as error:
                 if not _NETWORK_GONE.search(error.message):
                     raise
             # Somebody removed the tenant's network.
             self.networks.forget(order.tenant)
-            return await self._launch(run, machine)
+            return await self._launch(run, machine, told)
 
-    async def _launch(self, run: Run, machine: Machine) -> str:
+    async def _launch(self, run: Run, machine: Machine, told: Told) -> str:
         network = await self.networks.of(run.order.tenant)
         held = await self._confine(run.order, machine)
-        describe = await self.in_thread(partial(self._prepare, run, machine, network, held))
-        for name in service_names(run.order):
-            created = await self._client.create_service({**describe, "Name": name})
+        spec = await self.in_thread(partial(self._prepare, run, machine, network, held))
+        told(f"given to {machine.name}", None)
+        creating = self._creating[run.id] = asyncio.create_task(self._create(run.order, spec))
+        creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
+        # A stop must not cut it off: whether there is a service then, nobody would know.
+        return await asyncio.shield(creating)
+
+    async def _create(self, order: Order, spec: Json) -> str:
+        for name in service_names(order):
+            created = await self._client.create_service({**spec, "Name": name})
             if created is not None:
                 return created
-        raise EngineFailure(f"the services {' and '.join(service_names(run.order))} are there already, and not ours")
+            if known := await self._services_of(order.attempt_id):
+                return known[0]
+        raise EngineFailure(f"the services {' and '.join(service_names(order))} are there already, and not ours")
+
+    async def _services_of(self, attempt_id: str) -> Sequence[str]:
+        labels = ours(self._place.installation), f"{LABEL}.attempt={attempt_id}"
+        return [str(one["ID"]) for one in await self._client.services(*labels)]
+
+    async def remove(self, attempt_id: str) -> None:
+        """Remove whatever service of the attempt there is, also one that is just being made. Raises EngineFailure."""
+        if (creating := self._creating.get(attempt_id)) is not None:
+            await asyncio.wait([creating])
+        for service in await self._services_of(attempt_id):
+            await self._client.remove_service(service)
 
     async def _confine(self, order: Order, machine: Machine) -> Mapping[str, str]:
         if not order.lease.shares:
             return {}
         agents = self._fleet.agent_of(machine.name)
         if agents is not None:
-            return await agents.confine(machine.name, Hold(order.attempt_id, order.lease.shares, in_container=True))
+            with self._talking_to(machine):
+                return await agents.confine(machine.name, Hold(order.attempt_id, order.lease.shares, in_container=True))
         if all(share.simulated for share in order.lease.shares):
             return {}
         raise AgentAway(f"the agent of {machine.name}, which holds shares of cards, does not answer")
@@ -148,7 +183,8 @@ class Launcher:
         workspace = have_folders(run, program, place, self._owner, wish=True)
         around = Surroundings(
             installation=place.installation,
-            network=network.id,
+            # By its name, which shows that it is ours: who may ask for any id could ask for the machine's own network.
+            network=network.name,
             folders=Folders(str(workspace), str(run.box.path), str(run.folder.log)),
             entry=str(self._entry),
             user=f"{self._owner.uid}:{self._owner.gid}",

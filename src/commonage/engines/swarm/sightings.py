@@ -58,6 +58,11 @@ def has_ended(task: Json) -> bool:
     return state_of(task) in _ENDED
 
 
+def ended_by_itself(task: Json) -> bool:
+    """True if its container ended, whatever for, and Swarm knows: nothing of it is left on its machine."""
+    return state_of(task) in ("complete", "failed")
+
+
 def runs(task: Json) -> bool:
     """True while it is said to run."""
     return state_of(task) == "running"
@@ -91,8 +96,11 @@ def changed_at(task: Json) -> float | None:
 
 
 def end_of(task: Json, about: Circumstances) -> Exit:
-    """How a task ended. `code` is None where nobody knows the program's own."""
-    ended_at = about.end.at if about.end is not None else changed_at(task) or about.now
+    """How a task ended. `code` is None where nobody knows the program's own.
+
+    When is Swarm's to say: what is in the box may be of its owner's making.
+    """
+    ended_at = changed_at(task) or about.now
     status = task["Status"]
     code = int((status.get("ContainerStatus") or {}).get("ExitCode", 0))
     if about.claim is Claim.NEVER:
@@ -103,12 +111,12 @@ def end_of(task: Json, about: Circumstances) -> Exit:
         return Exit(None, "Docker started it a second time, which was refused; its exit code is lost", ended_at)
     if about.end is not None and (about.wished or about.end.oom or not about.end.outside):
         return Exit(about.end.code, "", ended_at, about.end.oom and about.end.code != 0)
-    if about.wished or (about.could_not_write and state_of(task) in ("complete", "failed")):
+    if about.wished or (about.could_not_write and ended_by_itself(task)):
         return Exit(code, "", ended_at)
     if state_of(task) == "complete" and about.end is None:
         return Exit(0, "", ended_at)
     why = "its machine was drained in Docker Swarm, or its service changed"
-    if state_of(task) in ("failed", "complete"):
+    if ended_by_itself(task):
         why = "through Docker on its machine, or as the daemon there stopped or was started anew"
     return Exit(None, f"it was ended from outside on {about.node}: {why}", ended_at)
 
@@ -123,7 +131,9 @@ def _never_started(task: Json, code: int, node: str, ended_at: float) -> Exit:
             f"{node} does not see the folder {path}; the folder of the site must be mounted on every machine under the "
             f"same path (`commonage doctor` tells which it is)"
         )
-        return Exit(1, words, ended_at)
+        return Exit(None, words, ended_at)
     if _PORT_TAKEN.search(said):
         return Exit(None, f"the port that was chosen for it is taken on {node}: {said}", ended_at)
-    return Exit(code or 1, f"its container could not be started on {node}: {failure_of(400, said).message}", ended_at)
+    failure = failure_of(400, said)
+    words = f"its container could not be started on {node}: {failure.message}"
+    return Exit(None if failure.is_retryable else code or 1, words, ended_at)

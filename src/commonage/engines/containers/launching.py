@@ -1,0 +1,33 @@
+"""Having an attempt launched: what passes by itself is tried again for a while. Called by the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from commonage.domain.errors import EngineFailure
+from commonage.engines.containers.board import Run
+from commonage.engines.containers.hands import Away, Hands
+from commonage.ports.agents import Told
+
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Before each further try: a registry that is tidied up, or a disk on which somebody makes room, is back by then."""
+_log = logging.getLogger(__name__)
+
+
+async def launch_patiently(run: Run, hands: Hands, told: Told) -> None:
+    """Launch it. Raises at once what is final, and Away; what passes by itself only when it has not after all tries."""
+    for pause_s in PAUSES_S:
+        try:
+            await hands.launch(run, told)
+        except Away:
+            raise
+        except EngineFailure as error:
+            if not error.is_retryable:
+                raise
+            _log.info("cannot start %s, will try again: %s", run.id, error.message)
+            told(f"trying again in {pause_s:.0f} s: {error.message}", None)
+        else:
+            return
+        await asyncio.sleep(pause_s)
+    await hands.launch(run, told)

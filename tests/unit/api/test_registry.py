@@ -1,0 +1,35 @@
+"""What of the registry must not be thrown out: images of the catalogue, and removed ones that work still needs."""
+
+import pytest
+from tests.unit.control.test_images import ADA, REGISTRY, image, lab
+from tests.unit.control.world import FOREVER, job
+
+from commonage.api.registry import images_in_use
+from commonage.domain.images import Kernel
+from commonage.domain.workloads import Dependency
+
+pytestmark = pytest.mark.anyio
+KERNELS = (Kernel("old", "Old", "/opt/old"), Kernel("new", "New", "/opt/new"))
+
+
+async def test_what_was_removed_is_kept_while_work_needs_it() -> None:
+    site = lab()
+    site.engine.behave(FOREVER, command=("true",))
+    async with site.open() as control:
+        for name, digit in (("lab/idle", "1"), ("lab/runs", "2"), ("lab/waits", "3"), ("lab/many", "4")):
+            kernels = KERNELS if name == "lab/many" else ()
+            await control.images.add(ADA, image(name, digit, kernels=kernels), REGISTRY)
+        (runs,) = (await control.work.submit(ADA, job(environment="lab/runs"))).workloads
+        await control.work.submit(ADA, job(environment="lab/many/new"))
+        await control.work.submit(ADA, job(environment="lab/waits", depends_on=(Dependency(runs.id),)))
+        await site.clock.advance(5)
+        kept = images_in_use(control)
+        assert {one.rpartition("/")[2][:4] for one in kept} >= {"idle", "runs", "wait", "many"}
+        for name in ("lab/idle", "lab/runs", "lab/waits", "lab/many"):
+            await control.images.remove(ADA, name)
+        kept = images_in_use(control)
+        assert {one.rpartition("/")[2][:4] for one in kept} == {"runs", "wait", "many"}
+        for workload in list(control.board):
+            await control.work.stop(ADA, workload.id)
+        await site.clock.advance(60)
+        assert not images_in_use(control)

@@ -1,0 +1,313 @@
+"""What is the same for all engines of containers, over hands that do as they are told: what passes, what is missed."""
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.engines.containers.test_program import order
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.fleet import Lease
+from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.engines.common.runs import Exit, RunFolder
+from commonage.engines.containers import engine as engine_module
+from commonage.engines.containers import launching
+from commonage.engines.containers.board import Run
+from commonage.engines.containers.box import Claim
+from commonage.engines.containers.engine import ContainerEngine
+from commonage.engines.containers.hands import Absent, Away, Gone, Lives, Look, Over, Signal
+from commonage.ports.agents import Told
+
+pytestmark = pytest.mark.anyio
+PASSES = EngineFailure("the registry cannot be reached", retryable=True)
+
+
+class FakeHands:
+    """A machine of one container at most. `failing` and `blind` are raised by the next launches and looks."""
+
+    def __init__(self) -> None:
+        self.failing: deque[Exception] = deque()
+        self.blind: deque[Exception] = deque()
+        self.launched = 0
+        self.signals: list[Signal] = []
+        self.released: list[str] = []
+        self.started_at: float | None = None
+        self.over: Exit | None = None
+
+    def check(self, order: Order) -> None:
+        """Anything may run."""
+
+    def node_of(self, order: Order) -> str:
+        return order.lease.node
+
+    def port_for(self, order: Order, taken: Collection[int]) -> int | None:
+        return None
+
+    async def launch(self, run: Run, told: Told) -> None:
+        self.launched += 1
+        if self.failing:
+            raise self.failing.popleft()
+        run.box.path.mkdir(exist_ok=True)
+        (run.box.path / "claim").write_text("ran\n")
+        self.started_at = self.started_at or time.time()
+
+    async def look(self, run: Run) -> Look:
+        if self.blind:
+            raise self.blind.popleft()
+        if self.started_at is None:
+            return Absent("")
+        return Lives(self.started_at) if self.over is None else Over(self.started_at, self._end)
+
+    async def _end(self) -> Exit:
+        assert self.over is not None
+        return self.over
+
+    async def signal(self, run: Run, signal: Signal) -> None:
+        self.signals.append(signal)
+        self.over = Exit(7, "", time.time())
+
+    async def remove(self, run: Run) -> None:
+        """Nothing is left of it."""
+
+    async def release(self, run: Run) -> None:
+        self.released.append(run.id)
+
+
+class Engine(ContainerEngine):
+    """As an engine is that hears nothing by itself."""
+
+    def __init__(self, folder: Path, hands: FakeHands) -> None:
+        super().__init__("site", "fake", folder)
+        self.fakes = hands
+
+    async def open(self) -> None:
+        await self._take_up(await self._read_down(), self.fakes)
+
+    async def close(self) -> None:
+        await self._let_go()
+        self._tasks.close()
+
+    async def hear(self) -> None:
+        """Something became of each."""
+        await self._look_at_all()
+
+    async def seen(self, is_so: Callable[[Sighting], bool]) -> Sighting:
+        """The sighting of the one attempt once it is so."""
+        for _ in range(1000):
+            (found,) = await self.sightings()
+            if is_so(found):
+                return found
+            await asyncio.sleep(0.005)
+        raise AssertionError(f"it stays {found}")
+
+
+def has_ended(sighting: Sighting) -> bool:
+    return sighting.seen is Seen.ENDED
+
+
+def is_running(sighting: Sighting) -> bool:
+    return sighting.seen is Seen.RUNNING
+
+
+@pytest.fixture
+def hands() -> FakeHands:
+    return FakeHands()
+
+
+@pytest.fixture
+async def engine(tmp_path: Path, hands: FakeHands, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
+    monkeypatch.setattr(launching, "PAUSES_S", (0.01, 0.02, 0.05))
+    monkeypatch.setattr(engine_module, "AGAIN_S", 0.02)
+    engine = Engine(tmp_path, hands)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+# --- trouble at the start -----------------------------------------------------------------------------------------
+
+
+async def test_what_passes_is_waited_for_and_told(engine: Engine, hands: FakeHands) -> None:
+    hands.failing.extend([PASSES, PASSES])
+    heard: list[str] = []
+
+    async def watch() -> None:
+        async for sighting in engine.watch():
+            heard.append(sighting.detail)
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)
+    await engine.start(order())
+    await engine.seen(is_running)
+    watching.cancel()
+    assert hands.launched == 3
+    assert [one for one in heard if "trying again in 0 s: the registry cannot be reached" in one]
+
+
+async def test_what_does_not_pass_is_lost_not_failed(engine: Engine, hands: FakeHands) -> None:
+    hands.failing.extend([PASSES] * 9)
+    await engine.start(order())
+    end = await engine.seen(has_ended)
+    assert (end.exit_code, end.detail) == (None, "the registry cannot be reached")
+    assert hands.launched == 4
+    assert hands.released == ["w-1"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"), [(EngineFailure("there is no such image"), 1), (Gone("its machine is gone"), None)]
+)
+async def test_what_is_final_ends_it_at_once(
+    engine: Engine, hands: FakeHands, failure: EngineFailure, code: int | None
+) -> None:
+    hands.failing.append(failure)
+    await engine.start(order())
+    end = await engine.seen(has_ended)
+    assert (end.exit_code, end.detail, hands.launched) == (code, failure.message, 1)
+
+
+async def test_who_does_not_answer_is_asked_again(engine: Engine, hands: FakeHands) -> None:
+    hands.failing.extend([Away("it is away"), Away("it is away")])
+    await engine.start(order())
+    await engine.seen(is_running)
+    assert hands.launched == 3
+
+
+async def test_a_stop_is_heard_while_it_is_tried_again(
+    engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "PAUSES_S", (3600.0,))
+    hands.failing.append(PASSES)
+    await engine.start(order())
+    await engine.seen(lambda sighting: "trying again" in sighting.detail)
+    await engine.stop("w-1", 60)
+    end = await engine.seen(has_ended)
+    assert (end.exit_code, end.detail, hands.launched) == (143, "stopped before it started", 1)
+
+
+async def test_a_full_disk_does_not_make_a_failure_of_it(
+    engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, really = deque([OSError("no space left")] * 4), RunFolder.write_exit
+
+    def write(folder: RunFolder, end: Exit) -> None:
+        if full:
+            raise full.popleft()
+        really(folder, end)
+
+    monkeypatch.setattr(RunFolder, "write_exit", write)
+    hands.failing.extend([PASSES] * 9)
+    await engine.start(order())
+    end = await engine.seen(has_ended)
+    assert (end.exit_code, end.detail) == (None, "the registry cannot be reached")
+
+
+# --- trouble at the end -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", [Away("it is away"), EngineFailure("Docker: 500", retryable=True), OSError("nfs")])
+async def test_an_end_that_could_not_be_seen_is_looked_for_again(
+    engine: Engine, hands: FakeHands, trouble: Exception
+) -> None:
+    await engine.start(order())
+    await engine.seen(is_running)
+    hands.over = Exit(5, "", time.time())
+    hands.blind.extend([trouble, trouble])
+    await engine.hear()
+    assert (await engine.seen(has_ended)).exit_code == 5
+
+
+async def test_an_end_that_could_not_be_written_is_written_when_there_is_room(
+    engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    await engine.start(order())
+    await engine.seen(is_running)
+    room, really = tmp_path / "runs" / "w-1" / "room", RunFolder.write_exit
+    tries: list[bool] = []
+
+    def write(folder: RunFolder, end: Exit) -> None:
+        tries.append(room.exists())
+        if len(tries) <= 3:
+            raise OSError("no space left")
+        really(folder, end)
+
+    monkeypatch.setattr(RunFolder, "write_exit", write)
+    hands.over = Exit(5, "", time.time())
+    await engine.hear()
+    assert (await engine.seen(has_ended)).exit_code == 5
+    assert tries == [True, False, False, False], "what was kept for it is given up first"
+
+
+# --- what its owner can write to ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lie", [-3600.0, 3600.0])
+async def test_nobody_writes_his_own_times(engine: Engine, hands: FakeHands, lie: float) -> None:
+    given = time.time()
+    hands.started_at = given + lie
+    await engine.start(order(lease=Lease("w-1", "here", 1500, 64, (), given)))
+    running = await engine.seen(is_running)
+    hands.started_at, hands.over = given - lie, Exit(0, "", given + lie)
+    await engine.hear()
+    end = await engine.seen(has_ended)
+    assert running.started_at is not None
+    assert given <= running.started_at <= end.at <= time.time()
+    assert end.started_at == running.started_at
+
+
+async def test_what_ran_before_a_restart_keeps_its_times_within_what_can_be(
+    engine: Engine, hands: FakeHands, tmp_path: Path
+) -> None:
+    given = time.time()
+    await engine.start(order(lease=Lease("w-1", "here", 1500, 64, (), given)))
+    await engine.seen(is_running)
+    hands.started_at, hands.over = given + 3600, Exit(0, "", given - 3600)
+    after = Engine(tmp_path, hands)
+    await after.open()
+    end = await after.seen(has_ended)
+    await after.close()
+    assert end.started_at is not None
+    assert given <= end.started_at <= end.at <= time.time()
+
+
+async def test_what_runs_is_asked_to_end_whatever_became_of_its_claim(
+    engine: Engine, hands: FakeHands, tmp_path: Path
+) -> None:
+    await engine.start(order())
+    await engine.seen(is_running)
+    os.unlink(tmp_path / "runs" / "w-1" / "box" / "claim")
+    await engine.stop("w-1", 60)
+    for _ in range(1000):
+        if hands.over is not None:
+            break
+        await asyncio.sleep(0.005)
+    await engine.hear()
+    end = await engine.seen(has_ended)
+    assert (end.exit_code, hands.signals) == (7, ["SIGTERM"])
+    assert engine._board.runs["w-1"].box.claim() is Claim.NOBODY
+
+
+async def test_a_stop_waits_for_room_to_call_it_off(
+    engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "PAUSES_S", (3600.0,))
+    hands.failing.append(PASSES)
+    await engine.start(order())
+    await engine.seen(lambda sighting: "trying again" in sighting.detail)
+    full, really = deque([OSError("no space left")] * 2), os.fdopen
+
+    def opened(descriptor: int, *args: Any, **kwargs: Any) -> Any:
+        file = really(descriptor, *args, **kwargs)
+        if full:
+            file.close()
+            raise full.popleft()
+        return file
+
+    monkeypatch.setattr(os, "fdopen", opened)
+    await engine.stop("w-1", 60)
+    end = await engine.seen(has_ended)
+    assert (end.exit_code, end.detail) == (143, "stopped before it started")
