@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from commonage.domain.fleet import Node
-from commonage.domain.fleets import FleetPolicy
+from commonage.domain.fleets import Coming, FleetPolicy
 from commonage.domain.ids import attempt_id
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastHold
@@ -37,6 +37,7 @@ class Board:
         self.snapshot = Snapshot(rules=rules)
         self.outcome: Plan | None = None
         self.fleets: tuple[FleetPolicy, ...] = ()  # machines that could be rented; set once by `fleets`
+        self.coming: tuple[Coming, ...] = ()  # those that were asked for and have not joined; written by `fleets`
         self.changed = asyncio.Event()  # something the planner should know
 
     def get(self, workload_id: str) -> Workload | None:

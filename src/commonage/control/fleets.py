@@ -1,8 +1,9 @@
 """Fleets: machines of a cloud are added while work waits for them, and given back when they idle.
 
-The cloud says what there is, by the machines' names, so nothing about it is kept here that a restart would lose. A
-machine is drained before it goes, and goes only once the planner gives it nothing any more. Settings say the policies;
-the API shows them.
+The cloud says what there is, by the machines' names, and the machines say who drained them, so nothing is kept here
+that a restart would lose. Clouds need time: one that was asked for counts before it is listed, one that was given back
+until it is not. A machine is drained before it goes, and goes only once the planner gives it nothing any more. Settings
+say the policies; the API shows them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from commonage.control.departures import Departures
 from commonage.control.ledger import Ledger
 from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import Node, NodeState
-from commonage.domain.fleets import FleetPolicy, FleetView, Machine
+from commonage.domain.fleet import NodeState
+from commonage.domain.fleets import Coming, FleetPolicy, FleetView, Machine
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
 from commonage.domain.workloads import State
@@ -30,20 +31,42 @@ from commonage.ports.joining import Joining
 log = logging.getLogger(__name__)
 TICK_S = 15.0
 PAUSE_AFTER_TROUBLE_S = 120.0
+LOST_FOR_S = 60.0  # so long one may be lost and come back
+GIVE_BACK_AGAIN_S = 300.0  # the cloud said that it took it, and lists it still
 SHORTEST_TOKEN_S, LONGEST_TOKEN_S = 600, 7 * 86400
 
 
 @dataclass(slots=True)
+class _Rented:
+    """A machine of ours, from when it is asked for until the cloud has it no more. Times are unix seconds.
+
+    `since` is when it was asked for, or found; `asked`: by us, in this life. `listed`: the cloud has told of it.
+    `joined`: the site knows it, or did. `idle_since` and `lost_since` are None while it is neither.
+    """
+
+    machine: Machine
+    since: float
+    asked: bool = False
+    listed: bool = False
+    joined: bool = False
+    idle_since: float | None = None
+    lost_since: float | None = None
+    gave_back_at: float | None = None
+
+    @property
+    def is_coming(self) -> bool:
+        """True if it may yet join."""
+        return self.gave_back_at is None and not self.joined and not self.machine.failed
+
+
+@dataclass(slots=True)
 class _Standing:
-    """What is known of one fleet. `idle` is since when each of its machines runs nothing, `first_seen` since when it is
-    there; `leaving` are those that were drained to go."""
+    """What is known of one fleet; `rented` by name. `took_s`: how long the last one that joined took to do so."""
 
     policy: FleetPolicy
     cloud: Cloud
-    machines: tuple[Machine, ...] = ()
-    first_seen: dict[str, float] = field(default_factory=dict)
-    idle: dict[str, float] = field(default_factory=dict)
-    leaving: set[str] = field(default_factory=set)
+    rented: dict[str, _Rented] = field(default_factory=dict)
+    took_s: float | None = None
     decision: Decision = field(default_factory=Decision)
     trouble: str = ""
     rests_until: float = 0.0
@@ -52,6 +75,11 @@ class _Standing:
     def who(self) -> Principal:
         """In whose name its machines are drained and removed."""
         return Principal(f"the fleet {self.policy.name}", frozenset(Scope))
+
+    @property
+    def kept(self) -> list[_Rented]:
+        """Those that were not given back."""
+        return [rented for _, rented in sorted(self.rented.items()) if rented.gave_back_at is None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +113,34 @@ class Fleets:
         return [self._view(one) for one in self._fleets]
 
     def _view(self, one: _Standing) -> FleetView:
-        now = self._clock.now()
-        count, price = len(one.machines), one.policy.kind.price_h
-        after = count + one.decision.add - len(one.decision.remove)
-        states = tuple((machine.name, self._state(one, machine, now)) for machine in one.machines)
+        now, price = self._clock.now(), one.policy.kind.price_h
+        count = len(one.kept)
+        goes = [rented.machine.name for rented in one.kept if self._leaves(one, rented.machine.name)]
+        removing = tuple(dict.fromkeys((*goes, *one.decision.remove)))
+        after = count + one.decision.add - len(removing)
+        states = tuple((name, self._state(one, rented, now)) for name, rented in sorted(one.rented.items()))
         return FleetView(
-            one.policy, one.cloud.provider, states, one.decision.add, one.decision.remove, one.decision.why,
+            one.policy, one.cloud.provider, states, one.decision.add, removing, one.decision.why,
             count * price, after * price, one.trouble,
         )  # fmt: skip
 
-    def _state(self, one: _Standing, machine: Machine, now: float) -> str:
-        node = self._board.nodes.get(machine.name)
+    def _state(self, one: _Standing, rented: _Rented, now: float) -> str:
+        name = rented.machine.name
+        node = self._board.nodes.get(name)
+        if rented.gave_back_at is not None:
+            return "given back"
         if node is None:
-            return f"on its way for {format_duration(now - one.first_seen.get(machine.name, now))}"
-        if machine.name in one.leaving:
+            return "failed" if rented.machine.failed else f"on its way for {format_duration(now - rented.since)}"
+        if self._leaves(one, name):
             return "leaving"
-        if machine.name in one.idle:
-            return f"idle for {format_duration(now - one.idle[machine.name])}"
+        if rented.idle_since is not None:
+            return f"idle for {format_duration(now - rented.idle_since)}"
         return str(node.state)
+
+    def _leaves(self, one: _Standing, name: str) -> bool:
+        """True if it was drained to go: the machine itself says by whom, over restarts and until it is resumed."""
+        node = self._board.nodes.get(name)
+        return node is not None and node.drained_by == one.who.name
 
     # --- one look -------------------------------------------------------------------------------------------------
 
@@ -117,46 +155,65 @@ class Fleets:
             return
         try:
             await self._see(one, now)
-            await self._bury(one, now)
+            await self._give_up(one, now)
             await self._let_go(one)
+            await self._bury(one)
             one.decision = decide(one.policy, self._members(one), self._waiting(), now)
             await self._carry_out(one, now)
             one.trouble = ""
         except Unavailable as error:
             log.warning("fleet %s: %s", one.policy.name, error.message)
             one.trouble, one.rests_until = error.message, now + PAUSE_AFTER_TROUBLE_S
-        except CommonageError as error:
-            log.warning("fleet %s: %s", one.policy.name, error.message)
-            one.trouble = error.message
+        except (CommonageError, OSError) as error:  # the latter when our own disk is full, say
+            log.warning("fleet %s: %s", one.policy.name, error)
+            one.trouble = str(error)
+        self._board.coming = tuple(
+            Coming(each.policy, rented.machine.name, rented.since, each.took_s)
+            for each in self._fleets for rented in each.kept if rented.is_coming
+        )  # fmt: skip
 
     async def _see(self, one: _Standing, now: float) -> None:
-        """What the cloud has of ours, and since when each of them idles."""
+        """What the cloud has of ours, and since when each of them idles or is lost.
+
+        One that was just created is not forgotten because the cloud does not list it yet.
+        """
         price = await one.cloud.price_h()
         if price is not None and not one.policy.kind.price_h:
             one.policy = replace(one.policy, kind=replace(one.policy.kind, price_h=price))
-        found = sorted(await one.cloud.machines(), key=lambda machine: machine.name)
-        one.machines = tuple(machine for machine in found if one.policy.owns(machine.name))
-        names = {machine.name for machine in one.machines}
-        for machine in one.machines:
-            one.first_seen.setdefault(machine.name, machine.created_at or now)
-        busy = {held.lease.node for held in self._board.held()}
-        for name in names:
-            if name in busy or not self._has_joined(name):
-                one.idle.pop(name, None)
-            else:
-                one.idle.setdefault(name, now)
-        one.leaving &= names
-        for gone in (one.first_seen.keys() | one.idle.keys()) - names:
-            one.first_seen.pop(gone, None)
-            one.idle.pop(gone, None)
+        listed = {machine.name: machine for machine in await one.cloud.machines() if one.policy.owns(machine.name)}
+        for name, machine in listed.items():
+            rented = one.rented.setdefault(name, _Rented(machine, machine.created_at or now))
+            rented.machine, rented.listed = machine, True
+        for name in one.rented.keys() - listed.keys():
+            gave_back_at = one.rented[name].gave_back_at
+            if one.rented[name].listed or (gave_back_at is not None and now - gave_back_at >= one.policy.join_s):
+                del one.rented[name]
+        busy = self._busy()
+        for name, rented in one.rented.items():
+            self._note(one, rented, name in busy, now)
 
-    def _has_joined(self, name: str) -> bool:
+    def _note(self, one: _Standing, rented: _Rented, is_busy: bool, now: float) -> None:
+        """What the site knows of it now."""
+        name = rented.machine.name
         node = self._board.nodes.get(name)
-        return node is not None and node.state is not NodeState.LOST
+        if node is not None and not rented.joined:
+            rented.joined = True
+            one.took_s = now - rented.since if rented.asked else one.took_s
+        is_there = node is not None and node.state is not NodeState.LOST
+        is_idle = is_there and not is_busy and not self._leaves(one, name)
+        rented.idle_since = (rented.idle_since or now) if is_idle else None
+        rented.lost_since = (rented.lost_since or now) if rented.joined and not is_there else None
+
+    def _busy(self) -> set[str]:
+        """The machines on which something runs, or starts."""
+        return {held.lease.node for held in self._board.held()}
 
     def _members(self, one: _Standing) -> list[Member]:
-        staying = [machine.name for machine in one.machines if machine.name not in one.leaving]
-        return [Member(name, self._has_joined(name), one.idle.get(name)) for name in staying]
+        found = []
+        for name, rented in sorted(one.rented.items()):
+            leaves = rented.gave_back_at is not None or self._leaves(one, name)
+            found.append(Member(name, rented.is_coming, leaves, rented.idle_since))
+        return found
 
     def _waiting(self) -> list[Waiting]:
         """What more machines would help, in the order of the queue."""
@@ -167,47 +224,67 @@ class Fleets:
                 found.append(Waiting(ask.request, workload.since))
         return found
 
-    async def _bury(self, one: _Standing, now: float) -> None:
-        """Give back those that never joined or were lost; forget those that the cloud has no more."""
-        names = {machine.name for machine in one.machines}
-        for lost in [node for node in self._board.nodes.values() if node.state is NodeState.LOST]:
-            if one.policy.owns(lost.name) and lost.name not in names:
-                await self._departures.remove(one.who, lost.name, force=True)
-        for machine in one.machines:
-            node = self._board.nodes.get(machine.name)
-            since = now - one.first_seen[machine.name]
-            if node is None and since >= one.policy.join_s:
-                await self._destroy(one, machine, f"it did not join within {format_duration(one.policy.join_s)}")
+    # --- one less -------------------------------------------------------------------------------------------------
+
+    async def _give_up(self, one: _Standing, now: float) -> None:
+        """Those that failed, never joined, or are lost for a while. The fleet rests after one that never came."""
+        for rented in list(one.rented.values()):
+            if rented.gave_back_at is not None:
+                if now - rented.gave_back_at >= GIVE_BACK_AGAIN_S:
+                    rented.gave_back_at = now
+                    await one.cloud.destroy(rented.machine)
+            elif rented.lost_since is not None:
+                if now - rented.lost_since >= LOST_FOR_S:
+                    node = self._board.nodes.get(rented.machine.name)
+                    why = "it was removed from the site" if node is None else f"it was lost: {node.reason}"
+                    await self._give_back(one, rented, why)
+            elif not rented.joined and (rented.machine.failed or now - rented.since >= one.policy.join_s):
+                within = format_duration(one.policy.join_s)
+                why = "failed at the cloud" if rented.machine.failed else f"did not join within {within}"
+                await self._give_back(one, rented, f"it {why}")
                 raise Unavailable(
-                    f"{machine.name} did not join within {format_duration(one.policy.join_s)} and was given back; "
-                    "look at the cloud's console log of the next one"
+                    f"{rented.machine.name} {why} and was given back; look at the cloud's console log of the next one"
                 )
-            if node is not None and node.state is NodeState.LOST:
-                await self._destroy(one, machine, f"it was lost: {node.reason}")
-                await self._departures.remove(one.who, machine.name, force=True)
 
     async def _let_go(self, one: _Standing) -> None:
         """Those that were drained to go, and are empty."""
-        for machine in one.machines:
-            node = self._board.nodes.get(machine.name)
-            if machine.name in one.leaving and machine.name in one.idle and node is not None and node.drain:
-                await self._destroy(one, machine, f"it was {one.decision.why or 'not needed'}")
-                await self._forget(one, node)
+        for rented in one.kept:
+            name = rented.machine.name
+            if rented.lost_since is None and self._leaves(one, name) and name not in self._busy():
+                await self._give_back(one, rented, f"it was drained by {one.who.name}, and is empty")
 
-    async def _forget(self, one: _Standing, node: Node) -> None:
-        one.leaving.discard(node.name)
-        await self._departures.remove(one.who, node.name)
+    async def _bury(self, one: _Standing) -> None:
+        """Forget the machines that the cloud has no more."""
+        kept = {rented.machine.name for rented in one.kept}
+        for node in list(self._board.nodes.values()):
+            is_over = node.state is NodeState.LOST or self._leaves(one, node.name)
+            if is_over and one.policy.owns(node.name) and node.name not in kept:
+                await self._forget(one, node.name)
+
+    async def _give_back(self, one: _Standing, rented: _Rented, why: str) -> None:
+        await one.cloud.destroy(rented.machine)
+        rented.gave_back_at = self._clock.now()
+        await self._tell(one, f"{rented.machine.name} was given back: {why}", -1)
+        await self._forget(one, rented.machine.name)
+
+    async def _forget(self, one: _Standing, name: str) -> None:
+        """Its certificate and its place in the Swarm are taken back, and the site knows it no more."""
+        if self._joining is not None:
+            await self._joining.expel(name, gone=True)
+        if name in self._board.nodes:
+            await self._departures.remove(one.who, name, force=True)
+
+    # --- one more -------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, one: _Standing, now: float) -> None:
         for name in one.decision.remove:
             await self._departures.drain(one.who, name)
-            one.leaving.add(name)
-        for _ in range(one.decision.add):
+        while one.decision.add:
             name = f"{one.policy.name}-{self._chance(16**6):06x}"
             machine = await one.cloud.create(name, await self._user_data(one.policy, name))
-            one.machines = (*one.machines, machine)
-            one.first_seen[machine.name] = now
-            await self._tell(one, f"{machine.name} was added, as {one.decision.why}", 1)
+            one.rented[name] = _Rented(machine, now, asked=True)
+            one.decision = replace(one.decision, add=one.decision.add - 1)
+            await self._tell(one, f"{name} was added, as {one.decision.why}", 1)
 
     async def _user_data(self, policy: FleetPolicy, name: str) -> str:
         """With what it joins at its first start, under this name."""
@@ -217,16 +294,9 @@ class Fleets:
         options = ["--label", f"fleet={policy.name}", *policy.join_options]
         return await self._joining.template(token.token, options, name)
 
-    async def _destroy(self, one: _Standing, machine: Machine, why: str) -> None:
-        await one.cloud.destroy(machine)
-        if self._joining is not None:
-            await self._joining.expel(machine.name)
-        one.machines = tuple(other for other in one.machines if other.id != machine.id)
-        await self._tell(one, f"{machine.name} was given back: {why}", -1)
-
     async def _tell(self, one: _Standing, words: str, change: int) -> None:
         """An event, with what the fleet cost an hour before and costs after."""
-        price, count = one.policy.kind.price_h, len(one.machines)
+        price, count = one.policy.kind.price_h, len(one.kept)
         if price:
             words += f"; the fleet costs {count * price:.2f} an hour, before it was {(count - change) * price:.2f}"
         log.info("fleet %s: %s", one.policy.name, words)

@@ -15,7 +15,10 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.sightings import LogLine
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
+from commonage.placement.asks import Ask
 from commonage.placement.explain import explain, why_waiting
+from commonage.placement.lacks import over_quota
+from commonage.placement.scaling import on_its_way
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Point
@@ -87,7 +90,17 @@ class Look:
         position = self.board.position(workload.id, self.clock.now())
         if self.board.outcome is None or position is None:
             return Standing(workload.reason, position)
-        return Standing(why_waiting(self.board.snapshot, self.board.outcome, ask, position), position)
+        words = why_waiting(self.board.snapshot, self.board.outcome, ask, position)
+        return Standing(self._with_what_comes(words, ask), position)
+
+    def _with_what_comes(self, words: str, ask: Ask) -> str:
+        """The words, and which machine that was asked for could run it, unless a quota holds it back."""
+        snapshot = self.board.snapshot
+        coming = [one for one in self.board.coming if one.name not in self.board.nodes]
+        if not coming or over_quota(snapshot, ask, snapshot.grid.shape(ask.request)) is not None:
+            return words
+        told = on_its_way(coming, ask.request, self.clock.now())
+        return f"{words}; {told}" if told else words
 
     def trouble(self, workload: Workload) -> str:
         """What is wrong with the machine that it runs on, in words; empty if nothing is."""
@@ -103,7 +116,8 @@ class Look:
             reason = self.standing(workload).reason
             said = reason if reason.startswith(state) else f"{state}: {reason}"
             return Explanation(workload_id, said, queue_length=self.board.queue_length())
-        return explain(self.board.snapshot, ask, self.clock.now())
+        found = explain(self.board.snapshot, ask, self.clock.now())
+        return found if found.startable_now else replace(found, summary=self._with_what_comes(found.summary, ask))
 
     def queue_length(self) -> int:
         """How many wait for a place."""

@@ -77,11 +77,24 @@ class FleetPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine that a cloud says we have. `created_at` (unix seconds) is None where the cloud does not tell."""
+    """A machine that a cloud says we have. `created_at` (unix seconds) is None where the cloud does not tell; `failed`:
+    the cloud could not make it, or says that it is broken."""
 
     id: str
     name: str
     created_at: float | None = None
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """A machine that was asked for at `since` and has not joined. `took_s`: how long the last one of its fleet took to
+    join, None where none did yet."""
+
+    policy: FleetPolicy
+    name: str
+    since: float
+    took_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +102,7 @@ class FleetView:
     """A fleet now, and what its policy makes of it. Costs are per hour.
 
     `machines` are with the state that each is in, in words. `adding` and `removing` are what it does next, `why` in
-    words. `trouble` is what the cloud last refused.
+    words. `trouble` is what the cloud last refused. What it costs now is without those that were given back.
     """
 
     policy: FleetPolicy

@@ -6,13 +6,15 @@ onto a machine that is on its way takes a new one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from commonage.domain.fleet import Node
-from commonage.domain.fleets import FleetPolicy
+from commonage.domain.fleets import Coming, FleetPolicy
 from commonage.domain.quantities import format_duration
 from commonage.domain.requests import Request
 from commonage.placement.grid import Grid
@@ -28,10 +30,12 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A machine of the fleet. `idle_since` is None while it runs something, or is on its way (`joined` False)."""
+    """A machine that the cloud has of the fleet. `coming`: it is on its way. `leaving`: it takes no work any more, and
+    goes. `idle_since` is None while it runs something, or is not there."""
 
     name: str
-    joined: bool
+    coming: bool = False
+    leaving: bool = False
     idle_since: float | None = None
 
 
@@ -45,23 +49,25 @@ class Decision:
 
 
 def decide(policy: FleetPolicy, members: Sequence[Member], waiting: Sequence[Waiting], now: float) -> Decision:
-    """The next step. Never fewer than the policy's least, never more than its most; never both in one step."""
-    count = len(members)
-    if count < policy.least:
-        return Decision(policy.least - count, why=f"at least {policy.least} are to be there")
+    """The next step. As many as the policy's least are to stay; never more than its most are there, those that leave
+    among them; never both in one step."""
+    staying = [one for one in members if not one.leaving]
+    count, room = len(staying), max(0, policy.most - len(members))
+    if count < policy.least and room:
+        return Decision(min(policy.least - count, room), why=f"at least {policy.least} are to be there")
     patient = [one for one in waiting if now - one.since >= policy.wait_s]
-    coming = sum(not one.joined for one in members)
-    wanted, served = machines_for([one.request for one in patient], policy, coming, policy.most - count)
+    coming = sum(one.coming for one in staying)
+    wanted, served = machines_for([one.request for one in patient], policy, coming, room)
     if wanted:
         works = "one workload that waits" if served == 1 else f"{served} workloads that wait"
         return Decision(wanted, why=f"{works} would start on {_more(wanted)}")
     if count > policy.most:
-        idle = _longest_idle(members, count - policy.most)
+        idle = _longest_idle(staying, count - policy.most)
         return Decision(remove=idle, why=f"at most {policy.most} are to be there")
-    if waiting and _would_help(waiting, policy):
-        return Decision(why=_why_not(policy, count, coming, bool(patient)))
-    long_idle = [one for one in members if one.idle_since is not None and now - one.idle_since >= policy.idle_s]
-    idle = _longest_idle(long_idle, count - policy.least)
+    if any(could_run(policy, one.request) for one in waiting):  # then none goes
+        return Decision(why=_why_not(policy, members, coming, bool(patient)))
+    long_idle = [one for one in staying if one.idle_since is not None and now - one.idle_since >= policy.idle_s]
+    idle = _longest_idle(long_idle, max(0, count - policy.least))
     why = f"idle for {format_duration(policy.idle_s)}" if idle else "nothing waits for it"
     return Decision(remove=idle, why=why)
 
@@ -72,18 +78,43 @@ def machines_for(requests: Sequence[Request], policy: FleetPolicy, coming: int, 
     served = 0
     for number, request in enumerate(requests):
         on = _laid(grid, request, number)
-        if on is None and len(grid.nodes) - coming < most:
+        if on is None and len(grid.nodes) - coming < most and could_run(policy, request):
             grid.put([_machine(policy, len(grid.nodes))])
             on = _laid(grid, request, number)
-            if on is None:  # it fits on no machine of this kind: none for it
-                grid.remove(grid.nodes[-1].name)
         served += on is not None and on >= coming
     return len(grid.nodes) - coming, served
 
 
 def most_that_fit(policies: Sequence[FleetPolicy], request: Request) -> int:
     """So many machines that could run this may be rented at once."""
-    return sum(policy.most for policy in policies if machines_for([request], policy, 0, 1)[0])
+    return sum(policy.most for policy in policies if could_run(policy, request))
+
+
+@lru_cache(maxsize=4096)
+def could_run(policy: FleetPolicy, request: Request) -> bool:
+    """True if it fits on a machine of this kind with nothing else on it."""
+    return _laid(Grid([_machine(policy, 0)]), request, 0) is not None
+
+
+def on_its_way(coming: Sequence[Coming], request: Request, now: float) -> str:
+    """Of the machines that were asked for, the one that is here first of those that could run it, and when; in words.
+    Empty if there is none."""
+    expected = [(one.since + (one.took_s or one.policy.join_s) - now, one) for one in coming]
+    able = [(left, one) for left, one in expected if could_run(one.policy, request)]
+    if not able:
+        return ""
+    left, one = min(able, key=lambda pair: pair[0])
+    asked = f"a machine of the fleet {one.policy.name} has been asked for"
+    if left <= 0:
+        return f"{asked} {format_duration(now - one.since)} ago, and is late"
+    if one.took_s is None:
+        return f"{asked}, expected within {_minutes(left)}"
+    return f"{asked}, expected in about {_minutes(left)}"
+
+
+def _minutes(seconds: float) -> str:
+    """Whole ones: nobody knows better."""
+    return format_duration(60 * max(1, math.ceil(seconds / 60)))
 
 
 def _machine(policy: FleetPolicy, number: int) -> Node:
@@ -102,16 +133,13 @@ def _laid(grid: Grid, request: Request, number: int) -> int | None:
     return node
 
 
-def _would_help(waiting: Sequence[Waiting], policy: FleetPolicy) -> bool:
-    """True if any of them would start on a machine of this kind: then none goes."""
-    return any(machines_for([one.request], policy, 0, 1)[0] for one in waiting)
-
-
-def _why_not(policy: FleetPolicy, count: int, coming: int, is_patient: bool) -> str:
+def _why_not(policy: FleetPolicy, members: Sequence[Member], coming: int, is_patient: bool) -> str:
     if coming:
         return f"{coming} {'is' if coming == 1 else 'are'} on the way for what waits"
-    if is_patient and count >= policy.most:
-        return f"work waits, but at most {policy.most} are to be there"
+    if is_patient and len(members) >= policy.most:
+        leaving = sum(one.leaving for one in members)
+        still = f", and {leaving} of them {'is' if leaving == 1 else 'are'} still to go" if leaving else ""
+        return f"work waits, but at most {policy.most} are to be there{still}"
     return f"work waits, but not for {format_duration(policy.wait_s)} yet"
 
 

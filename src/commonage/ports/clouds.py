@@ -21,7 +21,10 @@ class Cloud(Protocol):
         ...
 
     async def machines(self) -> Sequence[Machine]:
-        """All machines there, also those of others; those that are gone, or going, are left out."""
+        """All machines there, also those of others and those that failed; those that are gone are left out.
+
+        One that was just created may be left out for a while, one that was destroyed may still be among them.
+        """
         ...
 
     async def create(self, name: str, user_data: str) -> Machine:
@@ -29,5 +32,5 @@ class Cloud(Protocol):
         ...
 
     async def destroy(self, machine: Machine) -> None:
-        """One less. One that is gone is no error."""
+        """One less, soon. One that is gone is no error."""
         ...

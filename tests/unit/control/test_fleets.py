@@ -62,7 +62,8 @@ class FakeJoining:
     async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
         return f"{host_name}|{token}|{' '.join(options)}"
 
-    async def expel(self, node: str) -> Sequence[str]:
+    async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
+        assert gone, "others that are on their way need their tokens"
         self.expelled.append(node)
         return []
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.domain.fleets import FleetPolicy, MachineKind
+from commonage.domain.fleets import Coming, FleetPolicy, MachineKind
 from commonage.domain.requests import Request, parse_gpus
-from commonage.placement.scaling import Decision, Member, Waiting, decide, machines_for
+from commonage.placement.scaling import Decision, Member, Waiting, decide, machines_for, on_its_way
 
 KIND = MachineKind(8000, 32768, gpus=2, gpu_model="L4", gpu_memory_mib=24576, price_h=1.5)
 POLICY = FleetPolicy("burst", KIND, least=0, most=4, idle_s=600, wait_s=60)
@@ -28,7 +28,7 @@ def test_it_says_for_how_much_work() -> None:
 
 
 def test_what_is_on_its_way_is_counted() -> None:
-    coming = [Member("burst-000001", joined=False)]
+    coming = [Member("burst-000001", coming=True)]
     found = decide(POLICY, coming, waiting("1", 2), NOW)
     assert (found.add, found.why) == (0, "1 is on the way for what waits")
     assert decide(POLICY, coming, waiting("1", 3), NOW).add == 1
@@ -49,9 +49,9 @@ def test_nothing_comes_before_it_waited_long_enough() -> None:
 def test_the_longest_idle_go_first_and_no_more_than_may() -> None:
     policy = FleetPolicy("burst", KIND, least=1, most=4, idle_s=600)
     members = [
-        Member("burst-a", True, NOW - 700),
-        Member("burst-b", True, NOW - 900),
-        Member("burst-c", True, NOW - 10),
+        Member("burst-a", idle_since=NOW - 700),
+        Member("burst-b", idle_since=NOW - 900),
+        Member("burst-c", idle_since=NOW - 10),
     ]
     assert decide(policy, members, [], NOW).remove == ("burst-b", "burst-a")
     assert decide(policy, members[:2], [], NOW).remove == ("burst-b",)
@@ -59,14 +59,45 @@ def test_the_longest_idle_go_first_and_no_more_than_may() -> None:
 
 
 def test_none_goes_while_work_waits_that_it_could_run() -> None:
-    members = [Member("burst-a", True, NOW - 900)]
+    members = [Member("burst-a", idle_since=NOW - 900)]
     assert decide(POLICY, members, waiting("1", since=NOW - 5), NOW).remove == ()
     assert decide(POLICY, members, waiting("H100:1", since=NOW - 5), NOW).remove == ("burst-a",)
 
 
 def test_the_least_are_there_without_any_work() -> None:
     policy = FleetPolicy("burst", KIND, least=2, most=4)
-    assert decide(policy, [Member("burst-a", True, 0.0)], [], NOW) == Decision(1, why="at least 2 are to be there")
+    assert decide(policy, [Member("burst-a", idle_since=0.0)], [], NOW) == Decision(1, why="at least 2 are to be there")
+
+
+def test_those_that_leave_are_still_there() -> None:
+    policy = FleetPolicy("burst", KIND, least=1, most=2)
+    there = [Member("burst-a"), Member("burst-b", leaving=True)]
+    found = decide(policy, there, waiting("1"), NOW)
+    assert found == Decision(why="work waits, but at most 2 are to be there, and 1 of them is still to go")
+    assert decide(policy, [Member("burst-a", leaving=True)], [], NOW).add == 1
+    three = [Member("burst-a", idle_since=0.0), Member("burst-b", idle_since=0.0), Member("burst-c", leaving=True)]
+    assert decide(policy, three, waiting("1"), NOW).remove == ()
+
+
+def test_one_that_is_lost_brings_none_and_takes_none_away() -> None:
+    lost = [Member("burst-a")]
+    assert decide(FleetPolicy("burst", KIND, most=1), lost, waiting("1"), NOW).add == 0
+    assert decide(POLICY, lost, waiting("1"), NOW).add == 1
+
+
+def test_who_waits_is_told_of_what_was_asked_for() -> None:
+    request, other = waiting("1")[0].request, waiting("H100:1")[0].request
+    first = Coming(POLICY, "burst-a", NOW - 100)
+    assert (
+        on_its_way([first], request, NOW) == "a machine of the fleet burst has been asked for, expected within 14 min"
+    )
+    known = Coming(POLICY, "burst-b", NOW - 100, took_s=250.0)
+    told = on_its_way([first, known], request, NOW)
+    assert told == "a machine of the fleet burst has been asked for, expected in about 3 min"
+    late = Coming(POLICY, "burst-b", NOW - 300, took_s=250.0)
+    assert on_its_way([late], request, NOW) == "a machine of the fleet burst has been asked for 5 min ago, and is late"
+    assert on_its_way([first], other, NOW) == ""
+    assert on_its_way([], request, NOW) == ""
 
 
 @given(
@@ -74,17 +105,21 @@ def test_the_least_are_there_without_any_work() -> None:
     coming=st.integers(0, 4),
     busy=st.integers(0, 4),
     idle=st.integers(0, 4),
+    leaving=st.integers(0, 4),
 )
-def test_never_fewer_than_the_least_nor_more_than_the_most(asks: list[str], coming: int, busy: int, idle: int) -> None:
+def test_never_fewer_than_the_least_nor_more_than_the_most(
+    asks: list[str], coming: int, busy: int, idle: int, leaving: int
+) -> None:
     policy = FleetPolicy("burst", KIND, least=1, most=6, idle_s=600)
-    members = [Member(f"c{number}", False) for number in range(coming)]
-    members += [Member(f"b{number}", True) for number in range(busy)]
-    members += [Member(f"i{number}", True, 0.0) for number in range(idle)]
+    members = [Member(f"c{number}", coming=True) for number in range(coming)]
+    members += [Member(f"b{number}") for number in range(busy)]
+    members += [Member(f"i{number}", idle_since=0.0) for number in range(idle)]
+    members += [Member(f"l{number}", leaving=True) for number in range(leaving)]
     found = decide(policy, members, [one for ask in asks for one in waiting(ask)], NOW)
-    after = len(members) + found.add - len(found.remove)
+    stay = len(members) - leaving + found.add - len(found.remove)
     assert not (found.add and found.remove)
-    assert after >= min(1, len(members) + found.add)
-    assert found.add == 0 or after <= policy.most
+    assert stay >= 1 or len(members) + found.add >= policy.most
+    assert found.add == 0 or len(members) + found.add <= policy.most
     assert all(name.startswith("i") for name in found.remove)
 
 
