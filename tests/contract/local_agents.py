@@ -113,7 +113,7 @@ class LocalAgents:
             try:
                 daemon.ask("GET", f"/images/{quote(image)}/json")
             except RuntimeError:
-                told(f"fetching the image {image}", 0.5)
+                told("0 of 1 MB", 0.5)
                 answer = daemon.ask("POST", f"/images/create?fromImage={quote(image)}")
                 raise EngineFailure(f"the image {image} cannot be fetched: {json.dumps(str(answer))}") from None
 

@@ -117,6 +117,13 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: DockerRig, dock
         assert "outside" in end.detail
 
 
+async def test_what_runs_is_given_its_grace_whatever_it_did_to_its_claim(rig: DockerRig) -> None:
+    order = await rig.started(rig.orders(replace(FOREVER, on_term_exit=7)))
+    (rig.data / "docker" / "runs" / order.attempt_id / "box" / "claim").unlink()
+    await (await rig.engine()).stop(order.attempt_id, 60)
+    assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 7
+
+
 async def test_a_network_that_was_removed_is_made_anew(rig: DockerRig, dockerd: Dockerd) -> None:
     await rig.ended(rig.orders(Behaviour()))
     for one in dockerd.containers():

@@ -128,7 +128,7 @@ async def test_a_link_does_not_choose_what_is_mounted(rig: DockerRig, tmp_path: 
     assert not Path("/root/datasets").is_symlink()
 
 
-async def test_a_folder_that_is_missing_is_told(rig: DockerRig, tmp_path: Path) -> None:
+async def test_a_folder_that_is_missing_is_told_and_waited_for(rig: DockerRig, tmp_path: Path) -> None:
     order = rig.orders(Behaviour(), mounts=asked(Volume("gone", source=str(tmp_path / "gone"))))
     engine = await rig.engine()
     await engine.start(order)
@@ -137,4 +137,5 @@ async def test_a_folder_that_is_missing_is_told(rig: DockerRig, tmp_path: Path) 
         return "the volume gone" in (await rig.sighting(order.attempt_id)).detail
 
     await rig.until(is_told, "which volume is missing")
-    await engine.stop(order.attempt_id, 0)
+    (tmp_path / "gone").mkdir()  # the admin mounts it
+    assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 0

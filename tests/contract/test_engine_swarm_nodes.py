@@ -1,6 +1,7 @@
 """What the Swarm engine promises beyond the contract: over machines that go and come, and others who have the Swarm."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -172,6 +173,38 @@ async def test_a_task_that_is_rejected_ends_with_its_reason(tmp_path: Path, swar
         end = await rig.ended(rig.orders(Behaviour()))
         assert end.exit_code is None, "it is the machine's lack, and not the program's failure"
         assert "worker1 does not see the folder /no/such/folder" in end.detail
+
+
+# --- what a program can write to ----------------------------------------------------------------------------------
+
+_LIES = """
+import os, signal, sys, time
+box = "/run/commonage/box/"
+os.utime(box + "claim", (9e9, 9e9))
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        try:
+            os.utime(box + "end", (1, 1))
+        except OSError:
+            time.sleep(0.001)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print("here", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+async def test_nobody_writes_his_own_times_nor_loses_his_grace(rig: SwarmRig) -> None:
+    order = await rig.started(rig.orders(FOREVER, command=("python3", "-c", _LIES)))
+    running = await rig.seen(order.attempt_id, Seen.RUNNING)
+    (rig.data / "swarm" / "runs" / order.attempt_id / "box" / "claim").unlink()
+    await (await rig.engine()).stop(order.attempt_id, 60)
+    end = await rig.seen(order.attempt_id, Seen.ENDED)
+    assert end.exit_code == 7, "it was asked to end, and ended in its own way"
+    assert running.started_at is not None
+    assert order.lease.at <= running.started_at <= running.at <= end.at <= time.time()
+    assert end.started_at == running.started_at
 
 
 # --- somebody else has the Swarm, too -----------------------------------------------------------------------------

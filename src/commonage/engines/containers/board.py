@@ -17,10 +17,10 @@ class Run:
     """An attempt of ours. `begun` is done once it is written down, or failed to be.
 
     `launching` is the task that has it started, `again` one that is going to look what became of it, and `trouble` why
-    that could not be seen, if so. `kill_at` is the loop's time at which a stop turns to force. `port` is
-    what it listens on where that was chosen for it; `container` and `pid` are the daemon's id of it and its first
-    process, while they are known. `signalled_at`: when somebody else than we sent it a signal that ends. `looking`
-    keeps two looks from crossing.
+    that could not be seen, if so. `kill_at` is the loop's time at which a stop turns to force. `port` is what it
+    listens on where that was chosen for it; `container` and `pid` are the daemon's id of it and its first process,
+    while they are known. `signalled_at`: when somebody else than we sent it a signal that ends. `looking` keeps two
+    looks from crossing.
     """
 
     order: Order
