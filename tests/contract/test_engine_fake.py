@@ -12,11 +12,14 @@ from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import LogLine, Measurement, Order, Seen, Sighting
 from commonage.ports.agents import Told, unheard
-from commonage.testing.behaviour import TERMINATED, Behaviour
+from commonage.ports.execs import OUT, Terminal
+from commonage.testing.behaviour import TERMINATED, Aside, Behaviour
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import EngineRig, Orders
+from commonage.testing.exec_contract import ExecContract
 from commonage.testing.fake_clock import FakeClock
 from commonage.testing.fake_engine import FakeEngine, FakeWorld
+from commonage.testing.fake_exec import FakeExec
 
 NODE = NodeReport("node-1", 8000, 16384)
 
@@ -29,9 +32,17 @@ class FakeRig(EngineRig):
         self.world = FakeWorld()
         self._make = make
         self._behaviours: dict[tuple[str, ...], Behaviour] = {}
+        self._asides: dict[tuple[str, ...], Aside] = {}
         self._engine: FakeEngine | None = None
         self.orders = Orders(Environment("base", "Base"), NODE.name, self._command, self.clock.now)
         self.broken_environment = Environment("broken", "Cannot be")
+
+    def aside(self, aside: Aside) -> tuple[str, ...]:
+        command = ("aside", str(len(self._asides)))
+        self._asides[command] = aside
+        if self._engine is not None:
+            self._engine.asides[command] = aside
+        return command
 
     def _command(self, behaviour: Behaviour) -> tuple[str, ...]:
         command = ("act", str(len(self._behaviours)))
@@ -44,6 +55,7 @@ class FakeRig(EngineRig):
         if self._engine is None:
             self._engine = self._make("site", [NODE], self.clock, world=self.world)
             self._engine.broken_environments["broken"] = "no such package"
+            self._engine.asides |= self._asides
             for command, behaviour in self._behaviours.items():
                 self._engine.behave(behaviour, command=command)
             await self._engine.open()
@@ -62,7 +74,7 @@ class FakeRig(EngineRig):
         return (await self.engine()).processes(attempt)
 
 
-class TestFakeEngine(EngineContract):
+class TestFakeEngine(EngineContract, ExecContract):
     @pytest.fixture
     def rig(self) -> EngineRig:
         return FakeRig()
@@ -251,6 +263,67 @@ class GivesNoReason(FakeEngine):
         return [replace(sighting, detail="") for sighting in await super().sightings()]
 
 
+class LosesCodesOfExecs(FakeEngine):
+    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> Any:
+        made = await super().exec(attempt_id, command, terminal)
+        assert isinstance(made, FakeExec)
+        made.code = made.code and 1
+        return made
+
+
+class MixesStreamsOfExecs(FakeEngine):
+    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> Any:
+        made = await super().exec(attempt_id, command, terminal)
+        assert isinstance(made, FakeExec)
+        made._said = [(OUT, data) for _, data in made._said]
+        return made
+
+
+class KeepsNothingOfVariablesForExecs(FakeEngine):
+    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> Any:
+        run = self.world.runs[attempt_id]
+        order = run.order
+        run.order = replace(order, variables=())
+        try:
+            return await super().exec(attempt_id, command, terminal)
+        finally:
+            run.order = order
+
+
+class Deaf(FakeExec):
+    async def resize(self, columns: int, rows: int) -> None:
+        return None
+
+
+class NeverResizes(FakeEngine):
+    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> Any:
+        made = await super().exec(attempt_id, command, terminal)
+        made.__class__ = Deaf
+        return made
+
+
+class Lasting(FakeExec):
+    async def close(self) -> None:
+        return None
+
+
+class ExecsOutliveTheirConnection(FakeEngine):
+    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> Any:
+        made = await super().exec(attempt_id, command, terminal)
+        made.__class__ = Lasting
+        return made
+
+
+class ExecsOutliveTheAttempt(FakeEngine):
+    def _end_execs(self, attempt_id: str) -> None:
+        return None
+
+
+class RunsBesideTheDead(FakeEngine):
+    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> Any:
+        return FakeExec(Aside(), terminal, {})
+
+
 class HasNoNodes(FakeEngine):
     async def nodes(self) -> Sequence[NodeReport]:
         return []
@@ -286,6 +359,13 @@ BROKEN = {
     MeasuresTheDead: "test_what_runs_is_measured",
     SwallowsBrokenEnvironments: "test_an_environment_that_cannot_be_prepared_says_why",
     GivesNoReason: "test_an_attempt_in_a_broken_environment_fails_with_the_reason",
+    LosesCodesOfExecs: "test_a_command_beside_an_attempt_has_its_own_code",
+    MixesStreamsOfExecs: "test_what_is_piped_goes_through_whole_and_apart",
+    KeepsNothingOfVariablesForExecs: "test_it_has_what_the_attempt_has",
+    NeverResizes: "test_a_terminal_has_its_size_and_hears_of_another",
+    ExecsOutliveTheirConnection: "test_the_end_of_the_connection_ends_the_command",
+    ExecsOutliveTheAttempt: "test_the_end_of_the_attempt_ends_the_command",
+    RunsBesideTheDead: "test_nothing_runs_beside_what_does_not_run",
     HasNoNodes: "test_nodes_say_what_they_have",
 }
 
@@ -293,7 +373,7 @@ BROKEN = {
 def _is_found_out(make: type[FakeEngine], name: str) -> bool:
     """True if this test of the contract fails on such an engine; in a loop of its own, for it may leave tasks."""
     try:
-        asyncio.run(getattr(EngineContract(), name)(FakeRig(make)))
+        asyncio.run(getattr(TestFakeEngine(), name)(FakeRig(make)))
     except (AssertionError, CommonageError, LookupError, pytest.fail.Exception):
         return True
     return False

@@ -26,6 +26,7 @@ from commonage.engines.process.settings import ProcessSettings
 from commonage.testing.behaviour import KILLED, Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import FOREVER, EngineRig, Orders
+from commonage.testing.exec_contract import ExecContract
 
 HERE = Environment("here", "This machine's own shell", python="/bin/sh")
 
@@ -95,7 +96,7 @@ async def process_rig(data: Path, settings: ProcessSettings) -> AsyncIterator[Pr
 
 
 @pytest.mark.needs("cgroups")
-class TestWithControlGroups(EngineContract):
+class TestWithControlGroups(EngineContract, ExecContract):
     @pytest.fixture
     async def rig(self, tmp_path: Path) -> AsyncIterator[EngineRig]:
         async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
@@ -103,7 +104,7 @@ class TestWithControlGroups(EngineContract):
             yield rig
 
 
-class TestWithoutControlGroups(EngineContract):
+class TestWithoutControlGroups(EngineContract, ExecContract):
     @pytest.fixture
     async def rig(self, tmp_path: Path) -> AsyncIterator[EngineRig]:
         async with process_rig(tmp_path, ProcessSettings(node_name="here", cgroups=False)) as rig:

@@ -9,6 +9,7 @@ from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Sighting
 from commonage.ports.agents import Told, unheard
+from commonage.ports.execs import ExecStream, Terminal
 
 
 class Engine(Protocol):
@@ -63,6 +64,15 @@ class Engine(Protocol):
         """Its output, stdout and stderr together, from byte `offset` or the last `tail` lines; `follow` until it ends.
 
         Raises NotFound where there is no log (any more).
+        """
+        ...
+
+    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
+        """Run a command beside what runs there: within its limits and walls, in its folder, with its variables.
+
+        An empty command is a shell. With a terminal its input and output are that. It ends with the attempt at the
+        latest, and with this engine's `close`. A command that is not there ends with 127, or 126 if it is none.
+        Raises NotRunning.
         """
         ...
 

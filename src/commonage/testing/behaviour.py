@@ -43,6 +43,52 @@ class Behaviour:
     vanishes_after_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """One command beside a program of a test (`Engine.exec`).
+
+    It says `prints` on stdout and `complains` on stderr, then `NAME=value` of every variable in `shows`, a line each;
+    the size of its terminal (`ROWS COLUMNS`) now and once more for each line that it reads, if `tells_size`; all that
+    it reads, if `copies`; lines without end, if `floods`. Then it ends with `exit_code` (128 and more: by that signal),
+    or stays if it `lasts`. `leaves_child` as in a Behaviour.
+    """
+
+    prints: str = ""
+    complains: str = ""
+    shows: tuple[str, ...] = ()
+    tells_size: bool = False
+    copies: bool = False
+    floods: bool = False
+    lasts: bool = False
+    leaves_child: bool = False
+    exit_code: int = 0
+
+
+def shell_aside(aside: Aside) -> tuple[str, ...]:
+    """A command for a POSIX shell that does what `aside` says; one that is not there for 127."""
+    if aside.exit_code == 127:
+        return ("no-such-command",)
+    lines = []
+    if aside.leaves_child:
+        lines.append("""(trap '' HUP TERM; exec setsid sh -c 'exec sleep 300') &""")
+    if aside.prints:
+        lines.append(f"printf '%s\n' '{_quoted(aside.prints)}'")
+    if aside.complains:
+        lines.append(f"printf '%s\n' '{_quoted(aside.complains)}' >&2")
+    lines += [f"printf '%s\n' \"{name}=${name}\"" for name in aside.shows]
+    if aside.tells_size:
+        lines.append("stty size; while read -r _; do stty size; done")
+    if aside.copies:
+        lines.append("cat")
+    if aside.floods:
+        lines.append("while :; do printf '%s\n' 0123456789012345678901234567890123456789; done")
+    if aside.lasts:
+        lines.append("exec sleep 300")
+    code = aside.exit_code
+    lines.append(f"kill -{code - 128} $$" if code > 128 else f"exit {code}")
+    return ("sh", "-c", "\n".join(lines))
+
+
 def shell_command(behaviour: Behaviour) -> tuple[str, ...]:
     """A command for a POSIX shell that does what `behaviour` says, as far as a program can."""
     lines = []

@@ -16,7 +16,7 @@ from commonage.domain.ids import IdSequence, attempt_id
 from commonage.domain.sightings import LogLine, Order, Seen, Sighting
 from commonage.domain.workloads import Kind
 from commonage.ports.engine import Engine
-from commonage.testing.behaviour import Behaviour
+from commonage.testing.behaviour import Aside, Behaviour, shell_aside
 
 RANK = {Seen.STARTING: 0, Seen.RUNNING: 1, Seen.ENDED: 2}
 """The order in which an attempt is seen."""
@@ -77,6 +77,10 @@ class EngineRig(ABC):
     @abstractmethod
     async def processes(self, attempt: str) -> int:
         """How many processes of the attempt there are, found without the engine's help."""
+
+    def aside(self, aside: Aside) -> tuple[str, ...]:
+        """The command that does this beside an attempt."""
+        return shell_aside(aside)
 
     async def until(self, is_so: Callable[[], Awaitable[bool]], what: str, within_s: float = 20.0) -> None:
         """Let time pass until it is so; fail when it never is."""

@@ -8,7 +8,7 @@ fake clock the same calls give the same sightings. What outlives an engine (its 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,8 +18,10 @@ from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Seen, Sighting
 from commonage.ports.agents import Told, unheard
 from commonage.ports.clock import Clock
-from commonage.testing.behaviour import TERMINATED, Behaviour
-from commonage.testing.fake_run import FakeLog, FakeRun
+from commonage.ports.execs import ExecStream, NotRunning, Terminal
+from commonage.testing.behaviour import KILLED, TERMINATED, Aside, Behaviour
+from commonage.testing.fake_exec import FakeExec
+from commonage.testing.fake_run import FakeLog, FakeRun, given_to
 
 Matcher = Callable[[Order], bool]
 _FIRST_PORT = 20_000
@@ -72,6 +74,8 @@ class FakeEngine:
         self.prepare_s = 0.0
         self.prepared: list[tuple[str, str | None]] = []  # (environment, node) of each that was asked for
         self.owned: dict[int, ProcessOwner] = {}  # processes of the machine, by pid
+        self.asides: dict[tuple[str, ...], Aside] = {}  # what commands beside runs do; all others copy
+        self.execs: defaultdict[str, list[FakeExec]] = defaultdict(list)  # all there were, by attempt
 
     # --- what a test orders -------------------------------------------------------------------------------
 
@@ -141,11 +145,12 @@ class FakeEngine:
         self._tell(self.world.runs[attempt_id].sighting(self._clock.now()))
 
     def processes(self, attempt_id: str) -> int:
-        """How many processes it has now: its own and the child that it left."""
+        """How many processes it has now: its own, the child that it left, and the commands beside it."""
         run = self.world.runs.get(attempt_id)
+        beside = sum(1 + one.aside.leaves_child for one in self.execs[attempt_id] if one.code is None)
         if run is None or run.gone or run.seen(self._clock.now()) is not Seen.RUNNING:
-            return 0
-        return 2 if run.behaviour.leaves_child else 1
+            return beside
+        return 1 + run.behaviour.leaves_child + beside
 
     # --- the port -----------------------------------------------------------------------------------------
 
@@ -233,6 +238,17 @@ class FakeEngine:
                 return
             await self._clock.sleep(_POLL_S)
 
+    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
+        """What `asides` says of the command."""
+        self._check()
+        run = self.world.runs.get(attempt_id)
+        if run is None or run.gone or run.seen(self._clock.now()) is not Seen.RUNNING:
+            raise NotRunning(f"{attempt_id} does not run")
+        aside = self.asides.get(tuple(command), Aside(copies=True))
+        made = FakeExec(aside, terminal, given_to(run.order, run.port))
+        self.execs[attempt_id].append(made)
+        return made
+
     async def measure(self) -> Sequence[Measurement]:
         """What each running attempt would use."""
         self._check()
@@ -292,13 +308,10 @@ class FakeEngine:
         self._notice()
 
     def _act(self, run: FakeRun, log: FakeLog) -> None:
-        order, port = run.order, ""
-        if order.wants_port:
-            port, self.world.next_port = str(self.world.next_port), self.world.next_port + 1
-            run.url = f"http://127.0.0.1:{port}"
-        given = {name: value.replace("{port}", port) for name, value in (*order.variables, *order.secrets)}
-        given |= {"COMMONAGE_ATTEMPT_ID": order.attempt_id, "COMMONAGE_WORKLOAD_ID": order.workload_id}
-        given["COMMONAGE_USER"] = order.owner
+        if run.order.wants_port:
+            run.url = f"http://127.0.0.1:{self.world.next_port}"
+            self.world.next_port += 1
+        given = given_to(run.order, run.port)
         for text in run.behaviour.prints:
             log.write(text)
         for name in run.behaviour.shows:
@@ -321,15 +334,21 @@ class FakeEngine:
         for attempt_id, run in list(self._lively.items()):
             if run.is_gone(now):
                 del self._lively[attempt_id]
+                self._end_execs(attempt_id)
                 continue
             sighting = run.sighting(now)
             if sighting.seen is Seen.ENDED:
                 del self._lively[attempt_id]
+                self._end_execs(attempt_id)
             if self._told.get(attempt_id) is not sighting.seen:
                 self._told[attempt_id] = sighting.seen
                 for _ in range(1 + self.repeats):
                     self._tell(sighting)
         self._changed.set()
+
+    def _end_execs(self, attempt_id: str) -> None:
+        for one in self.execs[attempt_id]:
+            one.end(KILLED)
 
     def _tell(self, sighting: Sighting) -> None:
         for queue in self._watchers:

@@ -99,9 +99,21 @@ class FakeRun:
         return Measurement(self.order.attempt_id, cpu_s, self.behaviour.holds_mib, (self.pid,))
 
     @property
+    def port(self) -> str:
+        """The port in its address; empty if it has none."""
+        return "" if self.url is None else self.url.rpartition(":")[2]
+
+    @property
     def pid(self) -> int:
         """Of its first process."""
         return 1_000_000 + sum(map(ord, self.order.attempt_id))
+
+
+def given_to(order: Order, port: str) -> dict[str, str]:
+    """The variables that an attempt is given."""
+    given = {name: value.replace("{port}", port) for name, value in (*order.variables, *order.secrets)}
+    given |= {"COMMONAGE_ATTEMPT_ID": order.attempt_id, "COMMONAGE_WORKLOAD_ID": order.workload_id}
+    return given | {"COMMONAGE_USER": order.owner}
 
 
 @dataclass(slots=True)

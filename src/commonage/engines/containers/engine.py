@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.sightings import LogLine, Order, Seen, Sighting
+from commonage.engines.common.execs import not_running
 from commonage.engines.common.logs import read_log
 from commonage.engines.common.runs import Exit, Runs
 from commonage.engines.common.tasks import Tasks
@@ -26,6 +27,7 @@ from commonage.engines.containers.ending import end_run
 from commonage.engines.containers.hands import Away, Gone, Hands
 from commonage.engines.containers.launching import launch_patiently
 from commonage.engines.containers.looking import Looker, Unclear, Unstarted, write_end
+from commonage.ports.execs import ExecStream, Terminal
 
 AGAIN_S = 2.0
 """How soon is looked again at what could not be seen, and tried again what could not be written."""
@@ -252,6 +254,16 @@ class ContainerEngine:
     def watch(self) -> AsyncIterator[Sighting]:
         """Sightings from now on."""
         return self._board.watch()
+
+    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
+        """A command in its container."""
+        run = self._board.runs.get(attempt_id)
+        if run is None or not run.is_running:
+            raise not_running(attempt_id)
+        return await self._exec(run, command, terminal)
+
+    async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
+        raise EngineFailure(f"nothing can be run beside {run.id} on the site {self._site}")
 
     async def logs(
         self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False

@@ -64,6 +64,10 @@ class Cgroups:
                     _try_write(folder / name, value)
         except OSError as error:
             raise EngineFailure(f"its control group cannot be made: {error}", retryable=True) from error
+        return self.joins(attempt_id)
+
+    def joins(self, attempt_id: str) -> list[str]:
+        """The files that its processes join by."""
         return [str(place.folder / attempt_id / "cgroup.procs") for place in self._hierarchies]
 
     def _limits(self, place: Hierarchy, cpus_milli: int, memory_mib: int) -> Iterator[tuple[str, str]]:

@@ -30,10 +30,11 @@ from commonage.engines.process.board import Board, Run
 from commonage.engines.process.cgroups import find_cgroups
 from commonage.engines.process.ending import end_run
 from commonage.engines.process.environments import Environments, PythonPlace
+from commonage.engines.process.exec import Execs
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.housekeeping import keep_house, keep_old_logs
 from commonage.engines.process.launcher import Alive, Launcher, Unclaimed
-from commonage.engines.process.machine import report_node
+from commonage.engines.process.machine import NOT_ISOLATED, report_node
 from commonage.engines.process.marked import MarkedProcesses
 from commonage.engines.process.owners import owners_of
 from commonage.engines.process.ports import PortRange
@@ -43,14 +44,11 @@ from commonage.engines.process.translate import shared_variables
 from commonage.engines.process.uv import read_pip_settings, uv_environment
 from commonage.ports.agents import Told, unheard
 from commonage.ports.devices import Devices
+from commonage.ports.execs import ExecStream, Terminal
 
 _log = logging.getLogger(__name__)
 _LOOK_AGAIN_S = 1.0
 _WAIT_FOR_WARMTH_S = 20.0
-_NOT_ISOLATED = (
-    "Workloads run as plain processes under the server's own account: people are kept apart by agreement only and "
-    "can read and stop each other's work. Use a container engine where they do not trust each other."
-)
 
 
 class ProcessEngine:
@@ -60,12 +58,7 @@ class ProcessEngine:
     """
 
     def __init__(
-        self,
-        site: str,
-        data: Path,
-        *,
-        devices: Devices | None = None,
-        settings: ProcessSettings | None = None,
+        self, site: str, data: Path, *, devices: Devices | None = None, settings: ProcessSettings | None = None
     ) -> None:
         self._site = site
         self._data = data.absolute()
@@ -80,6 +73,7 @@ class ProcessEngine:
         shared = {"SHELL": shutil.which("bash") or "/bin/sh", **shared_variables(os.environ)}
         self._launcher = Launcher(self._data / "workspaces", self._groups, shared, self._settings, devices)
         self._tasks = Tasks("process")
+        self._execs = Execs(self._board, self._groups, self._tasks, self._launcher, self._environments)
         self._in_thread, self._spawn = self._tasks.in_thread, self._tasks.spawn
 
     def _find_groups(self) -> Groups:
@@ -102,7 +96,7 @@ class ProcessEngine:
             "process",
             limits_memory=self._groups.limits_memory,
             limits_cpu=self._groups.limits_cpu,
-            notes=(_NOT_ISOLATED, *self._groups.notes),
+            notes=(NOT_ISOLATED, *self._groups.notes),
         )
 
     async def nodes(self) -> Sequence[NodeReport]:
@@ -132,6 +126,7 @@ class ProcessEngine:
         await asyncio.gather(*(self._settle(run) for run in self._board))
         live = [run.id for run in self._board if run.sighting.seen is not Seen.ENDED]
         await self._in_thread(lambda: self._launcher.settle(live))
+        await self._in_thread(self._execs.end_left_over)
         await self._in_thread(self._warm_up_all)
         self._spawn(keep_house(self._board, self._groups, self._settings.log_keep_mib, self._in_thread))
         self._spawn(keep_old_logs(self._files, self._settings, self._in_thread))
@@ -143,6 +138,7 @@ class ProcessEngine:
     async def close(self) -> None:
         """Let go; what runs goes on, and is found again."""
         await asyncio.gather(*(run.begun for run in self._board), return_exceptions=True)
+        await self._execs.close()
         await self._tasks.cancel()
         await self._environments.close()
         for run in self._board:
@@ -372,6 +368,10 @@ class ProcessEngine:
 
         async for line in read_log(path, offset, tail, follow, has_ended):
             yield line
+
+    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
+        """A child of ours beside it."""
+        return await self._execs.begin(attempt_id, command, terminal)
 
     async def measure(self) -> Sequence[Measurement]:
         """What each running attempt uses now."""

@@ -32,6 +32,10 @@ class Groups(Protocol):
         """Prepare for an attempt; gives the cgroup.procs files that it shall join. Raises EngineFailure."""
         ...
 
+    def joins(self, attempt_id: str) -> list[str]:
+        """The cgroup.procs files of one that runs, which what runs beside it shall join, too."""
+        ...
+
     def pids(self, attempt_id: str) -> list[int]:
         """All its processes, the shim excepted."""
         ...

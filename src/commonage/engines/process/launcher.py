@@ -83,12 +83,10 @@ class Launcher:
             raise EngineFailure(f"it cannot be started: {error}", retryable=True) from error
 
     def _launch(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
-        workspace = cwd = make_workspace(self._workspaces, order.owner)
+        place = self._place(order, folder, port, python)
+        cwd = place.cwd
         if order.bundle_path is not None:
-            cwd = workspace / "jobs" / order.workload_id
             unpack_bundle(Path(order.bundle_path), cwd, self._bundle_max_mib)
-        volumes = give_volumes(order.mounts, workspace, folder.tmp)
-        place = Place(workspace, cwd, folder.tmp, python.programs, python.root, port, volumes)
         program = program_of(order, place, self._shared)
         groups = self._groups.make(order.attempt_id, order.lease.cpus_milli, order.lease.memory_mib)
         try:
@@ -99,6 +97,21 @@ class Launcher:
             self._release(order)
             self._groups.remove(order.attempt_id)
             raise
+
+    def _place(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> Place:
+        workspace = make_workspace(self._workspaces, order.owner)
+        cwd = workspace / "jobs" / order.workload_id if order.bundle_path is not None else workspace
+        volumes = give_volumes(order.mounts, workspace, folder.tmp)
+        return Place(workspace, cwd, folder.tmp, python.programs, python.root, port, volumes)
+
+    def again(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> tuple[Program, Path]:
+        """The program of one that runs, and where it works: for what runs beside it. Raises EngineFailure."""
+        try:
+            place = self._place(order, folder, port, python)
+        except OSError as error:
+            raise EngineFailure(f"the folders of {order.attempt_id} cannot be used: {error}", retryable=True) from error
+        program = program_of(order, place, self._shared)
+        return self._confine(order, program, self._groups.joins(order.attempt_id)), place.cwd
 
     def settle(self, live: Collection[str]) -> None:
         """After a start: whatever is held of the cards for others than these is released. Raises EngineFailure."""

@@ -18,7 +18,8 @@ from commonage.engines.process.processes import Stat, send, stat_of
 
 _MARK = b"COMMONAGE_ATTEMPT_ID="
 _SHIM_MARK = b"shim.sh"
-_FRESH_S = 0.05
+FRESH_S = 0.05
+"""For so long a look at all processes is good enough."""
 _KILL_ROUNDS = 20
 _KILL_PAUSE_S = 0.02
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -52,10 +53,14 @@ class MarkedProcesses:
         """Nothing to prepare."""
         return []
 
+    def joins(self, attempt_id: str) -> list[str]:
+        """Nothing to join."""
+        return []
+
     def pids(self, attempt_id: str) -> list[int]:
         """Those that carry its mark."""
         with self._lock:
-            if time.monotonic() - self._looked_at > _FRESH_S:
+            if time.monotonic() - self._looked_at > FRESH_S:
                 self._look()
             return [pid for pid, found in self._known.items() if found.attempt == attempt_id and not found.is_shim]
 

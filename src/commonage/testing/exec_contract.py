@@ -1,0 +1,159 @@
+"""What every engine must keep of commands beside an attempt (`Engine.exec`): inherit it beside `EngineContract`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import ClassVar
+
+import pytest
+
+from commonage.domain.sightings import Order, Seen
+from commonage.ports.execs import ERR, OUT, ExecStream, NotRunning, Terminal
+from commonage.testing.behaviour import KILLED, Aside, Behaviour
+from commonage.testing.engine_rig import FOREVER, EngineRig
+
+_MUCH = bytes(range(256)) * 4096  # 1 MiB
+_SIZE = rb"\d+ \d+\r\n"
+_ALIKE = 4
+_WITHIN_S = 20.0
+
+
+class ExecContract:
+    """The rules."""
+
+    pytestmark: ClassVar = pytest.mark.anyio
+
+    async def test_a_command_beside_an_attempt_has_its_own_code(self, rig: EngineRig) -> None:
+        order = await rig.started(rig.orders(FOREVER))
+        for code in (0, 42, 127, KILLED):
+            stream = await _begun(rig, order, Aside(exit_code=code))
+            await _said(stream)
+            assert await stream.exit_code() == code
+            await stream.close()
+        await rig.seen(order.attempt_id, Seen.RUNNING)
+
+    async def test_what_is_piped_goes_through_whole_and_apart(self, rig: EngineRig) -> None:
+        order = await rig.started(rig.orders(FOREVER))
+        stream = await _begun(rig, order, Aside(complains="a complaint", copies=True))
+
+        async def give() -> None:
+            await stream.write(_MUCH)
+            await stream.close_stdin()
+
+        giving = asyncio.create_task(give())
+        said = await _said(stream)
+        await giving
+        assert said[ERR].splitlines() == [b"a complaint"]
+        assert len(said[OUT]) == len(_MUCH)
+        assert said[OUT] == _MUCH
+        assert await stream.exit_code() == 0
+
+    async def test_it_has_what_the_attempt_has(self, rig: EngineRig) -> None:
+        wish = rig.orders(FOREVER, variables=(("PLAIN", "a b$c"),))
+        order = await rig.started(wish)
+        stream = await _begun(rig, order, Aside(shows=("PLAIN", "COMMONAGE_ATTEMPT_ID", "COMMONAGE_USER")))
+        shown = (await _said(stream))[OUT].decode().splitlines()
+        assert shown == ["PLAIN=a b$c", f"COMMONAGE_ATTEMPT_ID={order.attempt_id}", "COMMONAGE_USER=ada"]
+
+    async def test_a_terminal_has_its_size_and_hears_of_another(self, rig: EngineRig) -> None:
+        order = await rig.started(rig.orders(FOREVER))
+        stream = await _begun(rig, order, Aside(tells_size=True), Terminal(101, 37))
+        assert b"37 101" in await _until(stream, _SIZE)
+        await stream.resize(64, 16)
+        await stream.write(b"\n")
+        assert b"16 64" in await _until(stream, _SIZE)
+        await stream.write(b"\x04")  # the end of what is typed
+        await _said(stream)
+        assert await stream.exit_code() == 0
+
+    async def test_the_end_of_the_connection_ends_the_command(self, rig: EngineRig) -> None:
+        order = await rig.started(rig.orders(FOREVER))
+        before = await _settled(rig, order)
+        stays = await _begun(rig, order, Aside(prints="here", lasts=True))
+        await _until(stays, b"here")
+        beside = await _settled(rig, order)
+        assert beside > before
+        for terminal in (None, Terminal()):
+            stream = await _begun(rig, order, Aside(prints="here", lasts=True, leaves_child=True), terminal)
+            await _until(stream, b"here")
+            assert await rig.processes(order.attempt_id) > beside
+            await stream.close()
+            assert await rig.processes(order.attempt_id) == beside
+            assert await stream.exit_code() != 0
+            assert await stream.read() is None
+        await stays.close()
+        assert await rig.processes(order.attempt_id) == before
+        await rig.seen(order.attempt_id, Seen.RUNNING)
+
+    async def test_what_a_command_leaves_ends_with_it(self, rig: EngineRig) -> None:
+        order = await rig.started(rig.orders(FOREVER))
+        before = await _settled(rig, order)
+        stream = await _begun(rig, order, Aside(prints="here", leaves_child=True))
+        assert (await _said(stream))[OUT] == b"here\n"
+        assert await stream.exit_code() == 0
+        await stream.close()
+        assert await rig.processes(order.attempt_id) == before
+
+    async def test_nobody_need_read_what_floods(self, rig: EngineRig) -> None:
+        order = await rig.started(rig.orders(FOREVER))
+        before = await _settled(rig, order)
+        stream = await _begun(rig, order, Aside(floods=True))
+        await _until(stream, b"\n")
+        await stream.close()
+        assert await rig.processes(order.attempt_id) == before
+
+    async def test_the_end_of_the_attempt_ends_the_command(self, rig: EngineRig) -> None:
+        order = await rig.started(rig.orders(FOREVER))
+        stream = await _begun(rig, order, Aside(prints="here", lasts=True))
+        await _until(stream, b"here")
+        await (await rig.engine()).stop(order.attempt_id, 0)
+        await rig.seen(order.attempt_id, Seen.ENDED)
+
+        async def is_gone() -> bool:
+            return await rig.processes(order.attempt_id) == 0
+
+        await rig.until(is_gone, "the command is gone")
+        await _said(stream)
+        assert await stream.exit_code() > 128
+        await stream.close()
+
+    async def test_nothing_runs_beside_what_does_not_run(self, rig: EngineRig) -> None:
+        over = rig.orders(Behaviour())
+        await rig.ended(over)
+        for attempt in (over.attempt_id, rig.orders(FOREVER).attempt_id, "../.."):
+            with pytest.raises(NotRunning):
+                await (await rig.engine()).exec(attempt, ("true",), None)
+
+
+async def _begun(rig: EngineRig, order: Order, aside: Aside, terminal: Terminal | None = None) -> ExecStream:
+    return await (await rig.engine()).exec(order.attempt_id, rig.aside(aside), terminal)
+
+
+async def _settled(rig: EngineRig, order: Order) -> int:
+    """How many processes it has, once that stays the same: a shell says something before it starts its programs."""
+    counts = [-1]
+    while len(counts) < _ALIKE or len(set(counts[-_ALIKE:])) > 1:
+        await rig.pass_time(0.1)
+        counts.append(await rig.processes(order.attempt_id))
+    return counts[-1]
+
+
+async def _said(stream: ExecStream) -> dict[int, bytes]:
+    """All that it says from now on, by stream."""
+    said = {OUT: b"", ERR: b""}
+    async with asyncio.timeout(_WITHIN_S):
+        while (one := await stream.read()) is not None:
+            said[one[0]] += one[1]
+    return said
+
+
+async def _until(stream: ExecStream, wanted: bytes) -> bytes:
+    """What it says until this expression is found in it."""
+    said = b""
+    async with asyncio.timeout(_WITHIN_S):
+        while not re.search(wanted, said):
+            one = await stream.read()
+            assert one is not None, f"it ended before it said {wanted!r}: {said!r}"
+            said += one[1]
+    return said
