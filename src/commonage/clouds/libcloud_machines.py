@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from libcloud.compute.base import Node, NodeDriver
 
 _USER_DATA = ("ex_userdata", "ex_user_data", "ex_cloud_init", "ex_custom_data", "userdata")
-_GONE = ("terminated", "error")
+_GONE, _FAILED = "terminated", "error"
 _T = TypeVar("_T")
 
 
@@ -75,6 +75,8 @@ class LibcloudMachines:
         self._rental = rental
         self._make = driver_of(rental)
         self._driver: NodeDriver | None = None
+        self._image: Any = None  # once it was found
+        self._unlisted: dict[str, Node] = {}  # those that were just created, by id: some clouds list them later
         self._asking = asyncio.Lock()  # a driver has one connection
 
     @property
@@ -88,23 +90,39 @@ class LibcloudMachines:
         return float(price) if price else None
 
     async def machines(self) -> Sequence[Machine]:
-        """All that are there, also those of others."""
-        found = await self._ask(lambda driver: driver.list_nodes())
-        return [_machine(node) for node in found if str(node.state) not in _GONE]
+        """All that are there, also those of others and those that failed."""
+        return [_machine(node) for node in await self._ask(self._listed)]
 
     async def create(self, name: str, user_data: str) -> Machine:
         """One more, which begins with this user data."""
-        return await self._ask(lambda driver: _machine(self._create(driver, name, user_data)))
+        node = await self._ask(lambda driver: self._create(driver, name, user_data))
+        self._unlisted[str(node.id)] = node
+        return _machine(node)
 
     async def destroy(self, machine: Machine) -> None:
         """One less."""
 
         def destroy(driver: NodeDriver) -> None:
-            node = next((one for one in driver.list_nodes() if str(one.id) == machine.id), None)
-            if node is not None and str(node.state) not in _GONE and not driver.destroy_node(node):
+            listed = next((one for one in self._listed(driver) if str(one.id) == machine.id), None)
+            node = listed or self._unlisted.pop(machine.id, None)
+            if node is None:
+                return
+            try:
+                taken = driver.destroy_node(node)
+            except Exception:
+                if listed is not None:
+                    raise
+                return  # it is gone, or is found by its name once it is listed
+            if not taken:
                 raise Unavailable(f"{self.provider} did not take {machine.name} back; look at its console")
 
         await self._ask(destroy)
+
+    def _listed(self, driver: NodeDriver) -> list[Node]:
+        found = [node for node in driver.list_nodes() if str(node.state) != _GONE]
+        for node in found:
+            self._unlisted.pop(str(node.id), None)
+        return found
 
     async def _ask(self, work: Callable[[NodeDriver], _T]) -> _T:
         """The result of `work`; whatever goes wrong at the provider is Unavailable, in its words."""
@@ -120,22 +138,34 @@ class LibcloudMachines:
             except (Unavailable, InvalidInput):
                 raise
             except Exception as error:  # drivers raise whatever their provider's library does
-                self._driver = None  # a broken connection is not kept
+                self._driver = self._image = None  # a broken connection is not kept, nor an image that may be gone
                 words = " ".join(str(error).split())[:300] or type(error).__name__
                 raise Unavailable(f"{self.provider} refused: {words}") from error
 
     def _create(self, driver: NodeDriver, name: str, user_data: str) -> Node:
         rental = self._rental
+        if self._image is None:
+            self._image = self._find_image(driver)
         arguments: dict[str, Any] = {
             "name": name,
             "size": self._size(driver),
-            "image": _named(driver.list_images(), rental.image, "image", self.provider),
+            "image": self._image,
             _user_data_argument(driver): user_data,
             **rental.options,
         }
         if rental.location:
             arguments["location"] = _named(driver.list_locations(), rental.location, "location", self.provider)
         return driver.create_node(**arguments)
+
+    def _find_image(self, driver: NodeDriver) -> Any:
+        """By its id if the driver can, else in the list: which at EC2 has a hundred thousand that are not asked for."""
+        wanted = self._rental.image
+        try:
+            return driver.get_image(wanted)
+        except Exception:  # it cannot, or this is a name
+            can_filter = "ex_filters" in inspect.signature(driver.list_images).parameters
+            only: dict[str, Any] = {"ex_filters": {"name": wanted}} if can_filter else {}
+            return _named(driver.list_images(**only), wanted, "image", self.provider)
 
     def _size(self, driver: NodeDriver) -> Any:
         return _named(driver.list_sizes(), self._rental.size, "size", self.provider)
@@ -167,4 +197,4 @@ def _user_data_argument(driver: NodeDriver) -> str:
 def _machine(node: Node) -> Machine:
     created = getattr(node, "created_at", None)
     at = created.timestamp() if isinstance(created, datetime) else None
-    return Machine(str(node.id), str(node.name), at)
+    return Machine(str(node.id), str(node.name), at, str(node.state) == _FAILED)

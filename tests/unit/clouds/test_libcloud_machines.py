@@ -3,8 +3,9 @@
 from typing import Any, ClassVar
 
 import pytest
-from libcloud.compute.base import Node
+from libcloud.compute.base import Node, NodeImage
 from libcloud.compute.drivers.dummy import DummyNodeDriver
+from libcloud.compute.types import NodeState
 
 from commonage.clouds.libcloud_machines import LibcloudMachines, Rental, driver_of
 from commonage.domain.errors import InvalidInput, Unavailable
@@ -34,6 +35,38 @@ class Trying(DummyNodeDriver):
 
 class Bare(DummyNodeDriver):
     """Takes no user data."""
+
+
+class Slow(Trying):
+    """Lists late what was created, and long what was destroyed: as EC2 does."""
+
+    hidden: ClassVar[set[str]] = set()
+
+    def list_nodes(self) -> list[Node]:
+        return [node for node in super().list_nodes() if node.name not in self.hidden]
+
+    def destroy_node(self, node: Node) -> bool:
+        if node.state is NodeState.TERMINATED:
+            raise RuntimeError("there is no such instance")
+        node.state = NodeState.TERMINATED if node.state is NodeState.UNKNOWN else NodeState.UNKNOWN
+        return True
+
+
+class Many(Trying):
+    """Finds images by id, and others by a filter only, as there are too many to list."""
+
+    asked: ClassVar[list[object]] = []
+
+    def get_image(self, image_id: str) -> NodeImage:
+        self.asked.append(image_id)
+        if not image_id.startswith("ami-"):
+            raise RuntimeError("InvalidAMIID.Malformed")
+        return NodeImage(image_id, "Debian 12", self)
+
+    def list_images(self, location: Any = None, ex_filters: dict[str, str] | None = None) -> list[NodeImage]:
+        assert ex_filters is not None, "all images of everybody"
+        self.asked.append(ex_filters)
+        return [NodeImage("ami-7", ex_filters["name"], self)]
 
 
 def machines(account: str, **fields: str) -> LibcloudMachines:
@@ -77,3 +110,38 @@ def test_an_unknown_provider_is_refused_with_those_there_are() -> None:
         driver_of(Rental("ec3", "s", "i"))
     with pytest.raises(InvalidInput, match=r"there is no driver no\.such:Thing"):
         driver_of(Rental("no.such:Thing", "s", "i"))
+
+
+async def test_what_is_broken_or_going_is_listed_and_what_is_gone_is_not() -> None:
+    cloud = machines("e", provider=f"{__name__}:Slow")
+    made = [await cloud.create(f"burst-0000e{number}", "") for number in range(3)]
+    nodes = {node.name: node for node in Trying.accounts["e"]}
+    nodes[made[0].name].state = NodeState.ERROR
+    await cloud.destroy(made[1])
+    nodes[made[2].name].state = NodeState.TERMINATED
+    there = {one.name: one.failed for one in await cloud.machines() if one.name.startswith("burst")}
+    assert there == {made[0].name: True, made[1].name: False}
+    await cloud.destroy(made[0])
+    assert nodes[made[0].name].state is NodeState.UNKNOWN, "what is broken costs until it is destroyed"
+
+
+async def test_one_that_is_not_listed_yet_is_given_back_all_the_same() -> None:
+    cloud = machines("f", provider=f"{__name__}:Slow")
+    Slow.hidden.add("burst-0000f0")
+    made = await cloud.create("burst-0000f0", "")
+    [node] = [one for one in Trying.accounts["f"] if one.name == made.name]
+    await cloud.destroy(made)
+    assert node.state is NodeState.UNKNOWN
+    gone = await cloud.create("burst-0000f0", "")
+    Trying.accounts["f"][-1].state = NodeState.TERMINATED
+    await cloud.destroy(gone)  # the driver says that there is none: so it is
+
+
+async def test_an_image_is_looked_up_and_not_searched_among_all() -> None:
+    by_id = machines("g", provider=f"{__name__}:Many", image="ami-1")
+    await by_id.create("burst-0000a0", "")
+    await by_id.create("burst-0000a1", "")
+    assert Many.asked == ["ami-1"], "once"
+    Many.asked.clear()
+    await machines("g", provider=f"{__name__}:Many", image="Debian 12").create("burst-0000a2", "")
+    assert Many.asked == ["Debian 12", {"name": "Debian 12"}]
