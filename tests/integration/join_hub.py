@@ -42,7 +42,6 @@ async def serve(folder: Path, shared: Path, docker_url: str, address: str) -> No
         shared_dir=shared,
         # Nothing is fetched from it here: it must be reached, and its trust and login be put down.
         registry=f"{address}:{DOOR_PORT}",
-        registry_login="machine:secret",
         daemon={"no-new-privileges": True, "live-restore": False},
     )
     tokens = Tokens(folder / "joining" / "secret", authority.fingerprint)

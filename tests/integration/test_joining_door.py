@@ -29,6 +29,7 @@ from commonage.joining.tokens import Tokens
 from commonage.link.bundle import make_bundle
 from commonage.link.ca import Authority
 from commonage.ports.joining import Admission
+from commonage.server.registry import PlatformRegistry, RegistryPlan
 from commonage.wire.hub import API_PATH, PORTAL_PATH
 
 pytestmark = pytest.mark.anyio
@@ -41,11 +42,17 @@ class FakeSwarm:
     nodes: dict[str, str] = field(default_factory=dict)
     trouble: str = ""
     removed: list[tuple[str, bool]] = field(default_factory=list)
+    token: int = 1
 
     async def admission(self) -> Admission:
         if self.trouble:
             raise EngineFailure(self.trouble)
-        return Admission("SWMTKN-1-secret", ("10.0.0.1:2377",))
+        return Admission(f"SWMTKN-1-{self.token}", ("10.0.0.1:2377",))
+
+    async def renew_token(self) -> None:
+        if self.trouble:
+            raise EngineFailure(self.trouble)
+        self.token += 1
 
     async def members(self, node: str) -> Mapping[str, str]:
         return self.nodes
@@ -68,6 +75,7 @@ class World:
     at: str
     shared: Path
     connected: list[str]
+    cut: list[str]
 
     def door(self, token: str | None = None, authority: str | None = None) -> Door:
         made = token or self.tokens.make([self.at], time.time())
@@ -82,7 +90,16 @@ class World:
 async def opened(folder: Path, names: tuple[str, ...] = (NAME,)) -> AsyncIterator[World]:
     authority = await asyncio.to_thread(Authority.open, folder / "ca")
     tokens, swarm, connected = Tokens(folder / "secret", authority.fingerprint), FakeSwarm(), list[str]()
-    agents: Any = SimpleNamespace(heard=lambda: [SimpleNamespace(node=one, connected=True) for one in connected])
+    cut: list[str] = []
+
+    async def revoke(node: str, *, gone: bool = False) -> None:
+        authority.revoke(node)
+        cut.append(node)
+
+    def heard() -> list[Any]:
+        return [SimpleNamespace(node=one, connected=True) for one in connected]
+
+    agents: Any = SimpleNamespace(heard=heard, revoke=revoke)
     site = Site("Lab", f"{URL}{PORTAL_PATH}join", ("10.0.0.1:8445",), ("10.0.0.1:8444",), folder / "shared")
     office = Office(site, authority, tokens, swarm, WallClock())
     await asyncio.to_thread(office.open, make_bundle(), agents)
@@ -90,7 +107,7 @@ async def opened(folder: Path, names: tuple[str, ...] = (NAME,)) -> AsyncIterato
     pair = authority.serve(names)
     port = await door.start("127.0.0.1", 0, pair.cert_pem, pair.key_pem)
     try:
-        yield World(office, authority, tokens, swarm, f"127.0.0.1:{port}", folder / "shared", connected)
+        yield World(office, authority, tokens, swarm, f"127.0.0.1:{port}", folder / "shared", connected, cut)
     finally:
         await door.stop()
 
@@ -99,6 +116,12 @@ async def opened(folder: Path, names: tuple[str, ...] = (NAME,)) -> AsyncIterato
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with opened(tmp_path) as made:
         yield made
+
+
+def platform_registry(authority: Authority, folder: Path) -> PlatformRegistry:
+    """The registry's door-keeper; the registry itself does not run."""
+    plan = RegistryPlan(folder, folder, "127.0.0.1", 5000, "localhost", "http://localhost/token", 30)
+    return PlatformRegistry(plan, authority, "the control plane's own")
 
 
 def request_for(name: str, folder: Path) -> str:
@@ -112,7 +135,7 @@ def request_for(name: str, folder: Path) -> str:
 
 async def test_a_machine_with_a_token_is_told_the_terms(world: World) -> None:
     terms = Terms.from_json(await world.ask("/terms"))
-    assert (terms.site, terms.managers, terms.swarm_token) == ("Lab", ("10.0.0.1:2377",), "SWMTKN-1-secret")
+    assert (terms.site, terms.managers, terms.swarm_token) == ("Lab", ("10.0.0.1:2377",), "SWMTKN-1-1")
     assert terms.authority == world.authority.certificate
     assert abs(terms.now - time.time()) < 60
     assert (world.shared / MARK_FILE).read_text().strip() == terms.mark
@@ -188,8 +211,13 @@ async def test_a_machine_is_vouched_for_and_can_be_put_out(world: World, tmp_pat
     serial = ran.stdout.strip().partition("=")[2]
     assert (await world.ask("/seen", node="gpu-1", serial=serial))["revoked"] is False
     world.swarm.nodes = {"abc": "ready"}
+    token = world.tokens.make([world.at], time.time())
     said = await world.office.expel("gpu-1")
-    assert len(said) == 2
+    assert len(said) == 4
+    with pytest.raises(Refusal, match="revoked"):
+        await asyncio.to_thread(world.door(token).post, "/terms", {})
+    assert world.cut == ["gpu-1"], "its link ends at once"
+    assert (await world.ask("/terms"))["swarm_token"] == "SWMTKN-1-2", "what it knows of the Swarm is worth nothing"
     seen = await world.ask("/seen", node="gpu-1", serial=serial)
     assert seen == {"revoked": True, "connected": False, "swarm": {"abc": "ready"}}
 
@@ -207,7 +235,30 @@ async def test_a_swarm_in_trouble_does_not_keep_a_machine_in(world: World) -> No
         await world.ask("/terms")
     done = await world.office.expel("gpu-1")
     assert "revoked" in done[0]
-    assert "docker node rm --force gpu-1" in done[1]
+    assert "docker swarm join-token --rotate worker" in done[2]
+    assert "docker node rm --force gpu-1" in done[3]
+
+
+async def test_a_machine_that_is_gone_takes_no_others_token_with_it(world: World) -> None:
+    token = world.tokens.make([world.at], time.time())
+    await world.office.expel("gpu-1", gone=True)
+    assert (await asyncio.to_thread(world.door(token).post, "/terms", {}))["swarm_token"] == "SWMTKN-1-2"
+
+
+async def test_each_machine_has_a_login_of_its_own_as_good_as_its_certificate(world: World, tmp_path: Path) -> None:
+    csr = await asyncio.to_thread(request_for, "gpu-1", tmp_path)
+    logins = [(await world.ask("/certificate", node=node, csr=csr))["registry_login"] for node in ("gpu-1", "gpu-2")]
+    (one, first), (other, second) = (login.split(":") for login in logins)
+    assert (one, other) == ("machine@gpu-1", "machine@gpu-2")
+    assert first != second
+    registry = platform_registry(world.authority, tmp_path)
+    assert registry.is_machine(one, first) and registry.is_machine(other, second)
+    assert not registry.is_machine(other, first)
+    await world.office.expel("gpu-1")
+    assert not registry.is_machine(one, first)
+    assert registry.is_machine(other, second)
+    assert registry.is_machine("machine", "the control plane's own")
+    assert not registry.is_machine("machine", first)
 
 
 # --- for admins -----------------------------------------------------------------------------------------------------

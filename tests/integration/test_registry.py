@@ -27,8 +27,7 @@ from tests.integration.registry_site import (
 from commonage.catalogue import builtin_environments
 from commonage.domain.errors import CommonageError
 from commonage.engines.docker.client import Client
-from commonage.ports.registry import RegistryAccount
-from commonage.server.registry import MACHINE
+from commonage.ports.registry import MACHINE, RegistryAccount
 
 pytestmark = [
     pytest.mark.needs("docker", "images"),
@@ -250,7 +249,7 @@ def test_docker_pulls_with_the_authority_and_the_machines_account(here: Site, pu
     with pytest.raises(CommonageError, match=r"(?i)certificate"):
         pull(docker, pushed, account)
     trusted = Path("/etc/docker/certs.d", here.address)
-    trusted.mkdir(parents=True)
+    trusted.mkdir(parents=True, exist_ok=True)  # a run that was killed may have had the same port
     try:
         (trusted / "ca.crt").write_text(here.registry.about.certificate)
         with pytest.raises(CommonageError, match=r"(?i)unauthorized|denied|not known|access"):

@@ -117,6 +117,19 @@ class DockerDaemon:
                     raise DaemonRefused(str(message["error"]), 500)
                 yield message
 
+    def join_swarm(self, manager: str, token: str, address: str, within_s: float) -> None:
+        """Become a member of the Swarm that this manager (HOST:PORT) is of, reached at `address`. Raises EngineFailure.
+
+        Not by its program: what stands in a command line is read by everybody on the machine.
+        """
+        ask = {
+            "RemoteAddrs": [manager],
+            "JoinToken": token,
+            "AdvertiseAddr": address,
+            "ListenAddr": f"{address}:2377",
+        }
+        self._ask("POST", "/swarm/join", ask, within_s=within_s)
+
     # --- HTTP -----------------------------------------------------------------------------------------------------
 
     def _json(self, method: str, path: str) -> Json:

@@ -28,7 +28,7 @@ DONE, FAILED, MISUSED = 0, 1, 2
 def all_steps() -> list[Step]:
     """Every step, in order: what a later one needs an earlier one has seen to."""
     return [
-        Checks(), Tools(), Nvidia(), Docker(), Scratch(), Share(), Registry(), Swarm(), Certificate(), Agent(),
+        Checks(), Tools(), Nvidia(), Docker(), Scratch(), Share(), Certificate(), Registry(), Swarm(), Agent(),
         Images(), Seen(),
     ]  # fmt: skip
 

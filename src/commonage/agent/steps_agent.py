@@ -17,6 +17,8 @@ from commonage.agent.steps_host import Host, StepFailed
 HOME = Path("/etc/commonage")
 SETTINGS, KEY, REQUEST = HOME / "agent.toml", HOME / "agent.key", HOME / "agent.csr"
 CERTIFICATE, AUTHORITY = HOME / "agent.crt", HOME / "ca.crt"
+LOGIN = HOME / "registry-login"
+"""NAME:PASSWORD of this machine at the site's registry: it comes with the certificate, and is as good as that."""
 PROGRAMS = Path("/usr/local/lib/commonage")
 CURRENT = PROGRAMS / "agent"
 COMMAND = Path("/usr/local/sbin/commonage-agent")
@@ -52,6 +54,7 @@ class Certificate:
         request = host.must("openssl", "req", "-new", "-key", str(KEY), "-subj", f"/CN={case.options.node}")
         signed = case.door.post("/certificate", {"node": case.options.node, "csr": request})
         host.write(REQUEST, request)
+        host.write(LOGIN, str(signed["registry_login"]), 0o600)
         host.write(CERTIFICATE, str(signed["certificate"]))
         host.write(AUTHORITY, case.terms.authority)
         case.restart = True
@@ -117,23 +120,26 @@ class Seen:
 
 
 def agent_settings(case: Case) -> str:
+    """The text of the agent's settings. Raises StepFailed."""
+    return config_text(agent_config(case))
+
+
+def agent_config(case: Case) -> AgentConfig:
     """The agent's settings: the site's, and this machine's own. Raises StepFailed for a site that is newer than we."""
     options = case.options
     try:
-        return config_text(
-            AgentConfig(
-                node=options.node,
-                control=case.terms.agents,
-                certificate=str(CERTIFICATE),
-                key=str(KEY),
-                request=str(REQUEST),
-                authority=str(AUTHORITY),
-                state=str(STATE),
-                shared=case.terms.shared_dir,
-                gpus=options.gpus,
-                labels=options.labels,
-                **case.terms.agent,
-            )
+        return AgentConfig(
+            node=options.node,
+            control=case.terms.agents,
+            certificate=str(CERTIFICATE),
+            key=str(KEY),
+            request=str(REQUEST),
+            authority=str(AUTHORITY),
+            state=str(STATE),
+            shared=case.terms.shared_dir,
+            gpus=options.gpus,
+            labels=options.labels,
+            **case.terms.agent,
         )
     except TypeError as error:
         raise StepFailed(f"the site says something of its agents that this one does not know: {error}") from None

@@ -39,7 +39,9 @@ class Ran:
 
 
 class Host:
-    """This machine."""
+    """This machine. `docker` is where its daemon listens."""
+
+    docker = "unix:///var/run/docker.sock"
 
     def run(
         self,

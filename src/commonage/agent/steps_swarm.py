@@ -8,19 +8,26 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from commonage.agent.docker import DockerDaemon
 from commonage.agent.steps import Case, Look, bad, done, needed, not_here
+from commonage.agent.steps_agent import LOGIN
 from commonage.agent.steps_host import Host, StepFailed
+from commonage.domain.errors import EngineFailure
+from commonage.joining.terms import Terms
 
 CERTIFICATES = Path("/etc/docker/certs.d")
 LOGINS = Path("/root/.docker/config.json")
-_MEMBER_WITHIN_S = 30.0
+_MEMBER_WITHIN_S, _JOINED_WITHIN_S = 30.0, 90.0
 _PULL_S = 1800.0
 
 
 class Registry:
-    """Docker trusts the site's registry by the site's own authority."""
+    """Docker trusts the site's registry by the site's own authority. `logins` is Docker's file with credentials."""
 
     name = "registry"
+
+    def __init__(self, logins: Path = LOGINS) -> None:
+        self._file = logins
 
     def look(self, case: Case) -> Look:
         """Docker reads the file at each pull."""
@@ -29,31 +36,30 @@ class Registry:
         changes = []
         if case.host.read(_authority_file(case)) != case.terms.authority:
             changes.append(f"trust {case.terms.registry} by the site's authority")
-        if read_logins(case.host) != _logins(case):
-            changes.append(f"sign Docker in there, as a machine ({LOGINS})")
+        if read_logins(case.host, self._file) != self._logins(case):
+            changes.append(f"sign Docker in there, as a machine ({self._file})")
         return needed(*changes) if changes else done(f"{case.terms.registry} is trusted")
 
     def apply(self, case: Case) -> None:
         """The two files."""
         case.host.write(_authority_file(case), case.terms.authority)
-        case.host.write(LOGINS, json.dumps(_logins(case), indent=2) + "\n", 0o600)
+        case.host.write(self._file, json.dumps(self._logins(case), indent=2) + "\n", 0o600)
+
+    def _logins(self, case: Case) -> dict[str, Any]:
+        """The file's with that of the site's registry in it."""
+        kept, mine = read_logins(case.host, self._file), case.host.read(LOGIN)
+        if mine is None:  # a plan, before it joined
+            return kept
+        login = {"auth": base64.b64encode(mine.encode()).decode()}
+        return {**kept, "auths": {**kept.get("auths", {}), case.terms.registry: login}}
 
 
-def read_logins(host: Host) -> dict[str, Any]:
+def read_logins(host: Host, file: Path = LOGINS) -> dict[str, Any]:
     """Docker's file with credentials, as it stands. Raises StepFailed if it cannot be read."""
     try:
-        return dict(json.loads(host.read(LOGINS) or "{}"))
+        return dict(json.loads(host.read(file) or "{}"))
     except (ValueError, TypeError) as error:
-        raise StepFailed(f"{LOGINS} is no JSON object ({error}); mend it") from None
-
-
-def _logins(case: Case) -> dict[str, Any]:
-    """The same with that of the site's registry in it."""
-    kept, terms = read_logins(case.host), case.terms
-    if not terms.registry_login:
-        return kept
-    login = {"auth": base64.b64encode(terms.registry_login.encode()).decode()}
-    return {**kept, "auths": {**kept.get("auths", {}), terms.registry: login}}
+        raise StepFailed(f"{file} is no JSON object ({error}); mend it") from None
 
 
 class Swarm:
@@ -86,19 +92,19 @@ class Swarm:
 
     def apply(self, case: Case) -> None:
         """Leave what no longer holds, join, and wait until the manager counts us in."""
-        host, terms = case.host, case.terms
+        host = case.host
+        # What was said at the beginning may be minutes old, and the Swarm's token another one since.
+        terms = Terms.from_json(case.door.post("/terms", {}))
         if swarm_of(host).get("LocalNodeState", "inactive") != "inactive":
             host.must("docker", "swarm", "leave", "--force", timeout_s=120)
         address = case.options.address or own_address(terms.managers[0])
         last = ""
         for manager in terms.managers:
-            joined = host.run(
-                "docker", "swarm", "join", "--token", terms.swarm_token, "--advertise-addr", address, "--listen-addr",
-                f"{address}:2377", manager, timeout_s=90,
-            )  # fmt: skip
-            if joined.ok:
+            try:
+                DockerDaemon(host.docker).join_swarm(manager, terms.swarm_token, address, _JOINED_WITHIN_S)
                 break
-            last = joined.said
+            except EngineFailure as error:
+                last = error.message
         else:
             raise StepFailed(f"the Swarm of {', '.join(terms.managers)} does not take this machine ({address}): {last}")
         mine = str(swarm_of(host).get("NodeID", ""))

@@ -56,8 +56,7 @@ async def make(request: Request) -> Response:
 async def revoke(request: Request) -> Response:
     """Machines that have joined stay. For admins."""
     caller(request).need(Scope.ADMIN)
-    await _joining(request).forget_tokens()
-    return answer(DoneOut(done=["no join token that was made until now is good any more"]))
+    return answer(DoneOut(done=list(await _joining(request).forget_tokens())))
 
 
 @router.get(

@@ -6,6 +6,7 @@ a password; the password is a token of the hub's here. A problem is told in thei
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import datetime as dt
@@ -118,7 +119,7 @@ async def _rights(request: Request, registry: Registry | None) -> tuple[str, Rig
     header, at = request.headers.get("authorization"), door(request)
     user, password = _basic(header)
     if password is not None:
-        if registry is not None and registry.is_machine(user, password):
+        if registry is not None and await asyncio.to_thread(registry.is_machine, user, password):
             return user, Rights(pulls_all=True)
         header = f"token {password}"
     who = await at.auth.identify(header)

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
 from commonage.joining.office import Office
+from commonage.ports.registry import machine_user
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +76,10 @@ class MachinesDoor:
 
     async def _certificate(self, request: web.Request) -> web.Response:
         said = await _body(request)
-        signed = await self._office.certificate(_text(said, "node"), _text(said, "csr"))
-        return web.json_response({"certificate": signed})
+        node = _text(said, "node")
+        admitted = await self._office.certificate(node, _text(said, "csr"))
+        login = f"{machine_user(node)}:{admitted.account}"
+        return web.json_response({"certificate": admitted.certificate, "registry_login": login})
 
     async def _seen(self, request: web.Request) -> web.Response:
         said = {"serial": "", **await _body(request)}

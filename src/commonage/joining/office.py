@@ -17,11 +17,37 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.joining.script import cloud_init, digest_of, join_script
 from commonage.joining.terms import MARK_FILE, Terms
 from commonage.joining.tokens import Tokens
-from commonage.ports.agents import Agents
+from commonage.ports.agents import Heard
 from commonage.ports.clock import Clock
 from commonage.ports.joining import JoinKit, JoinToken, Membership
 
 log = logging.getLogger(__name__)
+
+
+class Admitted(Protocol):
+    """What a machine is given: a certificate (PEM), and a secret of its own for the registry."""
+
+    @property
+    def certificate(self) -> str:
+        """With which its agent shows which machine it is."""
+        ...
+
+    @property
+    def account(self) -> str:
+        """As good as the certificate is."""
+        ...
+
+
+class Links(Protocol):
+    """The links to the machines' agents."""
+
+    def heard(self) -> Sequence[Heard]:
+        """As `ports.agents.Agents`."""
+        ...
+
+    async def revoke(self, node: str, *, gone: bool = False) -> None:
+        """Take back all that this machine was given, end its link at once, and have it at fault, unless it is gone."""
+        ...
 
 
 class Signer(Protocol):
@@ -32,8 +58,8 @@ class Signer(Protocol):
         """Its own certificate, PEM."""
         ...
 
-    def sign(self, csr_pem: str, node: str) -> str:
-        """A certificate for this machine, PEM. Raises InvalidInput."""
+    def admit(self, csr_pem: str, node: str) -> Admitted:
+        """What this machine is given; what one of its name was given before is taken back. Raises InvalidInput."""
         ...
 
     def revoke(self, node: str) -> None:
@@ -59,7 +85,6 @@ class Site:
     agents: tuple[str, ...]
     shared_dir: Path
     registry: str = ""
-    registry_login: str = field(default="", repr=False)
     images: tuple[str, ...] = ()
     daemon: Mapping[str, Any] = field(default_factory=dict)
     agent: Mapping[str, Any] = field(default_factory=dict)
@@ -71,11 +96,11 @@ class Office:
     def __init__(self, site: Site, signer: Signer, tokens: Tokens, swarm: Membership, clock: Clock) -> None:
         self._site, self._signer, self._tokens = site, signer, tokens
         self._swarm, self._clock = swarm, clock
-        self._agents: Agents | None = None
+        self._agents: Links | None = None
         self._kit = JoinKit("", "", b"")
         self._mark = ""
 
-    def open(self, bundle: bytes, agents: Agents | None = None) -> None:
+    def open(self, bundle: bytes, agents: Links | None = None) -> None:
         """Begin, with the packed program for machines, and the agents that are heard. Writes the shared folder's mark.
 
         Blocks a moment. Raises CommonageError if the folder cannot be written.
@@ -100,24 +125,36 @@ class Office:
         """Cloud-init user data with this token and these options of the script."""
         return cloud_init(self._kit.script, token, options, host_name)
 
-    async def forget_tokens(self) -> None:
-        """No token that was made until now is good any more."""
+    async def forget_tokens(self) -> Sequence[str]:
+        """No token that was made until now is good any more, nor the Swarm's, which was told to who had one."""
         await asyncio.to_thread(self._tokens.forget)
         log.info("all join tokens were revoked")
+        return ["no join token that was made until now is good any more", await self._renew_swarm_token()]
 
-    async def expel(self, node: str) -> Sequence[str]:
-        """Take back the machine's certificates and its place in the Swarm; a sentence for each."""
-        await asyncio.to_thread(self._signer.revoke, node)
-        said = [f"{node}'s certificate is revoked: its agent is not let in any more"]
+    async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
+        """Take back all that lets the machine in; a sentence for each. Of one that is gone, join tokens stay good."""
+        if self._agents is None:
+            await asyncio.to_thread(self._signer.revoke, node)
+        else:
+            await self._agents.revoke(node, gone=gone)
+        said = [f"{node}'s certificate is revoked: its agent is not let in any more, nor its Docker into the registry"]
+        # Before it is put out, or it would come in again.
+        said += [await self._renew_swarm_token()] if gone else await self.forget_tokens()
         try:
-            gone = await self._swarm.remove(node)
+            found = await self._swarm.remove(node)
         except CommonageError as error:
-            return [
-                *said,
-                f"it could not be put out of the Swarm: {error.message}; `docker node rm --force {node}` does",
-            ]
-        log.info("machine expelled", extra={"node": node, "was_in_swarm": gone})
-        return [*said, f"{node} is put out of the Swarm" if gone else f"the Swarm has no {node}"]
+            by_hand = f"`docker node rm --force {node}` does, and until then it takes no new work"
+            return [*said, f"it could not be put out of the Swarm: {error.message}; {by_hand}"]
+        log.info("machine expelled", extra={"node": node, "was_in_swarm": found})
+        return [*said, f"{node} is put out of the Swarm" if found else f"the Swarm has no {node}"]
+
+    async def _renew_swarm_token(self) -> str:
+        try:
+            await self._swarm.renew_token()
+        except CommonageError as error:
+            by_hand = "`docker swarm join-token --rotate worker` does"
+            return f"the Swarm's own token could not be renewed: {error.message}; {by_hand}"
+        return "the Swarm's own token for workers is another one now"
 
     # --- for machines -----------------------------------------------------------------------------------------------
 
@@ -139,14 +176,13 @@ class Office:
             mark=self._mark,
             now=self._clock.now(),
             registry=site.registry,
-            registry_login=site.registry_login,
             images=site.images,
             daemon=site.daemon,
             agent=site.agent,
         )
 
-    async def certificate(self, node: str, csr_pem: str) -> str:
-        """A certificate (PEM) for this machine. Raises InvalidInput; Conflict while one of its name is here."""
+    async def certificate(self, node: str, csr_pem: str) -> Admitted:
+        """What this machine is given. Raises InvalidInput; Conflict while one of its name is here."""
         if not node.strip() or node != node.strip():
             raise InvalidInput(f"{node!r} is no name of a machine", field="node")
         if self.connected(node):
@@ -154,11 +190,11 @@ class Office:
                 f"a machine called {node} is here and its agent is connected; give this one another host name, or take "
                 f"that one out first with `commonage node rm {node}`"
             )
-        signed = await asyncio.to_thread(self._signer.sign, csr_pem, node)
+        admitted = await asyncio.to_thread(self._signer.admit, csr_pem, node)
         # A machine that vanished has its replacement now, and would stand beside it for ever.
         await self._swarm.remove(node, down_only=True)
         log.info("machine admitted", extra={"node": node})
-        return signed
+        return admitted
 
     def connected(self, node: str) -> bool:
         """Whether this machine's agent is connected now."""

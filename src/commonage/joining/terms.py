@@ -21,9 +21,9 @@ class Terms:
 
     `authority` is the site's own certificate (PEM); `agents` are HOST:PORT where its agent calls; `managers` are
     HOST:PORT of the Swarm's, `swarm_token` lets in as a worker. `daemon` is what must stand in Docker's settings,
-    `agent` what the site says in its agents' (`commonage.agent.config`). `registry` is HOST:PORT or empty,
-    `registry_login` the machines' NAME:PASSWORD there. `shared_dir` is the folder that all machines see, `mark` what
-    stands in its MARK_FILE. `images` are had at once. `now` is the control plane's clock (unix seconds).
+    `agent` what the site says in its agents' (`commonage.agent.config`). `registry` is HOST:PORT or empty.
+    `shared_dir` is the folder that all machines see, `mark` what stands in its MARK_FILE. `images` are had at once.
+    `now` is the control plane's clock (unix seconds).
     """
 
     site: str
@@ -35,7 +35,6 @@ class Terms:
     mark: str
     now: float
     registry: str = ""
-    registry_login: str = ""
     images: tuple[str, ...] = ()
     daemon: Mapping[str, Any] = field(default_factory=dict)
     agent: Mapping[str, Any] = field(default_factory=dict)
@@ -61,7 +60,7 @@ class Terms:
         for name in ("agents", "managers", "images"):
             if name in kept:
                 kept[name] = _texts(name, kept[name])
-        for name in ("site", "authority", "swarm_token", "shared_dir", "mark", "registry", "registry_login"):
+        for name in ("site", "authority", "swarm_token", "shared_dir", "mark", "registry"):
             if not isinstance(kept.get(name, ""), str):
                 raise TermsError(f"{name} of the site's terms is no text: {kept[name]!r}")
         if not all(isinstance(kept.get(name, {}), dict) for name in ("daemon", "agent")):

@@ -40,6 +40,10 @@ class Membership(Protocol):
         """What a new worker needs."""
         ...
 
+    async def renew_token(self) -> None:
+        """Have another token than until now let workers in."""
+        ...
+
     async def members(self, node: str) -> Mapping[str, str]:
         """The machines of this name, by id: `ready`, `down`, …. An old one may be there beside its replacement."""
         ...
@@ -67,13 +71,17 @@ class Joining(Protocol):
         """
         ...
 
-    async def forget_tokens(self) -> None:
-        """No token that was made until now is good any more."""
+    async def forget_tokens(self) -> Sequence[str]:
+        """No token that was made until now is good any more, nor is what was told to who had one: the Swarm's.
+
+        Says what was done, and what could not be.
+        """
         ...
 
-    async def expel(self, node: str) -> Sequence[str]:
-        """Take back the machine's certificates and its place in the Swarm; says what was done, and what could not be.
+    async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
+        """Take back all that lets the machine in, join tokens included, and its place in the Swarm.
 
-        It may join again with a new token. Unknown machines are no error.
+        Says what was done, and what could not be. It may join again with a new token. `gone`: the machine itself is no
+        more, so that join tokens stay good. Unknown machines are no error.
         """
         ...

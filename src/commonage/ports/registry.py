@@ -8,6 +8,9 @@ from typing import Protocol
 
 from commonage.domain.registry import Access
 
+MACHINE = "machine"
+"""The name of the control plane's own account."""
+
 
 @dataclass(frozen=True, slots=True)
 class RegistryAbout:
@@ -31,6 +34,11 @@ class RegistryAccount:
     def is_for(self, image: str) -> bool:
         """True for an image of that registry."""
         return image.startswith(f"{self.address}/")
+
+
+def machine_user(node: str) -> str:
+    """The name of the account of this machine."""
+    return f"{MACHINE}@{node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class Registry(Protocol):
         ...
 
     def is_machine(self, user: str, password: str) -> bool:
-        """True for the account with which machines of the site fetch images."""
+        """True for an account with which a machine of the site fetches images. Blocks a moment."""
         ...
 
     def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:

@@ -16,9 +16,9 @@ from commonage.joining.door import MachinesDoor
 from commonage.joining.fetch import NAME
 from commonage.joining.office import Office, Site
 from commonage.joining.tokens import Tokens
+from commonage.link.agents import LinkedAgents
 from commonage.link.bundle import make_bundle
 from commonage.link.ca import Authority
-from commonage.ports.agents import Agents
 from commonage.ports.clock import Clock
 from commonage.ports.registry import RegistryAccount
 from commonage.server.listen import PortError
@@ -98,7 +98,6 @@ class Joining:
             agents=(f"{_in_url(plan.address)}:{plan.agents_port}",),
             shared_dir=plan.shared_dir,
             registry=account.address if account else "",
-            registry_login=f"{account.user}:{account.password}" if account else "",
             images=tuple(plan.images),
             daemon=_DAEMON,
             agent=plan.agent,
@@ -107,7 +106,7 @@ class Joining:
         self.office = Office(site, authority, tokens, SwarmManager(plan.docker_url), clock)
         self._door = MachinesDoor(self.office)
 
-    async def open(self, agents: Agents | None) -> None:
+    async def open(self, agents: LinkedAgents | None) -> None:
         """Let machines in from now on. Raises PortError, BundleError."""
         bundle = await asyncio.to_thread(make_bundle)
         await asyncio.to_thread(self.office.open, bundle, agents)

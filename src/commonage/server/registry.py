@@ -28,13 +28,17 @@ from commonage.domain.registry import DELETE, PULL, Access
 from commonage.images.files import Stored, size_bytes, unneeded
 from commonage.images.tokens import ISSUER, LASTS_S, Signer
 from commonage.link.ca import Authority
-from commonage.ports.registry import Collected, RegistryAbout, RegistryAccount, RegistryToken
+from commonage.ports.registry import (
+    MACHINE,
+    Collected,
+    RegistryAbout,
+    RegistryAccount,
+    RegistryToken,
+    machine_user,
+)
 from commonage.server.children import Child, ChildFailed, Supervisor
 
 log = logging.getLogger(__name__)
-
-MACHINE = "machine"
-"""The name of the account with which machines of the site fetch images."""
 
 _PROGRAM = "docker-registry"
 _LIFE = "Commonage-Life"
@@ -84,7 +88,7 @@ class Runs(Protocol):
 
 
 class PlatformRegistry:
-    """The registry port, with the registry itself behind it. `machine_password` is that of the machines' account."""
+    """The registry port, with the registry itself behind it. `machine_password` is the control plane's own."""
 
     def __init__(
         self,
@@ -104,8 +108,11 @@ class PlatformRegistry:
         self.account = RegistryAccount(plan.address, MACHINE, machine_password)
 
     def is_machine(self, user: str, password: str) -> bool:
-        """True for the machines' account."""
-        return user == MACHINE and hmac.compare_digest(password.encode(), self.account.password.encode())
+        """True for the control plane's account, and for that of a machine whose certificate holds."""
+        name, _, node = user.partition("@")
+        if node:
+            return user == machine_user(node) and self._authority.has_account(node, password)
+        return name == MACHINE and hmac.compare_digest(password.encode(), self.account.password.encode())
 
     def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
         """A token for what was granted, good for five minutes."""
