@@ -96,6 +96,7 @@ def _options(asked: argparse.Namespace) -> Options:
         address=asked.address,
         disk_gib=asked.disk,
         labels=tuple(labels),
+        force=asked.force,
     )
 
 
@@ -107,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     add("--plan", action="store_true", help="only show what would be done")
+    add("--force", action="store_true", help="restart Docker, if need be, also while containers run: they end")
     add("--share", default="", metavar="SOURCE", help="shared folder: SERVER:/FOLDER for NFS, or 'TYPE SOURCE OPTIONS'")
     add("--scratch", default="50%", metavar="SIZE", help="tmpfs at /scratch: 50%% of the memory, 64G, … or off")
     add("--nvidia", default="ask", choices=("ask", "install", "skip"), help="what to do about a card without driver")

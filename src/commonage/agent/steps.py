@@ -62,7 +62,8 @@ class Options:
     """What the one who has a machine join may choose. Empty: as the step finds best.
 
     `scratch` is a size as tmpfs takes it, or `off`; `share` what to mount as the shared folder; `nvidia` is ask,
-    install or skip; `gpus` as the setting of that name; `vram_mib` replaces what the cards say.
+    install or skip; `gpus` as the setting of that name; `vram_mib` replaces what the cards say. `force`: Docker may be
+    restarted while containers run.
     """
 
     node: str
@@ -76,6 +77,7 @@ class Options:
     address: str = ""
     disk_gib: float = 10.0
     labels: tuple[tuple[str, str], ...] = ()
+    force: bool = False
 
 
 @dataclass(slots=True)

@@ -13,6 +13,8 @@ from commonage.agent.steps_nvidia import has_driver, vram_mib
 from commonage.agent.steps_packages import install, names_of
 
 SETTINGS = Path("/etc/docker/daemon.json")
+PID_FILE = Path("/var/run/docker.pid")
+"""Written by the daemon when it starts."""
 _DROP_IN = Path("/etc/systemd/system/docker.service.d/commonage.conf")
 _DEFAULTS = Path("/etc/default/docker")
 # An image that is here is not asked for at a registry each time: 20 s where that one cannot be reached.
@@ -39,13 +41,12 @@ class Docker:
         if not _has_variable(case.host):
             changes.append("have it start services from images that are here, without asking a registry")
         version = _version(case.host)
-        if changes and version:
-            running = len(case.host.run("docker", "ps", "-q").out.split())
-            changes.append(f"restart Docker{f', which ends {running} running containers' if running else ''}")
-        elif not version:
-            changes.append("start Docker, now and with the machine")
+        if not version:
+            return needed(*changes, "start Docker, now and with the machine")
+        if not changes and _is_stale(case.host, kept):
+            changes.append("have Docker know its settings, which are newer than its start")
         if changes:
-            return needed(*changes)
+            return _restart(case, changes)
         if _numbers(version) < OLDEST:
             return bad(f"Docker {version} is here, and {'.'.join(map(str, OLDEST))} or later is needed: upgrade it")
         return done(f"Docker {version}{_of_vram(wanted)}")
@@ -67,6 +68,29 @@ class Docker:
         host.service("restart" if _version(host) else "start", "docker")
         if not host.wait(lambda: bool(_version(host)), _UP_WITHIN_S):
             raise StepFailed(f"Docker does not answer: {host.run('docker', 'version').said}; see its log")
+
+
+def _restart(case: Case, changes: list[str]) -> Look:
+    """They need one, which nobody's work is ended for unasked."""
+    running = len(case.host.must("docker", "ps", "--quiet").split())
+    if not running:
+        return needed(*changes, "restart Docker")
+    if case.options.force:
+        return needed(*changes, f"restart Docker, which ends {running} running containers")
+    return bad(
+        f"to {', '.join(changes)}, Docker must be restarted, which ends {running} containers that run here: have none "
+        f"run (`commonage node drain {case.options.node}`, and wait), or end them with --force"
+    )
+
+
+def _is_stale(host: Host, settings: Mapping[str, Any]) -> bool:
+    """Whether the daemon was started before its settings were written: whoever wrote them came no further."""
+    try:
+        started = Path(settings.get("pidfile") or PID_FILE).stat().st_mtime_ns
+    except OSError:
+        return False  # nobody can tell
+    files = (SETTINGS, _DROP_IN if host.systemd else _DEFAULTS)
+    return any(one.exists() and one.stat().st_mtime_ns > started for one in files)
 
 
 def wanted_settings(case: Case) -> dict[str, Any]:

@@ -88,9 +88,10 @@ def _has_steps(verb: F) -> F:
 @click.argument("hosts", nargs=-1, required=True, metavar="[USER@]HOST…")
 @_signs_in
 @click.option("--plan", is_flag=True, help="Only show what would be done.")
+@click.option("--force", is_flag=True, help="Restart Docker, if need be, also while containers run there: they end.")
 @_has_steps
 @asks_server
-def join(server: Server, hosts: tuple[str, ...], access: Access, plan: bool, options: list[str]) -> None:
+def join(server: Server, hosts: tuple[str, ...], access: Access, options: list[str], **flags: bool) -> None:
     """Have machines join over SSH, as root or as one who may use sudo. The same again changes nothing. For admins.
 
     \b
@@ -106,7 +107,8 @@ def join(server: Server, hosts: tuple[str, ...], access: Access, plan: bool, opt
         "bundle.tar.gz": kit.bundle,
         "token": base64.b64encode(token.token.encode()).decode(),
     }
-    command = ["sh", "join.sh", "--token-file", "token", "--bundle", "bundle.tar.gz", *(["--plan"] if plan else [])]
+    command = ["sh", "join.sh", "--token-file", "token", "--bundle", "bundle.tar.gz"]
+    command += [f"--{name}" for name, given in flags.items() if given]
     if _send(hosts, [*command, *options], access, files) != 0:
         raise Failure("not all have joined; what is in the way stands above")
 

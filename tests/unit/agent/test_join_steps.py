@@ -1,5 +1,6 @@
 """The steps of joining, as far as they are pure or can be shown a machine of files."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,53 @@ def test_settings_that_cannot_be_read_are_left_alone(
     (tmp_path / "daemon.json").write_text(text)
     with pytest.raises(StepFailed, match=why):
         steps_docker.read_settings(Host())
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine whose Docker runs with what the site wants; the folder with its settings."""
+    for name, text in (("SETTINGS", "{}"), ("_DROP_IN", steps_docker._VARIABLE), ("PID_FILE", "7")):
+        monkeypatch.setattr(steps_docker, name, tmp_path / name)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(steps_docker, "_DEFAULTS", tmp_path / "_DROP_IN")
+    started = (tmp_path / "SETTINGS").stat().st_mtime + 10
+    os.utime(tmp_path / "PID_FILE", (started, started))
+    return tmp_path
+
+
+def docker_with(ids: str = "") -> FakeHost:
+    return FakeHost(("dockerd", "docker"), {"docker version": "20.10.24\n", "docker ps": ids})
+
+
+def test_docker_that_knows_its_settings_is_left_alone(docker: Path) -> None:
+    assert steps_docker.Docker().look(case_of(docker_with("c1\nc2\n"))) == done("Docker 20.10.24")
+
+
+@pytest.mark.parametrize("name", ["SETTINGS", "_DROP_IN"])
+def test_settings_that_docker_was_not_restarted_for_are_not_done(docker: Path, name: str) -> None:
+    """Who wrote them was cut off before the restart."""
+    later = (docker / "PID_FILE").stat().st_mtime + 1
+    os.utime(docker / name, (later, later))
+    found = steps_docker.Docker().look(case_of(docker_with()))
+    assert found.state is State.NEEDED
+    assert found.changes[-1] == "restart Docker"
+
+
+def test_where_docker_says_nowhere_when_it_started_nothing_is_done_for_that(docker: Path) -> None:
+    (docker / "PID_FILE").unlink()
+    assert steps_docker.Docker().look(case_of(docker_with())).state is State.DONE
+
+
+def test_nobodys_work_is_ended_for_a_setting_unless_that_is_said(docker: Path) -> None:
+    (docker / "SETTINGS").write_text('{"node-generic-resources": ["VRAM=1"]}')
+    case = case_of(docker_with("c1\nc2\n"), vram_mib=2)
+    found = steps_docker.Docker().look(case)
+    assert found.state is State.BAD
+    for words in ("node-generic-resources", "ends 2 containers", "commonage node drain gpu-1", "--force"):
+        assert words in found.says
+    forced = steps_docker.Docker().look(case_of(docker_with("c1\nc2\n"), vram_mib=2, force=True))
+    assert forced.changes[-1] == "restart Docker, which ends 2 running containers"
+    assert steps_docker.Docker().look(case_of(docker_with(), vram_mib=2)).changes[-1] == "restart Docker"
 
 
 def test_simulated_cards_count_as_cards() -> None:
