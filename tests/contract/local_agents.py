@@ -37,7 +37,10 @@ def processes_of(attempt: str) -> list[int]:
 
 
 class LocalAgents:
-    """One for each machine. `devices` are those of each, by its name; `away` are machines whose agent is not there."""
+    """One for each machine. `devices` are those of each, by its name; `away` are machines whose agent is not there.
+
+    They know of no other machines, and so never take themselves for cut off.
+    """
 
     def __init__(self, swarm: Swarm, devices: Mapping[str, tuple[Device, ...]] | None = None) -> None:
         self._swarm = swarm
@@ -47,13 +50,15 @@ class LocalAgents:
         self.fenced: dict[str, tuple[str, ...]] = {}
         self.confined: list[tuple[str, Hold]] = []
         self.released: list[tuple[str, str]] = []
+        self._last: dict[str, float] = {}
 
     def heard(self) -> Sequence[Heard]:
+        self._last.update({name: time.time() for name in self._swarm.machines if name not in self.away})
         return [
             Heard(
                 name,
                 NodeReport(name, 4000, 16384, self._devices.get(name, ()), 100_000, (("rack", "7"),)),
-                time.time(),
+                self._last.get(name, 0.0),
                 name not in self.away,
                 self.faults.get(name, ""),
                 self.fenced.get(name, ()),
@@ -67,6 +72,12 @@ class LocalAgents:
 
     def let_reach(self, addresses: Collection[str]) -> None:
         """There are no walls."""
+
+    def introduce(self, machines: Collection[tuple[str, str]]) -> None:
+        """Nobody is cut off."""
+
+    async def reaches(self, node: str, address: str) -> bool:
+        return node not in self.away
 
     def _daemon(self, node: str) -> Dockerd:
         if node in self.away:

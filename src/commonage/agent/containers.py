@@ -39,11 +39,15 @@ class Container:
 
 
 class Containers:
-    """Those that run, as the daemon said last."""
+    """Those that run, as the daemon said last.
+
+    `may_gain`: a program in one of them may become more than who starts it, as the daemon was not told to forbid that.
+    """
 
     def __init__(self, daemon: DockerDaemon) -> None:
         self._daemon = daemon
         self.running: Mapping[str, Container] = {}
+        self.may_gain = False
 
     def look(self) -> list[Container]:
         """Ask again; gives those that are new. Raises EngineFailure."""
@@ -51,6 +55,7 @@ class Containers:
         new = [made for one in sorted(listed.keys() - self.running.keys()) if (made := self._made(one)) is not None]
         kept = {key: one for key, one in self.running.items() if key in listed}
         self.running = {**kept, **{one.id: one for one in new}}
+        self.may_gain = any(_gains_privileges(one.pid) for one in self.running.values())
         return new
 
     def _made(self, container: str) -> Container | None:
@@ -65,6 +70,13 @@ class Containers:
     def of_attempts(self) -> dict[str, str]:
         """The attempts of those that run, by container."""
         return {one.id: one.attempt_id for one in self.running.values()}
+
+
+def _gains_privileges(pid: int) -> bool:
+    try:
+        return b"NoNewPrivs:\t0" in Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:  # it ended
+        return False
 
 
 @dataclass(frozen=True, slots=True)

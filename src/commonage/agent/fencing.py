@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -29,10 +30,11 @@ class Fences:
         self._root_file, self._ended_file = folder / "docker-root", folder / "fenced.json"
         self.root = _text(self._root_file)
         self._ended: dict[str, float] = _ended_in(self._ended_file)
+        self._remembering = threading.Lock()
 
     @property
     def fenced(self) -> tuple[str, ...]:
-        """The attempts that were ended while the daemon was away, for a day."""
+        """The attempts that were ended unasked, for a day."""
         return tuple(self._ended)
 
     def note_root(self, root: str) -> None:
@@ -41,8 +43,8 @@ class Fences:
             _keep(self._root_file, root)
             self.root = root
 
-    def end_all(self) -> bool:
-        """The daemon is away: end all of ours that ran. False if some could not be ended, or nobody can tell."""
+    def end_all(self, why: str) -> bool:
+        """End all of ours that ran, without the daemon. False if some could not be ended, or nobody can tell."""
         try:
             found = [one for one in self._on_disk() if one.ran]
         except EngineFailure as error:
@@ -51,7 +53,7 @@ class Fences:
         alive = end_processes([one.id for one in found], _WITHIN_S)
         gone = sorted({one.attempt_id for one in found if one.id not in alive} - self._ended.keys())
         if gone:
-            _log.warning("the Docker daemon is away: %d attempts were ended here: %s", len(gone), ", ".join(gone))
+            _log.warning("%s: %d attempts were ended here: %s", why, len(gone), ", ".join(gone))
             self._remember(gone)
         if alive:
             _log.error("%d containers have processes that do not end", len(alive))
@@ -82,10 +84,11 @@ class Fences:
 
     def _remember(self, attempts: Collection[str]) -> None:
         now = time.time()
-        kept = {one: at for one, at in self._ended.items() if now - at < _REMEMBERED_S}
-        self._ended = {**kept, **dict.fromkeys(attempts, now)}
-        with suppress(OSError):  # a full disk: they are told all the same
-            _keep(self._ended_file, json.dumps(self._ended))
+        with self._remembering:
+            kept = {one: at for one, at in self._ended.items() if now - at < _REMEMBERED_S}
+            self._ended = {**kept, **dict.fromkeys(attempts, now)}
+            with suppress(OSError):  # a full disk: they are told all the same
+                _keep(self._ended_file, json.dumps(self._ended))
 
 
 def _text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""`run --config FILE`: the agent itself, until it is told to stop. Its loops: daemon, machine, link and walls.
+"""`run --config FILE`: the agent itself, until it is told to stop. Its loops: daemon, site, machine, link and walls.
 
 What runs on the machine goes on when the agent ends, and is found again when it starts.
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 from commonage.agent.cards import Cards, Look
 from commonage.agent.config import DEFAULT_FILE, AgentConfig, read_config
+from commonage.agent.contact import SWARM_PORT, Contact, answers
 from commonage.agent.containers import Container, Containers
 from commonage.agent.dialling import Dialler, Hears
 from commonage.agent.docker import DaemonGone, DockerDaemon
@@ -28,6 +29,7 @@ from commonage.agent.vigil import Answer, Vigil
 from commonage.domain.errors import EngineFailure, InvalidInput
 from commonage.domain.sightings import ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
+from commonage.engines.dockerd.security import swarm_faults
 from commonage.link import messages
 from commonage.link.messages import Call, ReportHeard, Welcome
 from commonage.link.peer import Answer as Answering
@@ -36,8 +38,10 @@ from commonage.ports.devices import Hold
 
 _log = logging.getLogger(__name__)
 _PING_EVERY_S, _PING_WITHIN_S = 1.0, 3.0
+_LOOK_EVERY_S = 0.25
 _RELEASE_EVERY_S = 60.0
 _MOST_WARNINGS = 200
+_MAY_GAIN = "its containers may gain privileges (no-new-privileges is off): run `commonage node join` for it again"
 
 
 class Agent:
@@ -55,9 +59,12 @@ class Agent:
         self._puller = Puller(self._daemon, Path(config.docker_config))
         self._walls = StandingWalls(config, state)
         self._vigil = Vigil(config.fence_after_s, config.fence_silent_after_s)
+        self._contact = Contact(config, state)
+        self._unfit: tuple[str, ...] = ()
         hears: Hears = {
             "heard": (ReportHeard, self._was_heard),
             "reach": (messages.Reach, lambda reach: self._walls.reach(reach.addresses)),
+            "witnesses": (messages.Witnesses, self._contact.learn),
         }
         self._dialler = Dialler(config, self._offers(), hears, self._report_to)
         self._look = Look()
@@ -71,6 +78,7 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._watch_daemon(), name="daemon")
+                loops.create_task(self._watch_site(), name="site")
                 loops.create_task(self._look_at_machine(), name="machine")
                 loops.create_task(self._release_unseen(), name="release")
                 loops.create_task(self._walls.keep(), name="walls")
@@ -88,7 +96,7 @@ class Agent:
             known = await self._ping(known)
             now = time.monotonic()
             if self._vigil.is_due(now):
-                self._vigil.fenced = await asyncio.to_thread(self._fences.end_all)
+                self._vigil.fenced = await asyncio.to_thread(self._fences.end_all, "the Docker daemon is away")
                 self._changed.set()
             if (self._vigil.fault(now) != "") != before:
                 _log.warning("%s", self._vigil.fault(now) or "the Docker daemon answers again")
@@ -119,7 +127,9 @@ class Agent:
         return True
 
     def _get_to_know(self) -> None:
-        root = str(self._daemon.info()["DockerRootDir"])
+        info = self._daemon.info()
+        self._unfit = swarm_faults(info)
+        root = str(info["DockerRootDir"])
         self._machine.docker_root = Path(root)
         self._fences.note_root(root)
 
@@ -127,6 +137,17 @@ class Agent:
         """What a Swarm cannot say: how many cores it asked for, where they are crowded."""
         if self._config.cpu_hold == "share" and one.cpus_milli:
             await asyncio.to_thread(self._daemon.weigh, one.id, max(2, one.cpus_milli * 1024 // 1000))
+
+    # --- the site -------------------------------------------------------------------------------------------------
+
+    async def _watch_site(self) -> None:
+        """While this machine is cut off, end what runs here, over and over: the daemon may be about to start more."""
+        while True:
+            await self._contact.look()
+            if self._contact.is_cut_off:
+                await asyncio.to_thread(self._fences.end_all, "this machine is cut off from its site")
+                self._changed.set()
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     # --- what is told ---------------------------------------------------------------------------------------------
 
@@ -154,7 +175,7 @@ class Agent:
 
     async def _report(self) -> messages.Report:
         look = self._look
-        faults = tuple(one for one in (look.fault, self._walls.fault) if one)
+        faults = tuple(one for one in (look.fault, self._walls.fault, *self._unfit) if one)
         machine = await asyncio.to_thread(self._machine.report, look.devices, faults)
         self._number += 1
         told = tuple(one for number, one in self._warnings if number == 0)
@@ -166,10 +187,13 @@ class Agent:
             fenced=self._fences.fenced,
             samples=look.samples,
             owners=look.owners,
+            witnesses=self._contact.witnesses,
+            notices=(_MAY_GAIN,) if self._containers.may_gain else (),
             warnings=told,
         )
 
     def _was_heard(self, heard: ReportHeard) -> None:
+        self._contact.hear()
         self._warnings = [(number, one) for number, one in self._warnings if number == 0 or number > heard.number]
 
     # --- what is asked --------------------------------------------------------------------------------------------
@@ -182,6 +206,7 @@ class Agent:
             messages.RELEASE: self._release,
             messages.PULL: self._pull,
             messages.FENCE: self._fence,
+            messages.REACHES: self._reaches,
             messages.NOTE_HELD: self._note_held,
             messages.RESUME: self._resume,
         }
@@ -210,6 +235,9 @@ class Agent:
 
     async def _fence(self, attempts: messages.Attempts, _told: Told) -> messages.Attempts:
         return messages.Attempts(tuple(await asyncio.to_thread(self._fences.end, attempts.ids)))
+
+    async def _reaches(self, place: messages.Place, _told: Told) -> messages.Reached:
+        return messages.Reached(await answers(place.address, SWARM_PORT, refused=False))
 
     async def _note_held(self, leases: messages.Leases, _told: Told) -> messages.Nothing:
         await self._cards.note_held(leases.each)

@@ -67,6 +67,7 @@ class LinkedAgents:
         self._always_reach = tuple(always_reach)
         self._listener = Listener(authority, self._attend, now)
         self._listener.reaches = self._always_reach
+        self._witnesses = messages.Witnesses(())
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, Heard] = {}
         self._watchers: set[asyncio.Queue[str]] = set()
@@ -87,7 +88,7 @@ class LinkedAgents:
         self.port = port
         known = () if self._memory is None else await asyncio.to_thread(remembered.read, self._memory)
         for one in known:
-            self._heard.setdefault(one.node, one.heard())
+            self._heard.setdefault(one.node, one.heard(self._now()))
         self._looking = asyncio.create_task(self._look_after())
         awaited = {one.node for one in known if one.connected}
         with suppress(TimeoutError):
@@ -118,6 +119,8 @@ class LinkedAgents:
         if before is not None:
             before.peer.close(f"the agent of {caller.node} came again")
         self._links[caller.node] = link
+        if self._witnesses.each:  # until they are known, the agent has those that it was told before
+            peer.say("witnesses", self._witnesses)
         _log.info("the agent of %s is connected", caller.node)
         try:
             await peer.run()
@@ -148,6 +151,8 @@ class LinkedAgents:
             fenced=report.fenced,
             samples=report.samples,
             owners=report.owners,
+            witnesses=report.witnesses,
+            notices=report.notices,
         )
         self._warnings = [*self._warnings, *report.warnings][-_MOST_WARNINGS:]
         link.peer.say("heard", messages.ReportHeard(report.number))
@@ -207,7 +212,7 @@ class LinkedAgents:
     async def _remember(self) -> None:
         """Write down what was heard, if more than its moment and its figures changed."""
         essence = {
-            one.node: (replace(one.report, disk_free_mib=None), one.connected, one.engine_fault, one.fenced)
+            one.node: replace(one, report=replace(one.report, disk_free_mib=None), at=0.0, samples=(), owners=())
             for one in self._heard.values()
         }
         if self._memory is None or essence == self._kept:
@@ -241,6 +246,12 @@ class LinkedAgents:
         for link in self._links.values():
             link.peer.say("reach", messages.Reach(self._listener.reaches))
 
+    def introduce(self, machines: Collection[tuple[str, str]]) -> None:
+        """Told to those that are linked, and to each that comes."""
+        self._witnesses = messages.Witnesses(tuple(machines))
+        for link in self._links.values():
+            link.peer.say("witnesses", self._witnesses)
+
     # --- the port: what is asked ----------------------------------------------------------------------------------
 
     def _peer(self, node: str) -> Peer:
@@ -273,6 +284,10 @@ class LinkedAgents:
     async def pull(self, node: str, image: str, told: Told) -> None:
         """Have the image there."""
         await self._peer(node).ask(messages.PULL, messages.Image(image), told)
+
+    async def reaches(self, node: str, address: str) -> bool:
+        """Whether it does."""
+        return (await self._peer(node).ask(messages.REACHES, messages.Place(address))).yes
 
     async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
         """End attempts by force."""

@@ -1,7 +1,7 @@
 """What is said over the link, and what each side may ask of the other. Of the standard library alone.
 
 The agent dials and says `hello`; the control plane answers `welcome`, or `refused`. Then the agent says `report` every
-few seconds, and each is answered by `heard`: who hears nothing for `SILENCE_S` takes the link for lost.
+few seconds, and each is answered by `heard`: who hears nothing for three times as long takes the link for lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROTOCOL = 1
 SERVER_NAME = "control.commonage.internal"
 """The name in the listener's certificate, whatever address an agent dials."""
 REPORT_EVERY_S = 2.0
-SILENCE_S = 8.0
+SILENCE_S = 3 * REPORT_EVERY_S
 RENEW_BEFORE_S = 10 * 86_400.0
 
 Q = TypeVar("Q")
@@ -57,6 +57,13 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
+class Witnesses:
+    """The machines, as (name, address), by which an agent tells whether it is cut off."""
+
+    each: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """Why there is no link. `for_good`: until the machine joins again."""
 
@@ -78,6 +85,8 @@ class Report:
     fenced: tuple[str, ...] = ()
     samples: tuple[DeviceSample, ...] = ()
     owners: tuple[ProcessOwner, ...] = ()
+    witnesses: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     warnings: tuple[tuple[str, str], ...] = ()
 
 
@@ -129,6 +138,20 @@ class Attempts:
     """Attempts by their ids."""
 
     ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A machine by its address."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Whether its Docker daemon answers."""
+
+    yes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +207,7 @@ RELEASE = Call("release", Attempts, Nothing, 20.0)
 PULL = Call("pull", Image, Nothing, None)
 """Without an end: the agent gives up when its daemon is silent, and says how far it is meanwhile."""
 FENCE = Call("fence", Attempts, Attempts, 30.0)
+REACHES = Call("reaches", Place, Reached, 5.0)
 NOTE_HELD = Call("note-held", Leases, Nothing, 5.0)
 RESUME = Call("resume", Card, Nothing, 5.0)
 RENEW = Call("renew", SigningRequest, Certificate, 20.0)

@@ -28,10 +28,12 @@ class Remembered:
     connected: bool
     engine_fault: str = ""
     fenced: tuple[str, ...] = ()
+    witnesses: tuple[str, ...] = ()
 
-    def heard(self) -> Heard:
-        """As it is told after a restart: its link does not stand."""
-        return Heard(self.node, self.report, self.at, False, self.engine_fault, self.fenced)
+    def heard(self, now: float) -> Heard:
+        """As it is told after a restart: its link does not stand. If it did when we ended, it may have until now."""
+        at = now if self.connected else self.at
+        return Heard(self.node, self.report, at, False, self.engine_fault, self.fenced, witnesses=self.witnesses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,10 @@ def read(path: Path) -> tuple[Remembered, ...]:
 
 def write(path: Path, heard: Iterable[Heard]) -> None:
     """Whole or not at all. Raises OSError."""
-    kept = [Remembered(one.node, one.report, one.at, one.connected, one.engine_fault, one.fenced) for one in heard]
+    kept = [
+        Remembered(one.node, one.report, one.at, one.connected, one.engine_fault, one.fenced, one.witnesses)
+        for one in heard
+    ]
     new = path.with_suffix(".new")
     new.write_text(json.dumps(to_json(_All(tuple(kept)))), encoding="utf-8")
     new.replace(path)

@@ -14,6 +14,11 @@ from commonage.domain.fleet import Lease, NodeReport
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold
 
+CUT_OFF_AFTER_S = 8.0
+"""So long an agent that reaches neither the control plane nor most of the machines it knows lets containers of ours
+run on; then it ends them. What ran there may begin elsewhere no sooner."""
+FEWEST_WITNESSES = 3
+"""Where there are fewer machines, the other one's silence tells nothing, and agents end nothing for it."""
 Told = Callable[[str, float | None], None]
 """Is told what is being done, and how far it is (0..1)."""
 
@@ -27,8 +32,10 @@ class Heard:
     """The newest that a machine's agent said. `at` (unix seconds) is when; `connected`: its link stands now.
 
     `engine_fault` is empty while the machine's container daemon answers the agent, else since when and why it does not.
-    `fenced` are attempts whose processes the agent ended because the daemon could not any more. `owners` are those of
-    the processes in `samples`, looked up by the agent right after it measured.
+    `fenced` are attempts whose processes the agent ended as the daemon could not any more, or as it was cut off.
+    `owners` are those of the processes in `samples`, looked up by the agent right after it measured. `witnesses` are
+    the machines, by name, of which it must reach most to hold that it is not cut off. `notices` are worth knowing, and
+    no reason to take no work.
     """
 
     node: str
@@ -39,6 +46,8 @@ class Heard:
     fenced: tuple[str, ...] = ()
     samples: tuple[DeviceSample, ...] = ()
     owners: tuple[ProcessOwner, ...] = ()
+    witnesses: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 class Agents(Protocol):
@@ -54,6 +63,14 @@ class Agents(Protocol):
 
     def let_reach(self, addresses: Collection[str]) -> None:
         """What containers on all machines need of the site, as `ADDRESS:PORT`: their walls let it through, soon."""
+        ...
+
+    def introduce(self, machines: Collection[tuple[str, str]]) -> None:
+        """The machines, as (name, address), by which all agents tell whether they are cut off. They know it soon."""
+        ...
+
+    async def reaches(self, node: str, address: str) -> bool:
+        """Whether the Docker daemon of the machine with this address answers that machine."""
         ...
 
     async def measure(self, node: str) -> Sequence[Measurement]:

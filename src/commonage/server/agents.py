@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from commonage.domain.fleet import NodeReport
+from commonage.link import remembered
 from commonage.link.agents import LinkedAgents
 from commonage.server.authority import authority_of
 from commonage.server.settings import Settings
@@ -18,8 +21,17 @@ def agents_of(settings: Settings, data_dir: Path) -> LinkedAgents | None:
     """
     if str(settings.engine) not in _WITH_AGENTS:
         return None
-    memory = data_dir.absolute() / "agents.json"
+    memory = _memory(data_dir)
     return LinkedAgents(authority_of(data_dir), memory=memory, always_reach=settings.containers_reach)
+
+
+def _memory(data_dir: Path) -> Path:
+    return data_dir.absolute() / "agents.json"
+
+
+def told_last(data_dir: Path) -> Mapping[str, NodeReport]:
+    """What agents told of their machines, as it was kept last, by the machines' names. Blocks a moment."""
+    return {one.node: one.report for one in remembered.read(_memory(data_dir))}
 
 
 async def listen_for_agents(settings: Settings, agents: LinkedAgents) -> None:

@@ -25,6 +25,7 @@ from commonage.engines.swarm.doctor import Examined as ExaminedSwarm
 from commonage.engines.swarm.doctor import examine_swarm
 from commonage.gpus.detect import open_devices
 from commonage.server import listen
+from commonage.server.agents import told_last
 from commonage.server.bootstrap import database_of
 from commonage.server.clock import SystemClock
 from commonage.server.data_dir import LEAST_FREE_MIB, DataDirError, Running, running_server
@@ -142,7 +143,7 @@ def _docker(patient: Patient) -> Finding:
         found: Examined | ExaminedSwarm
         if settings.engine == "swarm":
             folder = shared_dir(settings, patient.settings.data_dir).absolute()
-            found = asyncio.run(examine_swarm(settings.docker_url, folder))
+            found = asyncio.run(examine_swarm(settings.docker_url, folder, told_last(settings.data_dir)))
         else:
             found = asyncio.run(examine_daemon(settings.docker_url))
     except CommonageError as error:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from commonage.domain.fleet import NodeReport
 from commonage.engines.dockerd.connection import Json
+from commonage.engines.dockerd.security import swarm_faults
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.nodes import machines_of
+from commonage.engines.swarm.nodes import Machine, machines_of
 
 # A machine is given up after three heartbeats that are missing.
 _HEARTBEATS = 3
@@ -24,17 +26,22 @@ class Examined:
     advice: str
 
 
-async def examine_swarm(url: str, folder: Path) -> Examined:
-    """Ask the manager at `url`. Raises EngineFailure when it does not answer, or is none."""
+async def examine_swarm(url: str, folder: Path, told: Mapping[str, NodeReport]) -> Examined:
+    """Ask the manager at `url`. Raises EngineFailure when it does not answer, or is none.
+
+    `told` is what the agents on machines said last, by the machines' names.
+    """
     client = Client(url)
     try:
         await client.membership()
-        return examined(await client.info(), await client.nodes(), await client.heartbeat_s(), folder)
+        return examined(await client.info(), await client.nodes(), await client.heartbeat_s(), folder, told)
     finally:
         await client.close()
 
 
-def examined(info: Mapping[str, Any], nodes: Sequence[Json], heartbeat_s: float, folder: Path) -> Examined:
+def examined(
+    info: Mapping[str, Any], nodes: Sequence[Json], heartbeat_s: float, folder: Path, told: Mapping[str, NodeReport]
+) -> Examined:
     """The same of what it says of itself."""
     machines = machines_of(nodes)
     there = [one for one in machines.values() if not one.is_down]
@@ -44,12 +51,28 @@ def examined(info: Mapping[str, Any], nodes: Sequence[Json], heartbeat_s: float,
         f"{' (not: ' + ', '.join(down) + ')' if down else ''}; "
         f"one that is gone is noticed after {_HEARTBEATS * heartbeat_s:.0f} s; {folder} must be mounted on all"
     )
-    advice = []
+    advice = [f"{info.get('Name', 'the manager')}: {fault}" for fault in swarm_faults(info)]
     if heartbeat_s > _SLOW_S:
         advice.append("have it noticed sooner: docker swarm update --dispatcher-heartbeat 2s")
-    if len([one for one in machines.values() if one.vram_mib is None]) == len(machines):
-        advice.append("no machine declares VRAM (node-generic-resources): Swarm itself will not refuse too much of it")
-    return Examined(said, "; ".join(advice))
+    return Examined(said, "; ".join([*advice, *_of_machines(machines, told)]))
+
+
+def _of_machines(machines: Mapping[str, Machine], told: Mapping[str, NodeReport]) -> Iterator[str]:
+    without = sorted(machines.keys() - told.keys())
+    if without:
+        yield (
+            f"{', '.join(without)} without an agent, so without walls around containers, cards and measurements: "
+            "`commonage node join` gives a machine its agent"
+        )
+    undeclared = sorted(
+        name for name, one in machines.items()
+        if one.vram_mib is None and name in told and any(not card.simulated for card in told[name].devices)
+    )  # fmt: skip
+    if undeclared:
+        yield (
+            f"{', '.join(undeclared)} with cards, but no VRAM declared to Docker Swarm (node-generic-resources), so "
+            "that nothing starts on them: run `commonage node join` again"
+        )
 
 
 def notes_of(info: Mapping[str, Any], heartbeat_s: float, folder: Path) -> tuple[str, ...]:

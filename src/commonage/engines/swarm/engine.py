@@ -75,13 +75,18 @@ class SwarmEngine(ContainerEngine):
     def capabilities(self) -> Capabilities:
         """What it can do. Whether a daemon can bound volumes is each machine's own, and not known here."""
         return Capabilities(
-            "swarm", isolates_users=True, limits_memory=True, limits_cpu=True, mounts=True, notes=self._notes
+            "swarm",
+            isolates_users=self._fleet.has_agents,
+            limits_memory=True,
+            limits_cpu=True,
+            mounts=True,
+            notes=(*self._notes, *self._fleet.notes()),
         )
 
     async def nodes(self) -> Sequence[NodeReport]:
         """The machines of the Swarm."""
         with suppress(EngineFailure):
-            await self._fleet.look()
+            await self._fleet.refresh()
         return await self._in_thread(self._reports)
 
     def _reports(self) -> list[NodeReport]:
@@ -149,7 +154,7 @@ class SwarmEngine(ContainerEngine):
 
     async def _look_at_swarm(self) -> None:
         """What is ours there, and who its machines are. Raises EngineFailure."""
-        await self._fleet.look()
+        await self._fleet.refresh()
         for service in await self._client.services(ours(self._installation)):
             self._hands.note(_attempt_of(service), str(service["ID"]))
         await self._seen_tasks.ask()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.engines.containers.hands import Away, Gone
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.nodes import Machine, machines_of, report_of
+from commonage.engines.swarm.nodes import Machine, Wait, machines_of, notes_on, report_of
+from commonage.engines.swarm.partings import ENDING, introduced, waits_for
 from commonage.ports.agents import Agents, Heard
 
 
@@ -27,16 +29,36 @@ class Fleet:
         self.by_id: Mapping[str, Machine] = {}
         self.heard: Mapping[str, Heard] = {}
         self.fault = ""
+        self._waits: Mapping[str, Wait] = {}
+        self._ending: dict[str, str] = {}
+        self._introduced: tuple[tuple[str, str], ...] = ()
+        self._changed = False
 
     async def look(self) -> bool:
-        """Ask both; True if something about machines changed. Raises EngineFailure."""
+        """Ask both; True if something about machines changed since the last look. Raises EngineFailure."""
+        await self.refresh()
+        changed, self._changed = self._changed, False
+        return changed
+
+    async def refresh(self) -> None:
+        """Ask both, and keep what changed for who looks. Raises EngineFailure."""
         machines = machines_of(await self._client.nodes())
         heard = {} if self.agents is None else {one.node: one for one in self.agents.heard()}
-        changed = machines != self.machines or _troubles(heard) != _troubles(self.heard)
-        self.machines, self.heard = machines, heard
+        waits = await waits_for(machines, heard, self.agents)
+        now, before = (machines, _troubles(heard), waits), (self.machines, _troubles(self.heard), self._waits)
+        self._changed = self._changed or now != before
+        self.machines, self.heard, self._waits = machines, heard, waits
         self.by_id = {one.id: one for one in machines.values()}
+        self._ending = {one: node for one, node in self._ending.items() if node in machines and machines[node].is_down}
         self.fault = ""
-        return changed
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """Tell agents by whom they know that they are cut off, whenever that is another."""
+        found = introduced(self.machines, self._waits)
+        if self.agents is not None and found != self._introduced:
+            self.agents.introduce(found)
+            self._introduced = found
 
     def machine(self, name: str) -> Machine:
         """The machine of this name. Raises Gone."""
@@ -58,20 +80,54 @@ class Fleet:
         machine = self.by_id.get(node_id)
         if machine is None and node_id:
             return f"its machine {node} is not in the Swarm any more"
-        if machine is not None and machine.is_down:
-            return f"its machine {node} does not answer: {machine.why_down}"
         if self.was_fenced(attempt_id, node):
-            return f"the Docker daemon of {node} did not answer, and the machine's agent ended what ran there"
+            return f"{node} was cut off, or its Docker daemon did not answer, and its agent ended what ran there"
+        if machine is not None and machine.is_down and node not in self._waits:
+            return f"its machine {node} does not answer: {machine.why_down}"
         return ""
 
     def was_fenced(self, attempt_id: str, node: str) -> bool:
-        """True if the machine's agent ended it, as the daemon there could not."""
+        """True if the machine's agent ended it, as the daemon there could not, or as the machine was cut off."""
         heard = self.heard.get(node)
         return heard is not None and attempt_id in heard.fenced
 
+    async def have_ended(self, attempt_id: str, node: str) -> bool:
+        """Have its agent end what is to be given up; False where nobody can tell whether it ended.
+
+        Raises EngineFailure while it may run there: nothing of it may begin elsewhere yet.
+        """
+        agents = self.agent_of(node)
+        if self.was_fenced(attempt_id, node):
+            return True
+        if agents is None:
+            if node in self._waits:  # its link was lost since
+                raise EngineFailure(f"it is being ended on {node} first", retryable=True)
+            return False
+        self._ending[attempt_id] = node
+        try:
+            gone = await agents.fence(node, [attempt_id])
+        except EngineFailure as error:
+            raise EngineFailure(f"it is being ended on {node} first: {error.message}", retryable=True) from error
+        if attempt_id not in gone:
+            raise EngineFailure(f"it is being ended on {node} first: its processes do not end", retryable=True)
+        self._ending.pop(attempt_id, None)
+        return True
+
     def reports(self) -> list[NodeReport]:
         """What is to be said of each machine now."""
-        return [report_of(machine, self.heard.get(name)) for name, machine in sorted(self.machines.items())]
+        waits = {**dict.fromkeys(self._ending.values(), ENDING), **self._waits}
+        return [
+            report_of(machine, self.heard.get(name), waits.get(name)) for name, machine in sorted(self.machines.items())
+        ]
+
+    def notes(self) -> tuple[str, ...]:
+        """What an admin should know of the machines, in sentences."""
+        return notes_on(self.machines, self.heard)
+
+    @property
+    def has_agents(self) -> bool:
+        """True if every machine has one, whose walls keep containers from what is not their tenant's."""
+        return self.machines.keys() <= self.heard.keys()
 
     def with_agents(self) -> list[str]:
         """The machines that take work and whose agents answer."""

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order
@@ -176,9 +175,9 @@ class SwarmHands:
         return end_of(task, about)
 
     async def _give_up(self, run: Run, why: str) -> Exit:
-        """Its machine is gone. Should it still run there, and hear, it is told to end; its service goes with `remove`.
+        """Its machine is gone. Should it still run there, it is ended first; its service goes with `remove`.
 
-        What ended by itself before has its own code.
+        What ended by itself before has its own code. Raises EngineFailure while it may run on.
         """
         if (own := await self._in_thread(partial(_own_end, run.box))) is not None:
             return own
@@ -186,10 +185,8 @@ class SwarmHands:
             if await self._in_thread(run.box.claim_never):
                 return Exit(None, why, time.time())
             await self._in_thread(partial(run.box.wish, "kill"))
-        node = run.order.lease.node
-        fencing = _nothing() if (agents := self._fleet.agent_of(node)) is None else _done(agents.fence(node, [run.id]))
-        with suppress(TimeoutError):
-            await asyncio.gather(asyncio.wait_for(fencing, _HEARD_S), self._until_it_ends(run.box))
+        if not await self._fleet.have_ended(run.id, run.order.lease.node):
+            await self._until_it_ends(run.box)
         return await self._in_thread(partial(_own_end, run.box)) or Exit(None, why, time.time())
 
     async def _until_it_ends(self, box: Box) -> None:
@@ -267,15 +264,6 @@ class SwarmHands:
         if run.order.lease.shares and (agents := self._fleet.agent_of(node)) is not None:
             with suppress(EngineFailure):
                 await agents.release(node, run.id)
-
-
-async def _done(work: Coroutine[Any, Any, Collection[str]]) -> None:
-    with suppress(EngineFailure):
-        await work
-
-
-async def _nothing() -> None:
-    """There is no agent to ask."""
 
 
 def _own_end(box: Box) -> Exit | None:

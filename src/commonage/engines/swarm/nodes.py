@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from commonage.domain.fleet import NodeReport
+from commonage.domain.fleet import Device, NodeReport
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.translate import VRAM
 from commonage.ports.agents import Heard
 
 _MIB = 1024 * 1024
+_UNDECLARED = (
+    "cannot be reserved, as Docker there declares {declared} VRAM for cards of {there} MiB: run `commonage node join` "
+    "for that machine again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,14 @@ class Machine:
     def is_down(self) -> bool:
         """True once the Swarm has given it up."""
         return bool(self.why_down)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why what ran on a machine does not begin elsewhere yet. `for_long`: until the machine or an admin is heard of."""
+
+    why: str
+    for_long: bool = False
 
 
 def machines_of(found: Iterable[Json]) -> dict[str, Machine]:
@@ -86,11 +98,12 @@ def _vram(resources: Json) -> int | None:
     return None
 
 
-def report_of(machine: Machine, heard: Heard | None) -> NodeReport:
+def report_of(machine: Machine, heard: Heard | None, wait: Wait | None = None) -> NodeReport:
     """What is to be said of a machine. Of one without an agent only cores and memory are known, and no card."""
     faults: list[str] = []
     if machine.is_down:
         faults.append(f"Docker Swarm does not reach it: {machine.why_down}")
+        faults += [wait.why] if wait is not None else []
     elif machine.state != "ready":
         faults.append(f"Docker Swarm waits for it (state {machine.state})")
     elif machine.availability != "active":
@@ -104,6 +117,7 @@ def report_of(machine: Machine, heard: Heard | None) -> NodeReport:
             name=machine.name,
             cpus_milli=told.cpus_milli or machine.cpus_milli,
             memory_mib=told.memory_mib or machine.memory_mib,
+            devices=tuple(_reservable(told.devices, machine.vram_mib or 0)),
         )
         labels = {**labels, **dict(told.labels)}
         faults += told.faults
@@ -112,4 +126,28 @@ def report_of(machine: Machine, heard: Heard | None) -> NodeReport:
         if not heard.connected and not machine.is_down:
             faults.append("its agent does not answer")
     faults = list(dict.fromkeys(faults))
-    return replace(report, labels=tuple(sorted(labels.items())), faults=tuple(faults), gone=machine.is_down)
+    gone = machine.is_down and (wait is None or wait.for_long)
+    return replace(report, labels=tuple(sorted(labels.items())), faults=tuple(faults), gone=gone)
+
+
+def _reservable(cards: tuple[Device, ...], declared_mib: int) -> Iterator[Device]:
+    """The cards; with a fault those for which there is no VRAM left to reserve: Swarm would start nothing on them."""
+    real = sum(card.memory_mib for card in cards if not card.simulated)
+    left = declared_mib
+    for card in cards:
+        left -= 0 if card.simulated else card.memory_mib
+        fits = card.simulated or left >= 0
+        why = _UNDECLARED.format(declared=f"{declared_mib} MiB of" if declared_mib else "no", there=real)
+        yield card if fits else replace(card, faults=(*card.faults, why))
+
+
+def notes_on(machines: Iterable[str], heard: Mapping[str, Heard]) -> tuple[str, ...]:
+    """What an admin should know of these machines, in sentences."""
+    without = sorted(set(machines) - heard.keys())
+    notes = [f"{name}: {notice}." for name, one in sorted(heard.items()) for notice in one.notices]
+    if without:
+        notes.append(
+            f"{', '.join(without)} without an agent: containers there reach the machine, the site and other tenants' "
+            "ports, no cards are known, and nothing is measured; `commonage node join` gives a machine its agent."
+        )
+    return tuple(notes)

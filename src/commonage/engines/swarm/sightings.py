@@ -81,6 +81,11 @@ def waiting_detail(task: Json, order: Order, *, declares_vram: bool) -> str:
     if "insufficient resources" not in said:
         return f"Docker Swarm does not start it on {order.lease.node}: {said}"
     vram = vram_of(order.lease, declared=declares_vram)
+    if vram and not declares_vram:
+        return (
+            f"{order.lease.node} has cards, but its Docker declares no VRAM that Docker Swarm could reserve: an admin "
+            "must run `commonage node join` for that machine again"
+        )
     wanted = format_memory(order.lease.memory_mib) + " of memory"
     if vram:
         wanted += f" and {format_memory(vram)} of VRAM"

@@ -1,11 +1,12 @@
 """The machines of a Swarm, in its words and ours."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from commonage.domain.fleet import Device, NodeReport
 from commonage.engines.swarm.doctor import examined, notes_of
-from commonage.engines.swarm.nodes import machines_of, report_of
+from commonage.engines.swarm.nodes import Wait, machines_of, notes_on, report_of
 from commonage.ports.agents import Heard
 
 
@@ -75,15 +76,63 @@ def test_an_agent_knows_more() -> None:
     assert "its agent does not answer" in report_of(machine, heard("a", connected=False)).faults
 
 
+def test_what_still_ends_on_a_machine_that_is_down_is_told_and_it_is_not_given_up_yet() -> None:
+    down = machines_of([node("a", state="down")])["a"]
+    waiting = report_of(down, heard("a"), Wait("what runs there is ended there first"))
+    assert waiting.faults == (
+        "Docker Swarm does not reach it: heartbeat failure", "what runs there is ended there first", "hot"
+    )  # fmt: skip
+    assert not waiting.gone
+    assert report_of(down, heard("a"), Wait("it may be us", for_long=True)).gone
+
+
+def test_cards_that_docker_declares_no_vram_for_take_no_work() -> None:
+    def faults(generic: Any, *cards: Device) -> list[tuple[str, ...]]:
+        machine = machines_of([node("a", generic=generic)])["a"]
+        told = heard("a")
+        told = replace(told, report=replace(told.report, devices=cards))
+        report = report_of(machine, told)
+        assert report.faults == ("hot",), "what needs no card starts there"
+        return [card.faults for card in report.devices]
+
+    def vram(mib: int) -> Any:
+        return [{"DiscreteResourceSpec": {"Kind": "VRAM", "Value": mib}}]
+
+    cards = [Device(f"GPU-{number}", number, "A100", 40960) for number in (0, 1)]
+    [[why], _] = faults(None, *cards)
+    assert why.startswith("cannot be reserved, as Docker there declares no VRAM for cards of 81920 MiB")
+    assert "commonage node join" in why
+    assert faults(vram(81920), *cards) == [(), ()]
+    [first, [second]] = faults(vram(40960), *cards)
+    assert first == ()
+    assert "declares 40960 MiB of VRAM for cards of 81920 MiB" in second
+    simulated = Device("GPU-9", 9, "Simulated", 24576, simulated=True)
+    assert faults(None, simulated) == [()]
+
+
+def test_an_admin_is_told_of_machines_without_an_agent_and_what_their_agents_notice() -> None:
+    assert notes_on(["a"], {"a": heard("a")}) == ()
+    noticed, without = notes_on(["a", "b", "c"], {"a": heard("a", notices=("its containers may gain privileges",))})
+    assert noticed == "a: its containers may gain privileges."
+    assert without.startswith("b, c without an agent: containers there reach the machine, the site")
+
+
 def test_the_doctor_says_what_would_be_better() -> None:
-    info = {"ServerVersion": "20.10.24", "SwapLimit": False}
+    info = {"ServerVersion": "20.10.24", "SwapLimit": False, "SecurityOptions": ["name=seccomp,profile=default"]}
     nodes = [node("a", generic=None), node("b", "n2", "down", generic=None)]
-    found = examined(info, nodes, 5.0, Path("/srv/site"))
+    found = examined(info, nodes, 5.0, Path("/srv/site"), {"b": heard("b").report})
     assert "2 machines, 1 there (not: b)" in found.said
     assert "/srv/site must be mounted on all" in found.said
     assert "--dispatcher-heartbeat 2s" in found.advice
-    assert "no machine declares VRAM" in found.advice
-    assert examined(info, [node("a")], 2.0, Path("/srv/site")).advice == ""
+    assert "a without an agent, so without walls" in found.advice
+    assert "b with cards, but no VRAM declared" in found.advice
+    assert "seccomp" not in found.advice
+    told = {"a": heard("a").report}
+    assert examined(info, [node("a")], 2.0, Path("/srv/site"), told).advice == ""
+    unfit = {**info, "Name": "hub", "SecurityOptions": ["name=userns"]}
+    advice = examined(unfit, [node("a")], 2.0, Path("/srv/site"), told).advice
+    assert "hub: its Docker maps users (userns-remap)" in advice
+    assert "hub: its Docker has no seccomp profile" in advice
     notes = " ".join(notes_of(info, 5.0, Path("/srv/site")))
     assert "after 15 s" in notes
     assert "does not limit swap" in notes

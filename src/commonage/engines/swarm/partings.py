@@ -1,0 +1,72 @@
+"""When what ran on a machine that the Swarm gave up is surely over, so that it may begin elsewhere. Used by `fleet`.
+
+The machine may have lost its power, or its cable only. Its agent, if it had one, ends by itself what runs there once it
+reaches neither us nor more than half of the machines that it was told of (`introduced`): that long is waited. Whether
+it may still reach that many is counted from this side: should we be the ones who are cut off, with few, nothing begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from commonage.domain.errors import EngineFailure
+from commonage.engines.swarm.nodes import Machine, Wait
+from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES, Agents, Heard
+
+_MARGIN_S = 5.0
+_MOST_WITNESSES = 9
+
+
+ENDING = Wait("what runs there is ended there first")
+_TOO_FEW = Wait(
+    "most machines are silent, or still see it, so it may be the control plane that is cut off: what ran there begins "
+    "elsewhere once it is back, or when it was switched off and removed (`commonage node rm --force`)",
+    for_long=True,
+)
+
+
+def introduced(machines: Mapping[str, Machine], waits: Mapping[str, Wait]) -> tuple[tuple[str, str], ...]:
+    """The machines, as (name, address), by which agents tell whether they are cut off: those not given up."""
+    there = [one for name, one in sorted(machines.items()) if not one.is_down or name in waits]
+    return tuple((one.name, one.address) for one in there if one.address)[:_MOST_WITNESSES]
+
+
+async def waits_for(
+    machines: Mapping[str, Machine], heard: Mapping[str, Heard], agents: Agents | None
+) -> dict[str, Wait]:
+    """Of those machines that are down the ones where something may still run, by name."""
+    lost = [one for one in machines.values() if one.is_down]
+    found = await asyncio.gather(*(_wait(one, machines, heard, agents) for one in lost))
+    return {one.name: wait for one, wait in zip(lost, found, strict=True) if wait is not None}
+
+
+async def _wait(
+    machine: Machine, machines: Mapping[str, Machine], heard: Mapping[str, Heard], agents: Agents | None
+) -> Wait | None:
+    known = heard.get(machine.name)
+    if agents is None or known is None or known.connected:  # one that is connected is asked for each attempt
+        return None
+    if time.time() < known.at + CUT_OFF_AFTER_S + _MARGIN_S:
+        return ENDING
+    if len(known.witnesses) < FEWEST_WITNESSES:
+        return None
+    others = [name for name in known.witnesses if name != machine.name]
+    beyond = [name for name in others if _is_beyond(machines.get(name), heard.get(name))]
+    near = [name for name in others if name in heard and heard[name].connected]
+    seeing = await asyncio.gather(*(_sees(agents, name, machine.address) for name in near))
+    may_see = (machine.name in known.witnesses) + len(beyond) + sum(seeing)
+    return _TOO_FEW if 2 * may_see > len(known.witnesses) else None
+
+
+def _is_beyond(machine: Machine | None, heard: Heard | None) -> bool:
+    """True if it is not to be reached from here, and may be from there. One that was removed is no more."""
+    return machine is not None and machine.state != "ready" and not (heard is not None and heard.connected)
+
+
+async def _sees(agents: Agents, node: str, address: str) -> bool:
+    try:
+        return await agents.reaches(node, address)
+    except EngineFailure:  # its link was cut a moment ago
+        return True

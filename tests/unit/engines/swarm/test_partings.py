@@ -1,0 +1,116 @@
+"""When what ran on a machine that is down may begin elsewhere: as soon as it is surely over, and no sooner."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import cast
+
+from tests.unit.engines.swarm.test_nodes import node
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.fleet import NodeReport
+from commonage.engines.swarm.nodes import Machine, Wait, machines_of
+from commonage.engines.swarm.partings import introduced, waits_for
+from commonage.ports.agents import CUT_OFF_AFTER_S, Agents, Heard
+
+NAMES = ("manager", "worker1", "worker2", "worker3")
+LONG_AGO = 3600.0
+
+
+class Links:
+    """What agents say when they are asked who answers them. `seen` are (who, whom)."""
+
+    def __init__(self, *seen: tuple[str, str]) -> None:
+        self._seen = seen
+        self.broken = False
+
+    async def reaches(self, node: str, address: str) -> bool:
+        if self.broken:
+            raise EngineFailure("the link is lost", retryable=True)
+        return (node, address) in self._seen
+
+
+class Site:
+    """A manager with three workers, all with agents; `lose` some of them."""
+
+    def __init__(self, names: tuple[str, ...] = NAMES) -> None:
+        found = machines_of([node(name, name) for name in names])
+        self.machines: dict[str, Machine] = {name: replace(one, address=name) for name, one in found.items()}
+        self.heard = {
+            name: Heard(name, NodeReport(name, 1, 1), time.time(), True, witnesses=names if len(names) > 2 else ())
+            for name in names
+        }
+
+    def lose(self, *names: str, silent_s: float = LONG_AGO) -> None:
+        for name in names:
+            self.machines[name] = replace(self.machines[name], state="down", why_down="heartbeat failure")
+            self.heard[name] = replace(self.heard[name], connected=False, at=time.time() - silent_s)
+
+    def waits(self, links: Links | None = None) -> dict[str, Wait]:
+        agents = cast(Agents, links or Links())
+        return asyncio.run(waits_for(self.machines, self.heard, agents))
+
+
+def test_a_machine_that_went_silent_is_given_the_time_to_end_what_it_runs() -> None:
+    site = Site()
+    site.lose("worker3", silent_s=CUT_OFF_AFTER_S + 1)
+    wait = site.waits()["worker3"]
+    assert "ended there first" in wait.why
+    assert not wait.for_long
+    site.lose("worker3")
+    assert site.waits() == {}
+
+
+def test_nobody_is_waited_for_who_could_not_end_it_or_is_asked() -> None:
+    site = Site()
+    site.lose("worker2", "worker3", silent_s=0.0)
+    del site.heard["worker2"]  # it has no agent
+    site.heard["worker3"] = replace(site.heard["worker3"], connected=True)  # its daemon died, and its agent lives
+    assert site.waits() == {}
+
+
+def test_half_of_a_site_with_the_control_plane_goes_on_and_fewer_do_not() -> None:
+    site = Site()
+    site.lose("worker2", "worker3")
+    assert site.waits() == {}, "two see two at most of four"
+    site.lose("worker1")
+    waits = site.waits()
+    assert set(waits) == {"worker1", "worker2", "worker3"}, "three may see each other, and hold on"
+    assert all(one.for_long and "cut off" in one.why for one in waits.values())
+
+
+def test_one_that_was_removed_is_not_counted_on() -> None:
+    site = Site()
+    site.lose("worker1", "worker2", "worker3")
+    del site.machines["worker3"], site.heard["worker3"]
+    assert site.waits() == {}
+
+
+def test_one_that_only_the_control_plane_does_not_see_holds_on() -> None:
+    site = Site()
+    site.lose("worker3")
+    assert site.waits(Links(("worker1", "worker3"))) == {}, "with one it is two of four"
+    seen = Links(("worker1", "worker3"), ("worker2", "worker3"))
+    assert site.waits(seen)["worker3"].for_long
+    broken = Links()
+    broken.broken = True
+    assert site.waits(broken)["worker3"].for_long, "who cannot be asked may see it"
+
+
+def test_with_one_worker_nothing_is_known_of_anybody() -> None:
+    site = Site(("manager", "worker1"))
+    site.lose("worker1")
+    assert site.waits() == {}
+
+
+def test_those_that_were_given_up_do_not_count_any_more() -> None:
+    site = Site()
+    assert introduced(site.machines, {}) == tuple((name, name) for name in NAMES)
+    site.lose("worker2", "worker3")
+    assert introduced(site.machines, {"worker3": Wait("not yet")}) == tuple(
+        (name, name) for name in ("manager", "worker1", "worker3")
+    )
+    many = {name: replace(site.machines["manager"], name=name, address=name) for name in map(str, range(100, 200))}
+    assert len(introduced(many, {})) == 9
