@@ -11,11 +11,12 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from commonage.agent.steps_agent import COMMAND, HOME, PROGRAMS, SCRIPT, SERVICE, STATE, UNIT, runs
 from commonage.agent.steps_host import Host, StepFailed
-from commonage.agent.steps_storage import remove_lines
-from commonage.agent.steps_swarm import CERTIFICATES, LOGINS, read_logins, swarm_of
+from commonage.agent.steps_storage import our_folders, remove_lines
+from commonage.agent.steps_swarm import CERTIFICATES, LOGINS, read_logins
 from commonage.agent.walls import Walls
 
 DONE, FAILED, MISUSED = 0, 1, 2
@@ -31,13 +32,9 @@ def main(arguments: Sequence[str]) -> int:
         return MISUSED
     host = Host()
     try:
-        running = workloads(host)
-        if running and not asked.force:
-            print(
-                f"leave: {len(running)} workloads run here; let them end (`commonage node drain`), or end them with "
-                "--force",
-                flush=True,
-            )
+        why = why_not(host, force=asked.force)
+        if why:
+            print(f"leave: {why}", flush=True)
             return FAILED
         said = leave(host)
     except (StepFailed, OSError) as error:
@@ -49,12 +46,37 @@ def main(arguments: Sequence[str]) -> int:
     return DONE
 
 
-def workloads(host: Host) -> list[str]:
-    """The containers of workloads that run here."""
+def why_not(host: Host, *, force: bool) -> str:
+    """Why it must not leave now, and what to do; empty if it may. `force`: workloads end. Raises StepFailed."""
     if not host.has("docker"):
-        return []
+        return ""
     ran = host.run("docker", "ps", "--quiet", "--filter", "label=commonage.attempt")
-    return ran.out.split() if ran.ok else []
+    if not ran.ok:
+        return (
+            f"Docker does not answer ({ran.said}), so nobody can tell what runs here, nor take this machine out of the "
+            "Swarm: start it (`systemctl start docker`), then run this again"
+        )
+    running = len(ran.out.split())
+    if running and not force:
+        return f"{running} workloads run here; let them end (`commonage node drain`), or end them with --force"
+    # It stays in the Swarm: what runs there runs on, and more would come, with neither agent nor walls.
+    if _swarm(host).get("ControlAvailable") and (running or _takes_work(host)):
+        return (
+            "this machine is a manager of the Swarm, and stays in it: have it take no work first. `commonage node "
+            "drain` lets end what runs, `docker node update --availability pause $(hostname)` keeps the Swarm from "
+            "giving it more; then run this again"
+        )
+    return ""
+
+
+def _swarm(host: Host) -> dict[str, Any]:
+    """What Docker says of its Swarm. Raises StepFailed when it does not answer."""
+    said = host.must("docker", "info", "--format", "{{json .Swarm}}") if host.has("docker") else "{}"
+    return dict(json.loads(said))
+
+
+def _takes_work(host: Host) -> bool:
+    return host.must("docker", "node", "inspect", "self", "--format", "{{.Spec.Availability}}").strip() == "active"
 
 
 def leave(host: Host) -> list[str]:
@@ -64,18 +86,21 @@ def leave(host: Host) -> list[str]:
     if runs(host):
         host.service("stop", SERVICE)
         said.append("the agent is stopped")
-    if host.has("iptables") and Walls().stand():
-        Walls().pull_down()
-        said.append("the walls around containers are taken down")
-    swarm = swarm_of(host)
+    swarm = _swarm(host)
     if swarm.get("ControlAvailable"):
-        said.append("this machine is a manager of the Swarm and stays in it; `docker swarm leave` says what that means")
+        said.append("this machine is a manager of the Swarm and stays in it, without work")
     elif swarm.get("LocalNodeState", "inactive") != "inactive":
         host.must("docker", "swarm", "leave", "--force", timeout_s=120)
         said.append("out of the Swarm")
-    for folder in remove_lines(host):
+    # Only now: what ran here has ended with the Swarm, and nothing is left to be kept from the network.
+    if host.has("iptables") and Walls().stand():
+        Walls().pull_down()
+        said.append("the walls around containers are taken down")
+    for folder in our_folders(host):
+        # A busy one stays, and so does its line: the next time knows it still.
         if host.mounted(Path(folder)) is not None:
             host.must("umount", folder)
+        remove_lines(host, Path(folder))
         said.append(f"{folder} is not mounted any more")
     return [*said, *_remove_files(host)]
 

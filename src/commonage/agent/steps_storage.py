@@ -102,16 +102,20 @@ def put_line(host: Host, folder: Path, line: str) -> None:
     host.write(FSTAB, f"{kept.rstrip()}\n{line} {OURS}\n".lstrip())
 
 
-def remove_lines(host: Host, folder: Path | None = None) -> list[str]:
-    """Take our lines (for this folder) out of fstab; gives the folders that they were for."""
-    kept, gone = [], []
-    text = host.read(FSTAB) or ""
-    for line in text.splitlines():
-        words = line.split()
-        if line.endswith(OURS) and len(words) > 1 and (folder is None or words[1] == str(folder)):
-            gone.append(words[1])
-        else:
-            kept.append(line)
-    if gone:
+def our_folders(host: Host) -> list[str]:
+    """The folders for which lines of ours are in fstab."""
+    return [folder for line in (host.read(FSTAB) or "").splitlines() if (folder := _of_ours(line))]
+
+
+def remove_lines(host: Host, folder: Path) -> None:
+    """Take our lines for this folder out of fstab."""
+    lines = (host.read(FSTAB) or "").splitlines()
+    kept = [line for line in lines if _of_ours(line) != str(folder)]
+    if kept != lines:
         host.write(FSTAB, "".join(f"{line}\n" for line in kept))
-    return gone
+
+
+def _of_ours(line: str) -> str:
+    """The folder that a line of ours is for; empty for all others."""
+    words = line.split()
+    return words[1] if line.endswith(OURS) and len(words) > 1 else ""

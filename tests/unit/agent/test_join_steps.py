@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from commonage.agent import steps_checks, steps_docker, steps_nvidia, steps_packages, steps_storage
+from commonage.agent import steps_checks, steps_docker, steps_nvidia, steps_packages, steps_storage, steps_swarm
+from commonage.agent.docker import DockerDaemon
 from commonage.agent.steps import Case, Look, Options, State, bad, done, needed, not_here, walk
 from commonage.agent.steps_host import Host, Ran, StepFailed
 from commonage.agent.steps_swarm import Images
+from commonage.domain.errors import EngineFailure
 from commonage.joining.terms import MARK_FILE, Terms
 
 TERMS = Terms(
@@ -316,7 +318,10 @@ def test_our_lines_of_fstab_come_and_go_and_others_stay(tmp_path: Path, monkeypa
     assert (
         fstab.read_text() == "# by hand\n/dev/sda1 / ext4 defaults 0 1\ntmpfs /scratch tmpfs size=2G 0 0 # commonage\n"
     )
-    assert steps_storage.remove_lines(Host()) == ["/scratch"]
+    assert steps_storage.our_folders(Host()) == ["/scratch"]
+    steps_storage.remove_lines(Host(), Path("/elsewhere"))
+    assert steps_storage.our_folders(Host()) == ["/scratch"]
+    steps_storage.remove_lines(Host(), Path("/scratch"))
     assert fstab.read_text() == "# by hand\n/dev/sda1 / ext4 defaults 0 1\n"
     with pytest.raises(StepFailed, match="has a line for / already"):
         steps_storage.put_line(Host(), Path("/"), "x / y z 0 0")
@@ -331,6 +336,38 @@ def test_the_shared_folder_is_known_by_its_mark(tmp_path: Path) -> None:
     assert step.look(case).state is State.DONE
     (tmp_path / MARK_FILE).write_text("another\n")
     assert "another site's folder" in step.look(case).says
+
+
+# --- the Swarm ------------------------------------------------------------------------------------------------------
+
+
+class SwarmDoor:
+    """The control plane's, whose Swarm has another token since the machine was told its terms."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms, self.members = terms, dict[str, str]()
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return {"swarm": self.members} if path == "/seen" else self.terms.to_json() | {"swarm_token": "SWMTKN-new"}
+
+
+def test_the_swarms_token_is_the_newest_and_in_no_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    terms = Terms.from_json(TERMS.to_json() | {"managers": ["away:2377", "h:2"]})
+    door, asked = SwarmDoor(terms), list[tuple[str, str, str]]()
+    host = FakeHost(("docker",), {"docker info": '{"LocalNodeState": "inactive", "NodeID": "n1"}'})
+
+    class Daemon(DockerDaemon):
+        def join_swarm(self, manager: str, token: str, address: str, within_s: float) -> None:
+            asked.append((manager, token, address))
+            if manager == "away:2377":
+                raise EngineFailure("rpc error")
+            door.members = {"n1": "ready"}
+
+    monkeypatch.setattr(steps_swarm, "DockerDaemon", Daemon)
+    case = Case(host, terms, door, Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]  # a door of ours
+    steps_swarm.Swarm().apply(case)
+    assert asked == [("away:2377", "SWMTKN-new", "10.0.0.7"), ("h:2", "SWMTKN-new", "10.0.0.7")]
+    assert not [command for command in host.ran if "SWMTKN" in command]
 
 
 # --- images ---------------------------------------------------------------------------------------------------------

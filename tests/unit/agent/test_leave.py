@@ -1,0 +1,129 @@
+"""Leaving, on a machine of files: in what order, and when not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.agent.test_join_steps import FakeHost
+
+from commonage.agent import leave, steps_storage
+from commonage.agent.leave import DONE, FAILED, main
+from commonage.agent.steps_host import StepFailed
+
+WORKER = '{"LocalNodeState": "active", "ControlAvailable": false}'
+MANAGER = '{"LocalNodeState": "active", "ControlAvailable": true}'
+DOCKER = {"docker ps": "", "docker info": WORKER, "docker swarm leave": "", "umount": ""}
+
+
+class Machine(FakeHost):
+    """One that has joined: its agent runs, its walls stand, /scratch is mounted. `did` is what was done, in order."""
+
+    def __init__(self, says: dict[str, str]) -> None:
+        super().__init__(("docker", "iptables"), says)
+        self.walls = True
+
+    @property
+    def did(self) -> list[str]:
+        return [one for one in self.ran if one.startswith(("docker swarm", "umount", "walls", "service"))]
+
+    def service(self, verb: str, service: str) -> None:
+        self.ran.append(f"service {verb}")
+
+    def mounted(self, path: Path) -> str | None:
+        return "tmpfs"
+
+    def stand(self) -> bool:
+        return self.walls
+
+    def pull_down(self) -> None:
+        self.ran.append("walls down")
+        self.walls = False
+
+
+def machine_with(monkeypatch: pytest.MonkeyPatch, folder: Path, **says: str | None) -> Machine:
+    words = DOCKER | {name.replace("_", " "): said for name, said in says.items()}
+    machine = Machine({name: said for name, said in words.items() if said is not None})
+    for name in ("HOME", "STATE", "PROGRAMS", "UNIT", "SCRIPT", "COMMAND"):
+        monkeypatch.setattr(leave, name, folder / name)
+    (folder / "HOME").mkdir(exist_ok=True)
+    (folder / "fstab").write_text("proc /proc proc defaults 0 0\ntmpfs /scratch tmpfs size=1G 0 0 # commonage\n")
+    monkeypatch.setattr(steps_storage, "FSTAB", folder / "fstab")
+    monkeypatch.setattr(leave, "Host", lambda: machine)
+    monkeypatch.setattr(leave, "Walls", lambda: machine)
+    monkeypatch.setattr(leave, "runs", lambda host: True)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    return machine
+
+
+def test_walls_stand_until_nothing_runs_any_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = machine_with(monkeypatch, tmp_path, docker_ps="c1\n")
+    assert main(["--force"]) == DONE
+    assert machine.did == ["service stop", "docker swarm leave --force", "walls down", "umount /scratch"]
+    assert (tmp_path / "fstab").read_text() == "proc /proc proc defaults 0 0\n"
+    assert not (tmp_path / "HOME").exists()
+
+
+def refused(machine: Machine, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What it says; nothing may have been changed."""
+    assert main(words) == FAILED
+    assert machine.did == []
+    return capsys.readouterr().out
+
+
+def test_without_docker_nobody_can_tell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = machine_with(monkeypatch, tmp_path, docker_ps=None)
+    for words in ((), ("--force",)):
+        said = refused(machine, capsys, *words)
+        assert "Docker does not answer" in said
+        assert "systemctl start docker" in said
+
+
+def test_what_runs_is_ended_only_if_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = machine_with(monkeypatch, tmp_path, docker_ps="c1\nc2\n")
+    assert "2 workloads run here" in refused(machine, capsys)
+
+
+@pytest.mark.parametrize(("running", "availability"), [("", "active\n"), ("c1\n", "pause\n")])
+def test_a_manager_stays_in_the_swarm_and_so_must_take_no_work_first(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    running: str,
+    availability: str,
+) -> None:
+    says = {"docker_info": MANAGER, "docker_ps": running, "docker_node_inspect_self": availability}
+    machine = machine_with(monkeypatch, tmp_path, **says)
+    assert "docker node update --availability pause" in refused(machine, capsys, "--force")
+
+
+def test_a_manager_without_work_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = machine_with(monkeypatch, tmp_path, docker_info=MANAGER, docker_node_inspect_self="drain\n")
+    assert main([]) == DONE
+    assert machine.did == ["service stop", "walls down", "umount /scratch"]
+
+
+def test_a_busy_folder_is_known_the_next_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    busy = machine_with(monkeypatch, tmp_path, umount=None)
+    assert main([]) == FAILED
+    assert "`umount /scratch` failed" in capsys.readouterr().out
+    assert steps_storage.our_folders(busy) == ["/scratch"]
+    del busy
+    free = Machine(DOCKER)
+    assert any("/scratch is not mounted any more" in line for line in leave.leave(free))
+    assert steps_storage.our_folders(free) == []
+
+
+def test_a_docker_that_dies_meanwhile_is_no_swarm_that_was_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = machine_with(monkeypatch, tmp_path, docker_info=None)
+    with pytest.raises(StepFailed, match="docker info"):
+        leave.leave(machine)
+    assert (tmp_path / "HOME").exists()
