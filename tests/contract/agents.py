@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import subprocess
@@ -15,11 +14,10 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from tests.contract.swarm import enter
 
 from commonage.agent.config import AgentConfig, config_text
 from commonage.link.ca import Authority
-
-_NETWORK = 0x40000000  # CLONE_NEWNET
 
 
 def make_config(folder: Path, authority: Authority, node: str, port: int, **fields: Any) -> AgentConfig:
@@ -49,14 +47,12 @@ def make_config(folder: Path, authority: Authority, node: str, port: int, **fiel
     return AgentConfig(**{**about, **fields})
 
 
-def listening_in(space: str, address: str) -> socket.socket:
-    """A socket that listens at this address of a network namespace, on a free port, for this process."""
+def listening_in(space: str, address: str, port: int = 0) -> socket.socket:
+    """A socket that listens at this address of a network namespace, on this port or a free one, for this process."""
 
     def listen() -> socket.socket:  # in a thread of its own: the namespace is the thread's
-        with open(f"/run/netns/{space}", "rb") as there:
-            failed = ctypes.CDLL(None, use_errno=True).setns(there.fileno(), _NETWORK)
-        assert failed == 0, os.strerror(ctypes.get_errno())
-        return socket.create_server((address, 0))
+        enter(space)
+        return socket.create_server((address, port))
 
     with ThreadPoolExecutor(1) as once:
         return once.submit(listen).result()

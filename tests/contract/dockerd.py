@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tests.contract.leftovers import FOLDER, clear_leftovers, tag, unmount_below
+
 IMAGE = "commonage-test:1"
 _PROGRAMS = (
     "sh",
@@ -111,9 +113,7 @@ class Dockerd:
     def remove(self) -> None:
         """Stop it, and remove its files. One that was killed has left mounts behind."""
         self.stop()
-        mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-        for place in sorted((one for one in mounts if Path(one).is_relative_to(self.folder)), reverse=True):
-            subprocess.run(["umount", "--lazy", place], check=False)
+        unmount_below(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def ask(self, method: str, path: str, body: object = None, content: bytes | None = None) -> Any:
@@ -130,6 +130,14 @@ class Dockerd:
         if answer.status >= 400:
             raise RuntimeError(f"{method} {path}: {answer.status} {text!r}")
         return json.loads(text) if text.startswith((b"{", b"[")) else text
+
+    def pulls(self, since: float) -> int:
+        """How many images it has fetched since then (unix seconds)."""
+        filters = quote(json.dumps({"type": ["image"], "event": ["pull"]}))
+        connection = _Connection(str(self.socket))
+        with closing(connection):
+            connection.request("GET", f"/events?since={since:.9f}&until={time.time():.9f}&filters={filters}")
+            return len(connection.getresponse().read().splitlines())
 
     def remove_networks(self, label: str) -> None:
         """All with this label that nothing is attached to."""
@@ -156,8 +164,9 @@ class _Connection(HTTPConnection):
 
 
 def new_folder() -> Path:
-    """A folder short enough for the path of a socket in it."""
-    folder = Path(tempfile.mkdtemp(prefix="cmng-docker-", dir="/tmp"))
+    """A folder short enough for the path of a socket in it, of this run. What killed runs have left goes first."""
+    clear_leftovers()
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{tag()}-", dir="/tmp"))
     folder.chmod(0o711)  # a daemon that maps users has its files belong to them
     return folder
 

@@ -6,20 +6,26 @@ program on one of the machines.
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import os
+import socket
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
 from tests.contract.dockerd import Dockerd, minimal_image, new_folder
+from tests.contract.leftovers import SPACE, clear_leftovers, tag
 
 MANAGER = "manager"
 VRAM_MIB = 24576
 _SWARM_PORT = 2377
 _HEARTBEAT_NS = 2_000_000_000
 _NUMBERS = count()
+_NETWORK = 0x40000000  # CLONE_NEWNET
 
 
 def _ip(*words: str) -> None:
@@ -33,9 +39,9 @@ class Machine:
         self, name: str, address: str, switch: str, *, vram_mib: int = 0, arguments: Sequence[str] = ()
     ) -> None:
         self.name, self.address = name, address
-        # What the kernel calls it: several Swarms may be on this machine at once, and its names are short.
+        # What the kernel calls it: several Swarms may be on this machine at once.
         self.space = f"{switch}-{name}"
-        self._switch = switch
+        self._switch, self._port = switch, f"p{address.rpartition('.')[2]}"
         resources = [f"--node-generic-resource=VRAM={vram_mib}"] if vram_mib else []
         self.daemon = Dockerd(new_folder(), *resources, *arguments, before=self.inside(host_name=name))
 
@@ -51,7 +57,7 @@ class Machine:
     def plug_in(self) -> None:
         """Have the namespace, with a cable to the switch."""
         _ip("netns", "add", self.space)
-        inner, outer = "eth0", f"p{self.address.rpartition('.')[2]}"
+        inner, outer = "eth0", self._port
         _ip("link", "add", outer, "netns", self._switch, "type", "veth", "peer", "name", inner, "netns", self.space)
         _ip("-n", self._switch, "link", "set", outer, "master", "br0", "up")
         _ip("-n", self.space, "addr", "add", f"{self.address}/24", "dev", inner)
@@ -59,12 +65,12 @@ class Machine:
         _ip("-n", self.space, "link", "set", "lo", "up")
 
     def unplug(self) -> None:
-        """Draw the cable: it runs on, and nobody reaches it."""
-        _ip("-n", self.space, "link", "set", "eth0", "down")
+        """Draw the cable from the switch: it runs on, nobody reaches it, and nothing answers it."""
+        _ip("-n", self._switch, "link", "set", self._port, "nomaster")
 
     def plug(self) -> None:
         """Put the cable back."""
-        _ip("-n", self.space, "link", "set", "eth0", "up")
+        _ip("-n", self._switch, "link", "set", self._port, "master", "br0")
 
     def remove(self) -> None:
         """The daemon, its containers, its files and the namespace."""
@@ -79,7 +85,8 @@ class Swarm:
     """One manager and some workers, each with `vram_mib` of VRAM as a generic resource and the test image."""
 
     def __init__(self, workers: int, *, vram_mib: int = VRAM_MIB, arguments: Sequence[str] = ()) -> None:
-        self._switch = f"cm{os.getpid() % 100000}{next(_NUMBERS)}"
+        clear_leftovers()
+        self._switch = f"{SPACE}{tag()}n{next(_NUMBERS)}"
         names = [MANAGER, *(f"worker{number}" for number in range(1, workers + 1))]
         self.machines = {
             name: Machine(name, f"10.98.0.{at}", self._switch, vram_mib=vram_mib, arguments=arguments)
@@ -158,11 +165,58 @@ class Swarm:
 
 
 @contextmanager
-def swarm_of(workers: int = 3, **options: Any) -> Iterator[Swarm]:
+def swarm_of(workers: int = 3, image: bytes | None = None, **options: Any) -> Iterator[Swarm]:
     """A Swarm for a while."""
     swarm = Swarm(workers, **options)
     try:
-        swarm.start()
+        swarm.start(image)
         yield swarm
     finally:
         swarm.remove()
+
+
+def enter(space: str) -> None:
+    """Have this thread make its connections in a network namespace from now on. There is no way back."""
+    with open(f"/run/netns/{space}", "rb") as there:
+        failed = ctypes.CDLL(None, use_errno=True).setns(there.fileno(), _NETWORK)
+    assert failed == 0, os.strerror(ctypes.get_errno())
+
+
+@contextmanager
+def doorway(space: str, port: int) -> Iterator[None]:
+    """Let who connects to this port of the loopback here come out at the same port of the loopback there."""
+    here = socket.create_server(("127.0.0.1", port))
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while some := await reader.read(65536):
+                writer.write(some)
+                await writer.drain()
+        writer.close()
+
+    async def come_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            answers, asks = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:  # nobody listens there yet, or any more
+            writer.close()
+            return
+        await asyncio.gather(carry(reader, asks), carry(answers, writer))
+
+    async def stand_open() -> None:
+        server = await asyncio.start_server(come_in, sock=here)
+        await stop.wait()
+        server.close()
+
+    def run() -> None:  # in a thread of its own: the namespace is the thread's
+        enter(space)
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(stand_open())
+
+    thread = threading.Thread(target=run, name=f"doorway to {space}")
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()

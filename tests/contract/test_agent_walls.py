@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from tests.contract.leftovers import SPACE, clear_leftovers, tag
 
 from commonage.agent.walls import FORWARD, INPUT, Plan, Walls
 
@@ -27,7 +27,8 @@ class Net:
 
     def __init__(self) -> None:
         self._servers: list[subprocess.Popen[bytes]] = []
-        mark = f"cmwall{os.getpid() % 100_000}"
+        clear_leftovers()
+        mark = f"{SPACE}{tag()}w"
         self.machine, self.inside, self.beside = f"{mark}m", f"{mark}i", f"{mark}b"
         for space in (self.machine, self.inside, self.beside):
             ip("netns", "add", space)

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.contract.dockerd import new_folder
+from tests.contract.leftovers import unmount_below
 from tests.contract.swarm import Machine, Swarm
 
 SUITE = "bookworm"
@@ -37,6 +38,7 @@ def base() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
             fresh = place.with_name(f"{place.name}.new")
+            unmount_below(fresh)  # one that was killed
             subprocess.run(["rm", "-rf", "--one-file-system", fresh], check=True)
             _build(fresh)
             fresh.rename(place)
