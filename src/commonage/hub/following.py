@@ -18,7 +18,8 @@ from commonage.sdk.errors import ApiError
 from commonage.wire.workloads import TERMINAL_STATES, ExplanationOut, WorkloadOut
 
 _LOOK_AGAIN_S = 5.0  # without an event: the queue moves although nothing happens to us
-_ASK_PORT_S = 0.05
+# How often its server is asked: the longer it took so far, the less a moment matters, and the more start at once.
+_ASK_S, _ASK_MOST_S, _ASK_PART = 0.05, 0.5, 0.02
 _PERCENT = {"held": 5, "queued": 10, "starting": 40, "running": 80}
 _LAST_LINES = 10
 
@@ -79,6 +80,7 @@ class Follower:
         self._client = client
         self._id = workload_id
         self._path = path
+        self._asking_since = 0.0  # the loop's time
         self._show = show
         self._changed = asyncio.Event()
 
@@ -138,9 +140,11 @@ class Follower:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LOOK_AGAIN_S
         while not self._changed.is_set() and loop.time() < deadline:
+            self._asking_since = self._asking_since or loop.time()
             if await _says_something(host, port, self._path, deadline - loop.time()):
                 return True
-            await asyncio.sleep(_ASK_PORT_S)
+            so_far = loop.time() - self._asking_since
+            await asyncio.sleep(min(max(_ASK_S, _ASK_PART * so_far), _ASK_MOST_S))
         return False
 
     async def _why_ended(self, workload: WorkloadOut) -> str:

@@ -38,8 +38,7 @@ class _Hub(BaseHTTPRequestHandler):
         return self._answer(202)
 
     def do_GET(self) -> None:
-        user = self.path.split("/")[2]
-        self._answer(200, {"servers": {"": {"ready": True}} if user in self.running else {}})
+        self._answer(200, [{"name": user, "servers": {"": {"ready": True}}} for user in self.running])
 
     def do_DELETE(self) -> None:
         self.running.discard(self.path.split("/")[2])

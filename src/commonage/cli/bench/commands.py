@@ -67,8 +67,8 @@ def control(jobs: int, clients: int, queued: int, as_json: bool) -> None:
 
 def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:
     parts = text.split(",")
-    if not all(part.strip().isdigit() and 0 < int(part) <= 500 for part in parts):
-        raise click.BadParameter("write numbers from 1 to 500 like 1,10,30")
+    if not all(part.strip().isdigit() and 0 < int(part) <= 200 for part in parts):
+        raise click.BadParameter("write numbers from 1 to 200 like 1,10,30")
     return [int(part) for part in parts]
 
 
