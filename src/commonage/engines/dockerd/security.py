@@ -15,7 +15,7 @@ def swarm_faults(info: Mapping[str, Any]) -> tuple[str, ...]:
             "its Docker maps users (userns-remap), so that no container can open its own folder on the site's share: "
             "take userns-remap out of /etc/docker/daemon.json there and restart Docker"
         )
-    if "name=seccomp" not in options:
+    if "name=seccomp" not in options or "profile=unconfined" in options:
         found.append(
             "its Docker has no seccomp profile, so that containers may make any system call: take seccomp-profile out "
             "of /etc/docker/daemon.json there and restart Docker, on a kernel that has seccomp"

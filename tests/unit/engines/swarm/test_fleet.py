@@ -1,0 +1,135 @@
+"""What ran on a machine that is down is given up only once it is known to have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from tests.unit.engines.swarm.test_nodes import heard, node
+
+from commonage.domain.errors import EngineFailure
+from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.fleet import Fleet
+from commonage.ports.agents import CUT_OFF_AFTER_S, Agents, Heard
+
+
+class Site:
+    """A manager that says what `nodes` are, and agents that say `told`, and end what is in `ends`."""
+
+    def __init__(self) -> None:
+        self.found = [node("a", "1"), node("b", "2")]
+        self.told = [self.agent("a"), self.agent("b")]
+        self.ends: set[str] = set()
+        self.broken = ""
+        self.introduced: list[tuple[tuple[str, str], ...]] = []
+        self.fleet = Fleet(cast(Client, self), cast(Agents, self))
+
+    def agent(self, name: str, **more: Any) -> Heard:
+        return replace(heard(name, **more), at=time.time())
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        return self.found
+
+    def heard(self) -> list[Heard]:
+        return self.told
+
+    def introduce(self, machines: Collection[tuple[str, str]]) -> None:
+        self.introduced.append(tuple(machines))
+
+    async def fence(self, name: str, attempts: Collection[str]) -> list[str]:
+        if self.broken:
+            raise EngineFailure(self.broken, retryable=True)
+        return [one for one in attempts if one in self.ends]
+
+    def lose(self, **more: Any) -> None:
+        self.found = [self.found[0], node("b", "2", "down")]
+        self.told = [self.told[0], self.agent("b", **more)]
+
+    def look(self) -> bool:
+        return asyncio.run(self.fleet.look())
+
+    def why(self) -> str:
+        return self.fleet.why_lost("b-1", "2", "b")
+
+    def faults(self) -> str:
+        return "; ".join(self.fleet.reports()[1].faults)
+
+
+def test_an_agent_that_answers_must_say_that_it_is_ended() -> None:
+    site = Site()
+    assert site.look()
+    site.lose()
+    assert site.look()
+    assert "does not answer: heartbeat failure" in site.why()
+    with pytest.raises(EngineFailure, match="being ended on b first: its processes do not end") as caught:
+        asyncio.run(site.fleet.have_ended("b-1", "b"))
+    assert caught.value.is_retryable
+    assert "what runs there is ended there first" in site.faults()
+    site.broken = "the agent of b did not answer within 30 s"
+    with pytest.raises(EngineFailure, match="did not answer within 30 s"):
+        asyncio.run(site.fleet.have_ended("b-1", "b"))
+    site.broken = ""
+    site.ends.add("b-1")
+    assert asyncio.run(site.fleet.have_ended("b-1", "b"))
+    assert "ended there first" not in site.faults()
+
+
+def test_an_agent_that_is_silent_is_waited_for() -> None:
+    site = Site()
+    site.look()
+    site.lose(connected=False)
+    assert site.look()
+    assert site.why() == ""
+    assert not site.look(), "nothing is new"
+    assert "what runs there is ended there first" in site.faults()
+    with pytest.raises(EngineFailure, match="being ended on b first"):  # its link was lost between look and end
+        asyncio.run(site.fleet.have_ended("b-1", "b"))
+    site.told[1] = replace(site.told[1], at=time.time() - CUT_OFF_AFTER_S - 60)
+    assert site.look(), "that it is over now is news"
+    assert "does not answer" in site.why()
+    assert not asyncio.run(site.fleet.have_ended("b-1", "b")), "nobody can tell"
+
+
+def test_what_the_agent_ended_by_itself_is_over_at_once() -> None:
+    site = Site()
+    site.lose(connected=False, fenced=("b-1",))
+    site.look()
+    assert "its agent ended what ran there" in site.why()
+    assert asyncio.run(site.fleet.have_ended("b-1", "b"))
+
+
+def test_a_machine_without_an_agent_is_given_up_as_soon_as_swarm_does() -> None:
+    site = Site()
+    site.lose()
+    site.told.pop()
+    site.look()
+    assert "does not answer" in site.why()
+    assert not asyncio.run(site.fleet.have_ended("b-1", "b"))
+    assert not site.fleet.has_agents
+    assert "b without an agent" in "; ".join(site.fleet.notes())
+
+
+def test_news_are_kept_for_who_looks() -> None:
+    site = Site()
+    site.look()
+    site.lose()
+    asyncio.run(site.fleet.refresh())  # somebody else asked meanwhile
+    assert site.look()
+    assert not site.look()
+
+
+def test_agents_are_told_by_whom_they_know_that_they_are_cut_off() -> None:
+    site = Site()
+    site.look()
+    site.look()
+    assert [[name for name, _ in one] for one in site.introduced] == [["a", "b"]]
+    site.lose(connected=False)
+    site.look()
+    assert len(site.introduced) == 1, "one that may run on still counts"
+    site.told[1] = replace(site.told[1], at=0.0)
+    site.look()
+    assert [name for name, _ in site.introduced[-1]] == ["a"]
