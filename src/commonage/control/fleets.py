@@ -279,6 +279,7 @@ class Fleets:
     async def _carry_out(self, one: _Standing, now: float) -> None:
         for name in one.decision.remove:
             await self._departures.drain(one.who, name)
+            one.rented[name].idle_since = None  # it idles anew if it is resumed
         while one.decision.add:
             name = f"{one.policy.name}-{self._chance(16**6):06x}"
             machine = await one.cloud.create(name, await self._user_data(one.policy, name))

@@ -1,30 +1,52 @@
 """Machines that are rented while work waits, and given back when they idle."""
 
+import asyncio
+import errno
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.unit.control.world import ANN, ROOT, Site, job
 
+from commonage.control.control import Control
 from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.events import EventKind
-from commonage.domain.fleets import FleetPolicy, Machine, MachineKind
+from commonage.domain.fleet import NodeState
+from commonage.domain.fleets import FleetPolicy, FleetView, Machine, MachineKind
 from commonage.domain.workloads import State
 from commonage.ports.joining import JoinToken
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
+from commonage.testing.fake_clock import FakeClock
 
 pytestmark = pytest.mark.anyio
 KIND = MachineKind(8000, 32768, price_h=1.5)
 
 
+@dataclass(slots=True)
+class Vm:
+    """A machine at the cloud, which costs until it is destroyed."""
+
+    user_data: str
+    since: float
+    failed: bool = False
+    destroyed_at: float | None = None
+
+
 class FakeCloud:
-    """Rents at once; its machines join when the test says so."""
+    """Rents at once; its machines join when the test says so. It may list them late, and long."""
 
     provider = "fake"
 
-    def __init__(self) -> None:
-        self.there: dict[str, str] = {"somebody-elses": ""}
-        self.refuses = ""
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.there: dict[str, Vm] = {"somebody-elses": Vm("", 0.0)}
+        self.refuses, self.fails = "", False
+        self.lists_after_s = self.goes_after_s = 0.0
+        self.most, self.destroyed = 0, 0
         self.gone: Callable[[str], None] = lambda _: None
 
     async def price_h(self) -> float | None:
@@ -33,21 +55,31 @@ class FakeCloud:
     async def machines(self) -> Sequence[Machine]:
         if self.refuses:
             raise Unavailable(self.refuses)
-        return [Machine(name, name) for name in self.there]
+        return [Machine(name, name, failed=vm.failed) for name, vm in self.there.items() if self._lists(vm)]
+
+    def _lists(self, vm: Vm) -> bool:
+        now = self._clock.now()
+        is_gone = vm.destroyed_at is not None and now - vm.destroyed_at >= self.goes_after_s
+        return now - vm.since >= self.lists_after_s and not is_gone
 
     async def create(self, name: str, user_data: str) -> Machine:
         if self.refuses:
             raise Unavailable(self.refuses)
-        self.there[name] = user_data
+        self.there[name] = Vm(user_data, self._clock.now(), self.fails)
+        self.most = max(self.most, len(self.ours))
         return Machine(name, name)
 
     async def destroy(self, machine: Machine) -> None:
-        self.there.pop(machine.id, None)
+        if self.refuses:
+            raise Unavailable(self.refuses)
+        self.destroyed += 1
+        vm = self.there[machine.id]
+        vm.destroyed_at = vm.destroyed_at or self._clock.now()
         self.gone(machine.name)
 
     @property
     def ours(self) -> list[str]:
-        return [name for name in self.there if name != "somebody-elses"]
+        return [name for name, vm in self.there.items() if name != "somebody-elses" and vm.destroyed_at is None]
 
 
 class FakeJoining:
@@ -55,6 +87,7 @@ class FakeJoining:
 
     def __init__(self) -> None:
         self.expelled: list[str] = []
+        self.disk_is_full = False
 
     async def token(self, for_s: int) -> JoinToken:
         return JoinToken(f"token for {for_s}", 0.0, "")
@@ -64,6 +97,8 @@ class FakeJoining:
 
     async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
         assert gone, "others that are on their way need their tokens"
+        if self.disk_is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
         self.expelled.append(node)
         return []
 
@@ -72,16 +107,21 @@ class Rented:
     """A site with a small machine of its own, and a fleet."""
 
     def __init__(self, **policy: int) -> None:
-        self.site, self.cloud, self.joining = Site([factories.node("own", cpus_milli=2000)]), FakeCloud(), FakeJoining()
+        self.site, self.joining = Site([factories.node("own", cpus_milli=2000)]), FakeJoining()
+        self.cloud = FakeCloud(self.site.clock)
         policy = {"least": 0, "most": 2, "idle_s": 600, "wait_s": 60, "join_s": 900} | policy
         self.site.joining = self.joining
         self.site.clouds = [(FleetPolicy("burst", KIND, **policy), self.cloud)]
 
-    def joins(self) -> None:
-        """Those that were rented are there now."""
-        for name in self.cloud.ours:
-            self.cloud.gone = self.site.engine.lose_node
+    def joins(self, *names: str) -> None:
+        """Those that were rented are there now, or these of them."""
+        self.cloud.gone = self.site.engine.lose_node
+        for name in names or self.cloud.ours:
             self.site.engine.add_node(KIND.node(name, "here", "fake").report)
+
+    def view(self, control: Control) -> FleetView:
+        (view,) = control.fleets.views(ROOT)
+        return view
 
     async def pass_time(self, seconds: float) -> None:
         for _ in range(int(seconds / 5)):
@@ -103,7 +143,7 @@ async def test_work_that_waits_brings_a_machine_that_goes_when_it_idles(rented: 
         assert rented.cloud.ours == []
         await rented.pass_time(60)
         (name,) = rented.cloud.ours
-        assert rented.cloud.there[name] == f"{name}|token for 900|--label fleet=burst"
+        assert rented.cloud.there[name].user_data == f"{name}|token for 900|--label fleet=burst"
         rented.joins()
         await rented.pass_time(30)
         assert site.there(made).state is State.RUNNING
@@ -181,3 +221,297 @@ async def test_fleets_are_for_admins(rented: Rented) -> None:
     async with rented.site.open() as control:
         with pytest.raises(Forbidden):
             control.fleets.views(ANN)
+
+
+# --- machines that die --------------------------------------------------------------------------------------------
+
+
+async def test_one_that_stays_listed_as_down_is_given_back_and_replaced_for_what_waits() -> None:
+    rented = Rented(most=1)
+    site = rented.site
+    async with site.open() as control:
+        (made,) = (await control.work.submit(ANN, job("true", cpus_milli=6000))).workloads
+        await rented.pass_time(90)
+        (first,) = rented.cloud.ours
+        rented.joins()
+        await rented.pass_time(30)
+        assert site.there(made).state is State.RUNNING
+        site.engine.give_up_node(first, "heartbeat failure")
+        await rented.pass_time(30)
+        assert rented.view(control).machines == ((first, "lost"),)
+        assert rented.cloud.ours == [first], "it may come back"
+        await rented.pass_time(150)
+        (second,) = rented.cloud.ours
+        assert (second != first, rented.joining.expelled, rented.cloud.most) == (True, [first], 1)
+        assert first not in control.board.nodes
+        rented.joins()
+        await rented.pass_time(30)
+        assert site.there(made).state is State.RUNNING
+
+
+async def test_one_that_is_down_for_a_moment_is_kept() -> None:
+    rented = Rented(least=1)
+    async with rented.site.open() as control:
+        await rented.pass_time(20)
+        rented.joins()
+        await rented.pass_time(30)
+        (name,) = rented.cloud.ours
+        rented.site.engine.give_up_node(name, "heartbeat failure")
+        await rented.pass_time(40)
+        rented.joins()
+        await rented.pass_time(120)
+        assert (rented.cloud.ours, rented.cloud.destroyed) == ([name], 0)
+        assert control.board.nodes[name].state is NodeState.READY
+
+
+async def test_one_that_the_cloud_took_away_is_put_out_of_the_swarm_too() -> None:
+    rented = Rented(least=1)
+    async with rented.site.open() as control:
+        await rented.pass_time(20)
+        rented.joins()
+        await rented.pass_time(30)
+        (first,) = rented.cloud.ours
+        del rented.cloud.there[first]
+        rented.site.engine.give_up_node(first, "heartbeat failure")
+        await rented.pass_time(60)
+        assert rented.joining.expelled == [first]
+        assert first not in control.board.nodes
+        assert len(rented.cloud.ours) == 1
+
+
+# --- clouds that take their time ----------------------------------------------------------------------------------
+
+
+async def test_what_fails_at_the_cloud_is_given_back_and_the_fleet_rests() -> None:
+    rented = Rented(least=1)
+    rented.cloud.fails = True
+    async with rented.site.open() as control:
+        await rented.pass_time(300)
+        assert rented.cloud.most == 1
+        assert len(rented.cloud.there) - 1 <= 300 / 120 + 1
+        assert "failed at the cloud and was given back" in rented.view(control).trouble
+        rented.cloud.fails = False
+        await rented.pass_time(180)
+        rented.joins()
+        await rented.pass_time(60)
+        assert len(rented.cloud.ours) == 1
+        assert rented.view(control).trouble == ""
+
+
+async def test_one_that_the_cloud_lists_late_is_not_rented_twice() -> None:
+    rented = Rented(least=1, most=3)
+    rented.cloud.lists_after_s = 300.0
+    async with rented.site.open() as control:
+        await rented.pass_time(400)
+        (name,) = rented.cloud.ours
+        rented.joins()
+        await rented.pass_time(60)
+        assert (rented.cloud.ours, rented.view(control).cost_h) == ([name], 1.5)
+
+
+async def test_one_that_the_cloud_lists_long_was_given_back_all_the_same() -> None:
+    rented = Rented(idle_s=60)
+    rented.cloud.goes_after_s = 100.0
+    rented.site.default = Behaviour(lasts_s=60)
+    rented.site.engine = rented.site.new_engine()
+    async with rented.site.open() as control:
+        await control.work.submit(ANN, job("true", cpus_milli=6000))
+        await rented.pass_time(90)
+        rented.joins()
+        await rented.pass_time(30)
+        (name,) = rented.cloud.ours
+        while rented.cloud.ours:
+            await rented.pass_time(5)
+        view = rented.view(control)
+        assert (view.machines, view.cost_h, view.trouble) == (((name, "given back"),), 0.0, "")
+        await rented.pass_time(120)
+        assert (rented.view(control).machines, rented.cloud.destroyed) == ((), 1)
+
+
+async def test_what_the_cloud_said_that_it_took_is_given_back_again() -> None:
+    rented = Rented(least=1, most=1, join_s=60)
+    rented.cloud.goes_after_s = 1e9
+    async with rented.site.open():
+        await rented.pass_time(120)
+        assert rented.cloud.destroyed == 1
+        await rented.pass_time(420)
+        assert rented.cloud.destroyed == 2
+
+
+# --- machines that leave ------------------------------------------------------------------------------------------
+
+
+async def leaving(rented: Rented, control: Control) -> str:
+    """A machine that idled and was just drained to go."""
+    await rented.pass_time(20)
+    rented.joins()
+    (name,) = rented.cloud.ours
+    for _ in range(1000):
+        await rented.site.clock.advance(1)
+        if name in control.board.nodes and control.board.nodes[name].drain:
+            return name
+    raise AssertionError("it was never drained")
+
+
+class Shrinking(Rented):
+    """Has a machine that is not needed: it was rented while the fleet was to have one at least."""
+
+    def __init__(self) -> None:
+        super().__init__(least=1, most=1, idle_s=120)
+
+    def shrink(self) -> None:
+        ((policy, cloud),) = self.site.clouds
+        self.site.clouds = [(FleetPolicy("burst", KIND, most=1, idle_s=policy.idle_s, wait_s=60), cloud)]
+
+
+async def shrunk() -> Shrinking:
+    rented = Shrinking()
+    async with rented.site.open():
+        await rented.pass_time(20)
+        rented.joins()
+        await rented.pass_time(30)
+    rented.shrink()
+    return rented
+
+
+async def test_a_restart_between_drain_and_end_lets_it_go_and_work_gets_another() -> None:
+    rented = await shrunk()
+    async with rented.site.open() as control:
+        first = await leaving(rented, control)
+        assert dict(rented.view(control).machines) == {first: "leaving"}
+        assert rented.view(control).cost_after_h == 0.0
+        await control.work.submit(ANN, job("true", cpus_milli=6000))
+    async with rented.site.open() as control:
+        await rented.pass_time(120)
+        (second,) = rented.cloud.ours
+        assert (second != first, rented.cloud.most) == (True, 1)
+        assert set(control.board.nodes) == {"own"}
+
+
+async def test_one_that_an_admin_has_resumed_stays_and_may_idle_again() -> None:
+    rented = await shrunk()
+    async with rented.site.open() as control:
+        name = await leaving(rented, control)
+        await control.fleet.resume(ROOT, name)
+        await rented.pass_time(60)
+        assert rented.cloud.ours == [name]
+        assert dict(rented.view(control).machines)[name].startswith("idle for")
+        await rented.pass_time(150)
+        assert rented.cloud.ours == []
+
+
+# --- trouble of our own, and words --------------------------------------------------------------------------------
+
+
+async def test_a_disk_that_is_full_ends_nothing_and_what_could_not_be_done_is_done_later() -> None:
+    rented = Rented(least=1)
+    async with rented.site.open() as control:
+        await rented.pass_time(20)
+        rented.joins()
+        await rented.pass_time(30)
+        (first,) = rented.cloud.ours
+        rented.joining.disk_is_full = True
+        rented.site.engine.give_up_node(first, "heartbeat failure")
+        await rented.pass_time(120)
+        assert "No space left on device" in rented.view(control).trouble
+        assert (first in rented.cloud.ours, first in control.board.nodes) == (False, True)
+        rented.joining.disk_is_full = False
+        await rented.pass_time(60)
+        assert rented.joining.expelled == [first]
+        assert first not in control.board.nodes
+        assert len(rented.cloud.ours) == 1
+
+
+async def test_who_waits_is_told_that_a_machine_was_asked_for(rented: Rented) -> None:
+    asked = "a machine of the fleet burst has been asked for, expected"
+    async with rented.site.open() as control:
+        (first, second) = [
+            (await control.work.submit(ANN, job("true", cpus_milli=cpus))).workloads[0] for cpus in (6000, 5000)
+        ]
+        assert asked not in control.look.standing(rented.site.there(first)).reason
+        await rented.pass_time(90)
+        assert f"{asked} within" in control.look.standing(rented.site.there(first)).reason
+        assert f"{asked} within" in (await control.look.explain(ANN, first.id)).summary
+        rented.joins(rented.cloud.ours[0])
+        await rented.pass_time(10)
+        assert f"{asked} within" in control.look.standing(rented.site.there(second)).reason
+        rented.joins()
+        await rented.pass_time(10)
+        assert asked not in control.look.standing(rented.site.there(second)).reason
+
+
+# --- whatever happens ---------------------------------------------------------------------------------------------
+
+DEEDS = ["work", "enough", "joins", "dies", "refuses", "answers", "fails", "works", "full", "empty", "wait"]
+
+
+class Story(Rented):
+    """A fleet of which the test itself turns the wheels that it needs: it is quick, and the same each time."""
+
+    def __init__(self, lists_after_s: float, goes_after_s: float) -> None:
+        super().__init__(idle_s=60, wait_s=0, join_s=300)
+        self.cloud.lists_after_s, self.cloud.goes_after_s = lists_after_s, goes_after_s
+
+    async def lives(self, deeds: Sequence[str]) -> None:
+        await self.site.store.open()
+        at_last = ["answers", "works", "empty", "joins", "enough", *["wait"] * 60]
+        for life in " ".join([*deeds, *at_last]).split("restart"):
+            await self.life(life.split())
+
+    async def life(self, deeds: Sequence[str]) -> None:
+        control = self.site.control()
+        await control.open()
+        writing = asyncio.create_task(control.ledger.run())
+        await control.fleet.tick()
+        for deed in deeds:
+            await self.do(control, deed)
+            await self.site.clock.advance(15)
+            await control.fleet.tick()
+            await control.fleets.tick()
+        writing.cancel()
+        await asyncio.wait([writing])
+        await control.close()
+
+    async def do(self, control: Control, deed: str) -> None:
+        cloud, nodes = self.cloud, control.board.nodes
+        if deed == "work":
+            await control.work.submit(ANN, job("true", cpus_milli=6000))
+        elif deed == "enough":
+            for one in control.board.in_state(State.QUEUED):
+                await control.work.stop(ANN, one.id)
+        elif deed == "joins":
+            self.joins(*(name for name in cloud.ours if not cloud.there[name].failed))
+        elif deed == "dies":
+            for name in [name for name in cloud.ours if name in nodes][:1]:
+                self.site.engine.give_up_node(name, "heartbeat failure")
+        elif deed in ("refuses", "answers"):
+            cloud.refuses = "quota of instances exceeded" if deed == "refuses" else ""
+        elif deed in ("fails", "works"):
+            cloud.fails = deed == "fails"
+        elif deed in ("full", "empty"):
+            self.joining.disk_is_full = deed == "full"
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    deeds=st.lists(st.sampled_from([*DEEDS, "restart"]), min_size=5, max_size=40),
+    goes_after_s=st.sampled_from([0.0, 40.0, 100.0]),
+)
+def test_never_too_many_and_each_is_given_back_at_last(deeds: list[str], goes_after_s: float) -> None:
+    story = Story(0.0, goes_after_s)
+    anyio.run(story.lives, deeds)
+    assert story.cloud.most <= 2
+    assert story.cloud.ours == [], "nothing waits any more"
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    deeds=st.lists(st.sampled_from(DEEDS), min_size=5, max_size=40),
+    lists_after_s=st.sampled_from([20.0, 100.0, 250.0]),
+    goes_after_s=st.sampled_from([0.0, 40.0, 100.0]),
+)
+def test_nor_at_a_cloud_that_lists_late(deeds: list[str], lists_after_s: float, goes_after_s: float) -> None:
+    story = Story(lists_after_s, goes_after_s)
+    anyio.run(story.lives, deeds)
+    assert story.cloud.most <= 2
+    assert story.cloud.ours == [], "nothing waits any more"
