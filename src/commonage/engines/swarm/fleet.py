@@ -9,7 +9,7 @@ from commonage.domain.fleet import NodeReport
 from commonage.engines.containers.hands import Away, Gone
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes import Machine, Wait, machines_of, notes_on, report_of
-from commonage.engines.swarm.partings import ENDING, introduced, waits_for
+from commonage.engines.swarm.partings import ENDING, Partings, introduced
 from commonage.ports.agents import Agents, Heard
 
 
@@ -29,6 +29,7 @@ class Fleet:
         self.by_id: Mapping[str, Machine] = {}
         self.heard: Mapping[str, Heard] = {}
         self.fault = ""
+        self._partings = Partings(agents)
         self._waits: Mapping[str, Wait] = {}
         self._ending: dict[str, str] = {}
         self._introduced: tuple[tuple[str, str], ...] = ()
@@ -44,7 +45,7 @@ class Fleet:
         """Ask both, and keep what changed for who looks. Raises EngineFailure."""
         machines = machines_of(await self._client.nodes())
         heard = {} if self.agents is None else {one.node: one for one in self.agents.heard()}
-        waits = await waits_for(machines, heard, self.agents)
+        waits = await self._partings.waits(machines, heard)
         now, before = (machines, _troubles(heard), waits), (self.machines, _troubles(self.heard), self._waits)
         self._changed = self._changed or now != before
         self.machines, self.heard, self._waits = machines, heard, waits

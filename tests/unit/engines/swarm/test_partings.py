@@ -12,7 +12,7 @@ from tests.unit.engines.swarm.test_nodes import node
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.engines.swarm.nodes import Machine, Wait, machines_of
-from commonage.engines.swarm.partings import introduced, waits_for
+from commonage.engines.swarm.partings import Partings, introduced
 from commonage.ports.agents import CUT_OFF_AFTER_S, Agents, Heard
 
 NAMES = ("manager", "worker1", "worker2", "worker3")
@@ -25,8 +25,10 @@ class Links:
     def __init__(self, *seen: tuple[str, str]) -> None:
         self._seen = seen
         self.broken = False
+        self.asked = 0
 
     async def reaches(self, node: str, address: str) -> bool:
+        self.asked += 1
         if self.broken:
             raise EngineFailure("the link is lost", retryable=True)
         return (node, address) in self._seen
@@ -49,8 +51,8 @@ class Site:
             self.heard[name] = replace(self.heard[name], connected=False, at=time.time() - silent_s)
 
     def waits(self, links: Links | None = None) -> dict[str, Wait]:
-        agents = cast(Agents, links or Links())
-        return asyncio.run(waits_for(self.machines, self.heard, agents))
+        partings = Partings(cast(Agents, links or Links()))
+        return asyncio.run(partings.waits(self.machines, self.heard))
 
 
 def test_a_machine_that_went_silent_is_given_the_time_to_end_what_it_runs() -> None:
@@ -97,6 +99,25 @@ def test_one_that_only_the_control_plane_does_not_see_holds_on() -> None:
     broken = Links()
     broken.broken = True
     assert site.waits(broken)["worker3"].for_long, "who cannot be asked may see it"
+
+
+def test_who_sees_it_is_asked_once_for_one_that_is_gone_for_good() -> None:
+    site, links = Site(), Links()
+    partings = Partings(cast(Agents, links))
+
+    def waits() -> dict[str, Wait]:
+        return asyncio.run(partings.waits(site.machines, site.heard))
+
+    site.lose("worker3")
+    assert waits() == waits() == {}
+    assert links.asked == 3, "manager, worker1, worker2"
+    site.heard["worker3"] = replace(site.heard["worker3"], connected=True, at=time.time())  # it was back
+    assert waits() == {}
+    site.lose("worker3", silent_s=0.0)
+    assert "worker3" in waits()
+    site.lose("worker3")
+    assert waits() == {}
+    assert links.asked == 6
 
 
 def test_with_one_worker_nothing_is_known_of_anybody() -> None:
