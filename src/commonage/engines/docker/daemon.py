@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, NodeReport
 from commonage.domain.sightings import Capabilities
 from commonage.engines.common.board import InThread
-from commonage.engines.common.disk import tight_disk
+from commonage.engines.common.disk import free_on, tight_disk
 from commonage.engines.containers.box import Owner
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.settings import DockerSettings
@@ -99,17 +98,17 @@ class Daemon:
                 cards = tuple(devices.inventory())
             except DevicesUnavailable as error:
                 faults.append(error.message)
-        places = [data, Path(str(self._info.get("DockerRootDir", data)))]
-        free_mib = min(shutil.disk_usage(place).free // _MIB for place in places if place.exists())
+        root = Path(str(self._info.get("DockerRootDir", data)))
+        free, wrong = free_on(data, *([root] if os.path.exists(root) else []))
         return NodeReport(
             self.node,
             self._settings.cpus_milli or int(self._info.get("NCPU", 0)) * 1000,
             self._settings.memory_mib or int(self._info.get("MemTotal", 0)) // _MIB,
             cards,
-            free_mib,
+            free,
             tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(self._settings.labels)}.items())),
-            tuple(faults),
-            tight_disk(free_mib, self._settings.disk_low_mib, f"the disk of {data} or of Docker"),
+            (*faults, *wrong),
+            tight_disk(free, self._settings.disk_low_mib, f"the disk of {data} or of Docker"),
         )
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import socket
 from pathlib import Path
 
 import psutil
 
 from commonage.domain.fleet import Device, NodeReport
-from commonage.engines.common.disk import tight_disk
+from commonage.engines.common.disk import free_on, tight_disk
 from commonage.engines.process.settings import ProcessSettings
 from commonage.ports.devices import Devices, DevicesUnavailable
 
@@ -40,16 +39,16 @@ def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) 
             cards = tuple(devices.inventory())
         except DevicesUnavailable as error:
             faults.append(error.message)
-    free_mib = shutil.disk_usage(data).free // _MIB
+    free, wrong = free_on(data)
     return NodeReport(
         node_name(settings),
         settings.cpus_milli or len(os.sched_getaffinity(0)) * 1000,
         settings.memory_mib or _memory_mib(),
         cards,
-        free_mib,
+        free,
         tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(settings.labels)}.items())),
-        tuple(faults),
-        tight_disk(free_mib, settings.disk_low_mib, f"the disk of {data}"),
+        (*faults, *wrong),
+        tight_disk(free, settings.disk_low_mib, f"the disk of {data}"),
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +19,7 @@ from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, Measurement, ProcessOwner
-from commonage.engines.common.disk import tight_disk
+from commonage.engines.common.disk import free_on, tight_disk
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.housekeeping import Bounds, House
@@ -90,14 +89,15 @@ class SwarmEngine(ContainerEngine):
         return await self._in_thread(self._reports)
 
     def _reports(self) -> list[NodeReport]:
-        faults = (self._fleet.fault,) if self._fleet.fault else ()
-        free_mib = shutil.disk_usage(self._data).free // _MIB
-        tight = tight_disk(free_mib, self._settings.disk_low_mib, f"the site's folder {self._data}")
+        free, faults = free_on(self._data)
+        if self._fleet.fault:
+            faults = (self._fleet.fault, *faults)
+        tight = tight_disk(free, self._settings.disk_low_mib, f"the site's folder {self._data}")
         return [
             replace(
                 report,
                 faults=(*report.faults, *faults),
-                disk_free_mib=free_mib if report.disk_free_mib is None else min(free_mib, report.disk_free_mib),
+                disk_free_mib=min((one for one in (free, report.disk_free_mib) if one is not None), default=None),
                 tight=report.tight or tight,
             )
             for report in self._fleet.reports()
