@@ -54,7 +54,7 @@ async def make(request: Request) -> Response:
 
 @router.delete("/join-tokens", summary="Revoke all join tokens", response_model=DoneOut, responses=problems("conflict"))
 async def revoke(request: Request) -> Response:
-    """Machines that have joined stay. For admins."""
+    """With them ends the Swarm's own token for workers. Machines that have joined stay. For admins."""
     caller(request).need(Scope.ADMIN)
     return answer(DoneOut(done=list(await _joining(request).forget_tokens())))
 
@@ -80,7 +80,7 @@ async def kit(request: Request) -> Response:
     responses=problems("conflict"),
 )
 async def expel(request: Request, site: str, name: str) -> Response:
-    """`commonage node rm` does so after it removed the machine. It may join again with a new token. For admins."""
+    """`commonage node rm` does so after it removed the machine. All join tokens end, too. For admins."""
     caller(request).need(Scope.ADMIN)
     return answer(DoneOut(done=list(await _joining(request).expel(name))))
 

@@ -146,9 +146,10 @@ def _send(hosts: Sequence[str], command: Sequence[str], access: Access, files: M
 @as_json
 @asks_server
 def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
-    """Forget a machine that is lost, or drained and empty: its certificate is revoked. For admins.
+    """Forget a machine that is lost, or drained and empty, and revoke all that lets it in. For admins.
 
-    It may join again with a new token.
+    Its certificate, its login to the registry, all join tokens made so far, and the Swarm's token for workers. It may
+    join again with a new token.
 
     \b
     Example:
@@ -172,7 +173,7 @@ def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
 
 @click.command()
 @_FOR
-@click.option("--revoke", is_flag=True, help="Instead of making one, have all that were made so far be good no more.")
+@click.option("--revoke", is_flag=True, help="Instead of making one, end all that were made so far, and the Swarm's own.")
 @as_json
 @asks_server
 def token(server: Server, how_long: str, revoke: bool, as_json: bool) -> None:
