@@ -173,7 +173,7 @@ def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
 
 @click.command()
 @_FOR
-@click.option("--revoke", is_flag=True, help="Instead of making one, end all that were made so far, and the Swarm's own.")
+@click.option("--revoke", is_flag=True, help="Instead of making one, end all made so far, and the Swarm's own.")
 @as_json
 @asks_server
 def token(server: Server, how_long: str, revoke: bool, as_json: bool) -> None:
