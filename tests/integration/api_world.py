@@ -27,6 +27,7 @@ from commonage.control.control import Control, World
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission
 from commonage.control.work import HUB
+from commonage.domain.environments import Environment
 from commonage.domain.errors import Unavailable
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.tenants import Rules
@@ -35,8 +36,10 @@ from commonage.domain.volumes import Volume
 from commonage.domain.workloads import Kind
 from commonage.gpus.none import NoDevices
 from commonage.ports.devices import Devices
+from commonage.ports.engine import Engine
 from commonage.ports.metrics import Point, Sample
 from commonage.ports.store import Store
+from commonage.server.websockets import websocket_protocol
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
@@ -142,6 +145,8 @@ class Cards:
     sample_every_s: float = 5.0
 
 
+HERE = Environment("base", "This machine's own shell", python="/bin/sh")
+ENVIRONMENTS = [factories.environment("base"), factories.environment("notebook", kinds=(Kind.SESSION,))]
 VOLUMES = (
     Volume("datasets", "Data sets", source="/srv/datasets"),
     Volume("results", source="/srv/{tenant}/{user}", writable=True),
@@ -172,11 +177,12 @@ def make_control(
     identity: FakeIdentity | None = None,
     cards: Cards | None = None,
     rules: Rules | None = None,
+    engine: Engine | None = None,
 ) -> tuple[Control, FakeEngine]:
-    """Control with two nodes: `gpu-1` with a card of 24 GiB, `cpu-1` without."""
+    """Control with two nodes: `gpu-1` with a card of 24 GiB, `cpu-1` without; or with another engine than the fake."""
     clock = WallClock()
     nodes = [factories.node("gpu-1", 1).report, factories.node("cpu-1").report]
-    engine = FakeEngine("here", nodes, clock)
+    fake = FakeEngine("here", nodes, clock)
     world = World(
         store=store or MemoryStore(),
         metrics=KeptMetrics(),
@@ -184,8 +190,8 @@ def make_control(
         identity=identity or FakeIdentity(),
         bundles=BundleFiles(folder / "bundles"),
         devices=cards.devices if cards else NoDevices(),
-        engines=[engine],
-        environments=[factories.environment("base"), factories.environment("notebook", kinds=(Kind.SESSION,))],
+        engines=[engine or fake],
+        environments=ENVIRONMENTS if engine is None else [HERE],
         chance=random.randrange,
     )
     settings = ControlSettings(
@@ -195,7 +201,7 @@ def make_control(
         rules=rules or Rules(),
         volumes=VOLUMES,
     )
-    return Control(world, settings), engine
+    return Control(world, settings), fake
 
 
 async def make_store(kind: str, folder: Path, request: pytest.FixtureRequest) -> Store:
@@ -227,10 +233,12 @@ async def serving(
     run: bool = True,
     cards: Cards | None = None,
     rules: Rules | None = None,
+    engine: Callable[[], Engine] | None = None,
 ) -> AsyncGenerator[Api]:
     """The API over a control that runs (or only stands, with its machines known and its ledger writing)."""
     identity = FakeIdentity()
-    control, engine = make_control(folder, store, identity, cards, rules)
+    other = engine() if engine is not None else None
+    control, fake = make_control(folder, store, identity, cards, rules, other)
     identity.control = control
     await control.store.open()
     await control.open()
@@ -238,7 +246,7 @@ async def serving(
     app = create_app(control, Auth(identity, SPAWNER))
     try:
         await until(control.fleet.nodes)
-        yield Api(control, engine, identity, app)
+        yield Api(control, fake, identity, app)
     finally:
         loops.cancel()
         await asyncio.wait([loops])
@@ -254,6 +262,7 @@ def served(
     cards: Cards | None = None,
     prepare: Callable[[Api], None] | None = None,
     rules: Rules | None = None,
+    engine: Callable[[], Engine] | None = None,
 ) -> Iterator[str]:
     """The same on a real socket, in a thread of its own; gives the installation's address. `prepare` orders it about
     before the first request.
@@ -263,10 +272,11 @@ def served(
     over = asyncio.Event()
 
     async def serve() -> None:
-        async with serving(folder, run=run, cards=cards, rules=rules) as api:
+        async with serving(folder, run=run, cards=cards, rules=rules, engine=engine) as api:
             if prepare is not None:
                 prepare(api)
-            config = uvicorn.Config(api.app, port=0, access_log=False, log_level="warning", lifespan="off")
+            ws: Any = websocket_protocol
+            config = uvicorn.Config(api.app, port=0, access_log=False, log_level="warning", lifespan="off", ws=ws)
             server = uvicorn.Server(config)
             serving_task = asyncio.create_task(server.serve())
             await until(lambda: server.started)

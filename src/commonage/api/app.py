@@ -17,6 +17,7 @@ from commonage.api import (
     bundles,
     environments,
     events,
+    execs,
     failures,
     fleets,
     health,
@@ -43,8 +44,8 @@ from commonage.ports.registry import Registry
 from commonage.wire.hub import API_PATH
 
 _ROUTERS = (
-    workloads, workload_parts, nodes, joining, fleets, environments, images, registry, volumes, tenants, reservations,
-    events, usage, info, launch, bundles, tokens, health,
+    workloads, workload_parts, execs, nodes, joining, fleets, environments, images, registry, volumes, tenants,
+    reservations, events, usage, info, launch, bundles, tokens, health,
 )  # fmt: skip
 
 

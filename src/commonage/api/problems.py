@@ -67,6 +67,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
     },
     409: {
         "conflict": ("That does not go", "What is there does not allow it."),
+        "not-running": ("Not running", "A command can be run beside a workload only while that runs."),
         "already-ended": ("Already ended", "The workload has ended and cannot be stopped any more."),
         "key-taken": ("Key in use", "Another workload of this owner has the key."),
         "key-reused": ("Key used for something else", "The key made a different workload before; use a new one."),
@@ -162,6 +163,9 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "No machine could ever run it",
             "Even with everything free, no machine here has what was asked.",
         ),
+    },
+    426: {
+        "upgrade-required": ("By a WebSocket", "It is a WebSocket, and was asked for by plain HTTP."),
     },
     500: {
         "internal": ("Something broke", "A fault of ours. The `id` in the sentence stands in the server's log, too."),

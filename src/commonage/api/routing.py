@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from commonage.api.auth import Auth
@@ -51,7 +51,7 @@ class NotJson(InvalidInput):
     code = "unsupported-media-type"
 
 
-def door(request: Request) -> Door:
+def door(request: HTTPConnection) -> Door:
     """Where this request came in."""
     return cast(Door, request.app.state.door)
 

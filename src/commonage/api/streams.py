@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from typing import Any
 
 from starlette.responses import StreamingResponse
 
@@ -41,6 +42,7 @@ class Streams:
     def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._heartbeat_s = heartbeat_s
         self._readers: set[asyncio.Task[None]] = set()
+        self._held: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     def __len__(self) -> int:
@@ -49,8 +51,21 @@ class Streams:
     def close(self) -> None:
         """End all streams now, and those to come at once. Their clients come back and resume."""
         self._closed = True
-        for reader in self._readers:
+        for reader in [*self._readers, *self._held]:
             reader.cancel()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The task that is in here ends like a stream; it is no stream of events."""
+        task: asyncio.Task[Any] | None = asyncio.current_task()
+        assert task is not None
+        self._held.add(task)
+        if self._closed:
+            task.cancel()
+        try:
+            yield
+        finally:
+            self._held.discard(task)
 
     def events(self, source: AsyncGenerator[bytes]) -> StreamingResponse:
         """A response of events, made by `sse`. An error of ours becomes the event `error` with its problem document."""

@@ -33,6 +33,7 @@ VERBS: dict[str, Verb] = {
     "ps": Verb("commonage.cli.ps:ps", "List your workloads.", WORK),
     "logs": Verb("commonage.cli.logs:logs", "Show what a workload has said.", WORK),
     "attach": Verb("commonage.cli.logs:attach", "Follow a workload to its end, as run does.", WORK),
+    "exec": Verb("commonage.cli.exec:exec_", "Run a command beside what runs in a workload.", WORK),
     "explain": Verb(
         "commonage.cli.explain:explain", "Say why a workload waits, or whether a request could start.", WORK
     ),
@@ -100,7 +101,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done; 1 what was asked for failed; 2 it was asked wrongly or not allowed; 3 the server "
-    "cannot be reached. `run` and `attach` end with the code of the job itself.",
+    "cannot be reached. `run` and `attach` end with the code of the job itself, `exec` with the command's.",
 )
 @click.version_option(__version__, prog_name="commonage", message="%(prog)s %(version)s")
 def app() -> None:

@@ -14,6 +14,7 @@ from commonage.control.board import Board
 from commonage.control.catalogue import Catalogue
 from commonage.control.departures import Departures
 from commonage.control.device_warnings import DeviceWarnings
+from commonage.control.execs import Execs
 from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet
 from commonage.control.fleets import Fleets, Renting
@@ -96,6 +97,7 @@ class Control:
         self.homes = HomeWatch(world.homes, world.clock, self.settings.home_quota_mib)
         self.tenants = TenantViews(self.board, world.clock, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
+        self.execs = Execs(self.look, self.board, self.ledger, self._engines, world.clock)
         self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
         self.departures = Departures(self.board, self.ledger, self.fleet, world.clock)
         self.fleets = Fleets(

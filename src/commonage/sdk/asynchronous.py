@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import httpx2
 
 from commonage.sdk import bundles, calls, transport
-from commonage.sdk.calls import Answer, Call, Patience, Which, given, may_repeat
+from commonage.sdk.calls import Answer, Call, Executed, Patience, Which, given, may_repeat
 from commonage.sdk.errors import ApiError
+from commonage.wire.execs import TerminalIn
 from commonage.wire.fleets import FleetOut
 from commonage.wire.images import ImageIn, ImageOut, RemovedOut
 from commonage.wire.joining import JoinKitOut, JoinTokenOut
@@ -47,6 +48,9 @@ from commonage.wire.workloads import (
     WorkloadOut,
     WorkloadPage,
 )
+
+if TYPE_CHECKING:
+    from commonage.sdk.execs import Exec
 
 
 class AsyncClient:
@@ -114,6 +118,31 @@ class AsyncClient:
     async def stop(self, workload_id: str, reason: str = "") -> WorkloadOut:
         """Have it end. ApiError `already-ended` if it has."""
         return await self._call(calls.stop(workload_id, reason))
+
+    def exec(
+        self, workload_id: str, command: Sequence[str] = (), *, terminal: TerminalIn | None = None
+    ) -> AbstractAsyncContextManager[Exec]:
+        """`async with`: a command beside a running workload; a shell if it is empty. Leaving ends it."""
+        from commonage.sdk import execs  # noqa: PLC0415 (its HTTP client takes long to import)
+
+        return execs.connected(self._place(workload_id), command, terminal)
+
+    async def execute(self, workload_id: str, command: Sequence[str], *, stdin: bytes = b"") -> Executed:
+        """Run a command beside a running workload to its end."""
+        from commonage.sdk import execs  # noqa: PLC0415 (its HTTP client takes long to import)
+
+        return await execs.execute(self._place(workload_id), command, stdin)
+
+    def _place(self, workload_id: str) -> transport.Place:
+        path = calls.workload_path(workload_id, "exec")
+
+        async def why() -> ApiError:
+            try:
+                return transport.why_not(await self._http.get(path))
+            except httpx2.TransportError as error:
+                return transport.failure(error, self._http.base_url)[0]
+
+        return transport.place_of(self._http, path, why)
 
     async def explain(self, workload_id: str) -> ExplanationOut:
         """Why it waits, and until when."""

@@ -61,6 +61,15 @@ class Which(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class Executed:
+    """What came of a command beside a workload."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Call(Generic[Answer]):
     """One request. `repeatable`: doing it twice is doing it once, so it may be sent again when the answer got lost."""
 

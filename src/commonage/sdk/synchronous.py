@@ -5,6 +5,7 @@ The same calls as `asynchronous.AsyncClient`; what they send stands in `calls`, 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
@@ -15,7 +16,7 @@ from typing import Any, Self, Unpack
 import httpx2
 
 from commonage.sdk import bundles, calls, transport
-from commonage.sdk.calls import Answer, Call, Patience, Which, given, may_repeat
+from commonage.sdk.calls import Answer, Call, Executed, Patience, Which, given, may_repeat
 from commonage.sdk.errors import ApiError
 from commonage.wire.fleets import FleetOut
 from commonage.wire.images import ImageIn, ImageOut, RemovedOut
@@ -113,6 +114,20 @@ class Client:
     def stop(self, workload_id: str, reason: str = "") -> WorkloadOut:
         """Have it end. ApiError `already-ended` if it has."""
         return self._call(calls.stop(workload_id, reason))
+
+    def execute(self, workload_id: str, command: Sequence[str], *, stdin: bytes = b"") -> Executed:
+        """Run a command beside a running workload to its end. One that is talked to: `AsyncClient.exec`."""
+        from commonage.sdk import execs  # noqa: PLC0415 (its HTTP client takes long to import)
+
+        path = calls.workload_path(workload_id, "exec")
+
+        async def why() -> ApiError:
+            try:
+                return transport.why_not(await asyncio.to_thread(self._http.get, path))
+            except httpx2.TransportError as error:
+                return transport.failure(error, self._http.base_url)[0]
+
+        return execs.execute_blocking(transport.place_of(self._http, path, why), command, stdin)
 
     def explain(self, workload_id: str) -> ExplanationOut:
         """Why it waits, and until when."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -14,6 +16,15 @@ from commonage.wire.workloads import EventOut, LogLineOut
 # A line of output may be long; this bounds what a broken server could make us hold.
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 _NOT_REACHED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to connect by WebSocket, with which headers. `why` asks by plain HTTP why that is refused."""
+
+    url: str
+    headers: Mapping[str, str]
+    why: Callable[[], Awaitable[ApiError]]
 
 
 def options(url: str, token: str | None, timeout_s: float) -> dict[str, Any]:
@@ -86,3 +97,19 @@ def log_line(event: httpx2.ServerSentEvent) -> LogLineOut | None:
 def happening(event: httpx2.ServerSentEvent) -> EventOut | None:
     """The event that an event of the events' stream carries, if it does."""
     return EventOut.model_validate_json(event.data) if event.event != "end" else None
+
+
+def place_of(http: httpx2.Client | httpx2.AsyncClient, path: str, why: Callable[[], Awaitable[ApiError]]) -> Place:
+    """Where this client's server takes the WebSocket of this path."""
+    headers = {name: http.headers[name] for name in ("User-Agent", "Authorization") if name in http.headers}
+    return Place(f"{str(http.base_url).rstrip('/')}{path}", headers, why)
+
+
+def why_not(response: httpx2.Response) -> ApiError:
+    """Why a WebSocket is refused, by what plain HTTP gets at the same place."""
+    error = ApiError.of(response.status_code, response.content)
+    if error.code == "upgrade-required":
+        return ApiError(
+            "no-websocket", "no WebSocket comes through to the control plane: a proxy before it must pass them on"
+        )
+    return error

@@ -13,6 +13,8 @@ from typing import Any
 
 import uvicorn
 
+from commonage.server.websockets import websocket_protocol
+
 _LAST_ANSWERS_S = 1  # live streams last for ever; at the end they are cut off after this long
 
 
@@ -36,7 +38,7 @@ class Web:
             access_log=False,
             server_header=False,
             http="httptools",
-            ws="none",
+            ws=websocket_protocol,  # type: ignore[arg-type]  # it calls it, whatever it is
             # The proxy before us is on this machine, and says for whom it asks.
             proxy_headers=True,
             forwarded_allow_ips="127.0.0.1",

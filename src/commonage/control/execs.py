@@ -1,0 +1,85 @@
+"""Commands beside workloads: who may run them, and where. Used by the API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from commonage.control.board import Board
+from commonage.control.ledger import Ledger
+from commonage.control.look import Look
+from commonage.domain.errors import NotFound
+from commonage.domain.events import Event, EventKind
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.workloads import Attempt, State, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.engine import Engine
+from commonage.ports.execs import ExecStream, NotRunning, Terminal
+
+_MOST_OF_A_WORD = 60
+
+
+@dataclass(slots=True)
+class Execs:
+    """Authorises as stopping does: one's own workloads, for admins anybody's."""
+
+    look: Look
+    board: Board
+    ledger: Ledger
+    engines: Mapping[str, Engine]
+    clock: Clock
+
+    async def begin(
+        self, who: Principal, workload_id: str, command: Sequence[str], terminal: Terminal | None
+    ) -> ExecStream:
+        """Run it; who did is written down before, with the command's first word alone: the others may be secret.
+
+        Raises NotFound, NotRunning, Forbidden, EngineFailure.
+        """
+        workload, attempt, engine = await self._running(who, workload_id)
+        event = Event(
+            EventKind.AUDIT,
+            self.clock.now(),
+            f"{who.name} runs {_first_word(command)} beside {workload.spec.name or workload.id}",
+            workload_id=workload.id,
+            attempt_id=attempt.id,
+            owner=workload.spec.owner,
+            tenant=workload.spec.tenant,
+        )
+        await self.ledger.write(events=[event])
+        try:
+            return await engine.exec(attempt.id, command, terminal)
+        except NotRunning:
+            raise _not_running(await self.look.workload(who, workload_id)) from None
+
+    async def check(self, who: Principal, workload_id: str) -> None:
+        """Raises what `begin` would raise before it runs anything."""
+        await self._running(who, workload_id)
+
+    async def _running(self, who: Principal, workload_id: str) -> tuple[Workload, Attempt, Engine]:
+        who.need(Scope.SUBMIT)
+        workload = await self.look.workload(who, workload_id)
+        attempt = workload.attempt
+        if workload.state is not State.RUNNING or attempt is None:
+            raise _not_running(workload)
+        node = self.board.nodes.get(attempt.lease.node)
+        engine = self.engines.get(node.site) if node is not None else None
+        if engine is None:
+            where = attempt.lease.node
+            raise NotFound(f"the machine {where}, on which {workload_id} runs, is not known any more", code="not-found")
+        return workload, attempt, engine
+
+
+def _not_running(workload: Workload) -> NotRunning:
+    state = str(workload.state).replace("_", " ")
+    if workload.state is State.RUNNING:
+        state = "just ending"
+    then = "start it anew" if workload.state.is_terminal else "a command can be run beside it once it runs"
+    return NotRunning(f"{workload.id} is not running but {state}; {then}")
+
+
+def _first_word(command: Sequence[str]) -> str:
+    if not command:
+        return "a shell"
+    word = "".join(letter if letter.isprintable() else "?" for letter in command[0].rpartition("/")[2])
+    return repr(word if len(word) <= _MOST_OF_A_WORD else word[: _MOST_OF_A_WORD - 1] + "…")

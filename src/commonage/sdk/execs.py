@@ -1,0 +1,168 @@
+"""Commands beside a workload, over a WebSocket: `AsyncClient.exec` gives an `Exec`, `execute` does all at once.
+
+Imported when it is used: it takes a client that nothing else here needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+
+from commonage.sdk.calls import Executed
+from commonage.sdk.errors import ApiError, Unreachable
+from commonage.sdk.transport import Place
+from commonage.wire.execs import CHUNK, WINDOW, ExecIn, FromCommand, SizeIn, TerminalIn, ToCommand
+
+OUT, ERR = 1, 2
+_MOST_BYTES = 4 * 1024 * 1024
+_CONNECTS_WITHIN_S = 30.0
+_BROKEN = "the connection broke, and the command was ended with it"
+
+
+class Exec:
+    """A command that runs. Reading and writing may go on at the same time. Everything may raise ApiError."""
+
+    def __init__(self, link: aiohttp.ClientWebSocketResponse) -> None:
+        self._link = link
+        self._room = WINDOW
+        self._more_room = asyncio.Event()
+        self.exit_code: int | None = None
+        """Known once `read` has given None."""
+
+    async def write(self, data: bytes) -> None:
+        """Give it input, as fast as it takes it. `read` must go on meanwhile: it hears what was taken."""
+        for start in range(0, len(data), CHUNK):
+            part = data[start : start + CHUNK]
+            while self._room < len(part) and not self._is_over:
+                self._more_room.clear()
+                await self._more_room.wait()
+            if self._is_over:
+                return
+            self._room -= len(part)
+            with suppress(OSError):  # `read` says what happened
+                await self._link.send_bytes(part)
+
+    async def close_stdin(self) -> None:
+        """Its input has an end."""
+        await self._send(ToCommand(end=True))
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Its terminal has another size."""
+        await self._send(ToCommand(resize=SizeIn(columns=columns, rows=rows)))
+
+    async def read(self) -> tuple[int, bytes] | None:
+        """What it says next, and on which stream (OUT, ERR); None at its end."""
+        try:
+            return await self._read()
+        finally:
+            if self._is_over:
+                self._more_room.set()
+
+    async def _read(self) -> tuple[int, bytes] | None:
+        while self.exit_code is None:
+            message = await self._link.receive()
+            if message.type is aiohttp.WSMsgType.BINARY:
+                return message.data[0], message.data[1:]
+            if message.type is not aiohttp.WSMsgType.TEXT:
+                raise Unreachable(_BROKEN)
+            self._heed(FromCommand.model_validate_json(message.data))
+        return None
+
+    def _heed(self, said: FromCommand) -> None:
+        if said.problem is not None:
+            raise ApiError.of(said.problem.status, said.problem.model_dump_json().encode())
+        if said.taken is not None:
+            self._room += said.taken
+            self._more_room.set()
+        if said.exit is not None:
+            self.exit_code = said.exit
+
+    async def begin(self, ask: ExecIn) -> None:
+        """Have it started."""
+        await self._link.send_str(ask.model_dump_json(exclude_none=True))
+        message = await self._link.receive()
+        if message.type is not aiohttp.WSMsgType.TEXT:
+            raise Unreachable(_BROKEN)
+        self._heed(FromCommand.model_validate_json(message.data))
+
+    @property
+    def _is_over(self) -> bool:
+        return self.exit_code is not None or self._link.closed
+
+    async def _send(self, message: ToCommand) -> None:
+        if not self._is_over:
+            with suppress(OSError):
+                await self._link.send_str(message.model_dump_json(exclude_defaults=True))
+
+
+@asynccontextmanager
+async def connected(place: Place, command: Sequence[str], terminal: TerminalIn | None) -> AsyncIterator[Exec]:
+    """Have a command run; leaving ends it. Raises ApiError."""
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECTS_WITHIN_S)
+    async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session:
+        try:
+            link = await session.ws_connect(place.url, headers=place.headers, max_msg_size=_MOST_BYTES, autoping=True)
+        except aiohttp.WSServerHandshakeError:
+            raise await place.why() from None
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            raise Unreachable(f"the control plane cannot be reached ({reason}); is it running?") from error
+        async with link:
+            _notice_silence(link)
+            made = Exec(link)
+            await made.begin(ExecIn(command=list(command), terminal=terminal))
+            yield made
+
+
+def _notice_silence(link: aiohttp.ClientWebSocketResponse) -> None:
+    """Have the kernel find out when the other side is gone without a word."""
+    plug = link.get_extra_info("socket")
+    if plug is not None:
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, name):
+                plug.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+async def execute(place: Place, command: Sequence[str], stdin: bytes) -> Executed:
+    """Run a command with this input to its end."""
+    said = {OUT: bytearray(), ERR: bytearray()}
+
+    async def give(made: Exec) -> None:
+        await made.write(stdin)
+        await made.close_stdin()
+
+    async with connected(place, command, None) as made:
+        giving = asyncio.create_task(give(made))
+        try:
+            while (one := await made.read()) is not None:
+                said[one[0]] += one[1]
+        finally:
+            giving.cancel()
+            await asyncio.gather(giving, return_exceptions=True)
+        assert made.exit_code is not None
+        return Executed(made.exit_code, bytes(said[OUT]), bytes(said[ERR]))
+
+
+def execute_blocking(place: Place, command: Sequence[str], stdin: bytes) -> Executed:
+    """The same for those without an event loop, or with one that is not to be waited on: in a thread of its own."""
+    result: list[Executed | BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(asyncio.run(execute(place, command, stdin)))
+        except BaseException as error:
+            result.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    [came] = result
+    if isinstance(came, BaseException):
+        raise came
+    return came
