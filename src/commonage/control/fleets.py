@@ -268,7 +268,12 @@ class Fleets:
         await self._forget(one, rented.machine.name)
 
     async def _forget(self, one: _Standing, name: str) -> None:
-        """Its certificate and its place in the Swarm are taken back, and the site knows it no more."""
+        """Its certificate and its place in the Swarm are taken back, and the site knows it no more.
+
+        What still counts as running there may begin elsewhere then: so not before the cloud has the machine no more.
+        """
+        if name in one.rented and name in self._busy():
+            return
         if self._joining is not None:
             await self._joining.expel(name, gone=True)
         if name in self._board.nodes:

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 import pytest
@@ -262,6 +262,27 @@ async def test_one_that_is_down_for_a_moment_is_kept() -> None:
         await rented.pass_time(120)
         assert (rented.cloud.ours, rented.cloud.destroyed) == ([name], 0)
         assert control.board.nodes[name].state is NodeState.READY
+
+
+async def test_what_may_still_run_there_begins_elsewhere_once_the_cloud_has_the_machine_no_more() -> None:
+    rented = Rented(most=2)
+    rented.cloud.goes_after_s = 100.0
+    site = rented.site
+    async with site.open() as control:
+        (made,) = (await control.work.submit(ANN, job("true", cpus_milli=6000))).workloads
+        await rented.pass_time(90)
+        (first,) = rented.cloud.ours
+        rented.joins()
+        await rented.pass_time(30)
+        site.engine.add_node(replace(control.board.nodes[first].report, gone=True, faults=("cut off",)))
+        rented.cloud.gone = lambda _: None
+        await rented.pass_time(110)
+        assert rented.cloud.ours == []
+        await rented.pass_time(50)
+        assert (site.there(made).state, site.there(made).attempts) == (State.RUNNING, 1)
+        await rented.pass_time(60)
+        assert site.there(made).state is State.QUEUED
+        assert first not in control.board.nodes
 
 
 async def test_one_that_the_cloud_took_away_is_put_out_of_the_swarm_too() -> None:
