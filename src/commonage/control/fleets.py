@@ -31,7 +31,8 @@ from commonage.ports.joining import Joining
 log = logging.getLogger(__name__)
 TICK_S = 15.0
 PAUSE_AFTER_TROUBLE_S = 120.0
-LOST_FOR_S = 60.0  # so long one may be lost and come back
+LOST_FOR_S = 60.0  # so long one may be lost and come back,
+LOST_AND_BUSY_FOR_S = 600.0  # and so long one on which something may still run: it may be us who are cut off
 GIVE_BACK_AGAIN_S = 300.0  # the cloud said that it took it, and lists it still
 SHORTEST_TOKEN_S, LONGEST_TOKEN_S = 600, 7 * 86400
 
@@ -234,7 +235,8 @@ class Fleets:
                     rented.gave_back_at = now
                     await one.cloud.destroy(rented.machine)
             elif rented.lost_since is not None:
-                if now - rented.lost_since >= LOST_FOR_S:
+                patience_s = LOST_AND_BUSY_FOR_S if rented.machine.name in self._busy() else LOST_FOR_S
+                if now - rented.lost_since >= patience_s:
                     node = self._board.nodes.get(rented.machine.name)
                     why = "it was removed from the site" if node is None else f"it was lost: {node.reason}"
                     await self._give_back(one, rented, why)

@@ -276,11 +276,13 @@ async def test_what_may_still_run_there_begins_elsewhere_once_the_cloud_has_the_
         await rented.pass_time(30)
         site.engine.add_node(replace(control.board.nodes[first].report, gone=True, faults=("cut off",)))
         rented.cloud.gone = lambda _: None
-        await rented.pass_time(110)
-        assert rented.cloud.ours == []
-        await rented.pass_time(50)
-        assert (site.there(made).state, site.there(made).attempts) == (State.RUNNING, 1)
+        await rented.pass_time(580)
+        assert rented.cloud.ours == [first], "nobody knows who is cut off"
         await rented.pass_time(60)
+        assert rented.cloud.ours == []
+        await rented.pass_time(20)
+        assert (site.there(made).state, site.there(made).attempts) == (State.RUNNING, 1)
+        await rented.pass_time(80)
         assert site.there(made).state is State.QUEUED
         assert first not in control.board.nodes
 
