@@ -63,7 +63,7 @@ def test_completion_scripts(shell: str) -> None:
 def test_completion_completes_verbs() -> None:
     environ = {"_COMMONAGE_COMPLETE": "bash_complete", "COMP_WORDS": "commonage ex", "COMP_CWORD": "1"}
     result = CliRunner().invoke(app, [], prog_name="commonage", env=environ)
-    assert result.output == "plain,explain\n"
+    assert result.output == "plain,exec\nplain,explain\n"
 
 
 @pytest.mark.parametrize(
