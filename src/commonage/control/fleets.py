@@ -299,8 +299,9 @@ class Fleets:
         if self._joining is None:
             raise Unavailable('machines of a cloud join a Swarm; set `engine = "swarm"`, or take the fleets out')
         token = await self._joining.token(max(SHORTEST_TOKEN_S, min(LONGEST_TOKEN_S, policy.join_s)))
-        options = ["--label", f"fleet={policy.name}", *policy.join_options]
-        return await self._joining.template(token.token, options, name)
+        labels = {**dict(policy.kind.labels), "fleet": policy.name}
+        said = [part for key, value in sorted(labels.items()) for part in ("--label", f"{key}={value}")]
+        return await self._joining.template(token.token, [*said, *policy.join_options], name)
 
     async def _tell(self, one: _Standing, words: str, change: int) -> None:
         """An event, with what the fleet cost an hour before and costs after."""

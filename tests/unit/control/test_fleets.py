@@ -160,6 +160,18 @@ async def test_work_that_waits_brings_a_machine_that_goes_when_it_idles(rented: 
         assert "somebody-elses" in rented.cloud.there
 
 
+async def test_one_joins_with_the_labels_that_work_may_ask_for() -> None:
+    rented = Rented(least=1)
+    ((policy, cloud),) = rented.site.clouds
+    labelled = replace(policy, kind=replace(KIND, labels=(("zone", "cloud"),)), join_options=("--share", "nas:/c"))
+    rented.site.clouds = [(labelled, cloud)]
+    async with rented.site.open():
+        await rented.pass_time(20)
+        (name,) = rented.cloud.ours
+        said = rented.cloud.there[name].user_data
+        assert said.endswith("|--label fleet=burst --label zone=cloud --share nas:/c")
+
+
 async def test_the_least_are_there_and_a_restart_finds_them() -> None:
     rented = Rented(least=2)
     async with rented.site.open() as control:
