@@ -9,7 +9,7 @@ class FleetMachineOut(BaseModel):
     """One rented machine."""
 
     name: str
-    state: str = Field(description="In words: on its way, ready, idle for 5m, leaving.")
+    state: str = Field(description="In words: on its way, ready, idle for 5 min, leaving, lost, failed, given back.")
 
 
 class FleetOut(BaseModel):
