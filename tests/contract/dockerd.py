@@ -33,6 +33,7 @@ _PROGRAMS = (
     "touch",
     "id",
     "setsid",
+    "stty",
     "env",
     "rm",
     "mount",

@@ -16,6 +16,7 @@ from commonage.engines.docker.settings import DockerSettings
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import EngineRig, Orders
+from commonage.testing.exec_contract import ExecContract
 
 pytestmark = pytest.mark.needs("docker")
 HERE = Environment("here", "Of this very machine", image=IMAGE)
@@ -110,7 +111,7 @@ async def docker_rig(data: Path, daemon: Dockerd, **settings: object) -> AsyncIt
         daemon.remove_networks("commonage.tenant")
 
 
-class TestDocker(EngineContract):
+class TestDocker(EngineContract, ExecContract):
     @pytest.fixture
     async def rig(self, tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[EngineRig]:
         async with docker_rig(tmp_path, dockerd) as rig:

@@ -14,7 +14,9 @@ from pathlib import Path
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, Measurement, ProcessOwner, Seen
+from commonage.engines.containers.board import Run
 from commonage.engines.containers.engine import ContainerEngine
+from commonage.engines.containers.execs import DaemonExecs
 from commonage.engines.containers.housekeeping import Bounds, House
 from commonage.engines.containers.kernel import measure, owners_of
 from commonage.engines.containers.preparing import Place
@@ -26,12 +28,14 @@ from commonage.engines.docker.housekeeping import Leftovers
 from commonage.engines.docker.launcher import Launcher
 from commonage.engines.docker.networks import Networks
 from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.docker.translate import container_name
 from commonage.engines.docker.watching import Ears, listen
 from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.relays import Relays
 from commonage.engines.dockerd.words import ours
 from commonage.ports.agents import Told, unheard
 from commonage.ports.devices import Devices
+from commonage.ports.execs import ExecStream, Terminal
 
 _ENDING_SIGNALS = ("9", "15")
 
@@ -56,6 +60,7 @@ class DockerEngine(ContainerEngine):
         self._daemon = Daemon(self._client, self._settings, self._in_thread)
         self._images = Images(self._client, site, self._settings.pull, self._settings.account)
         self._relays = Relays(self._settings.reaches)
+        self._execs = DaemonExecs(self._settings.url)
 
     # --- the port: what it is -----------------------------------------------------------------------------
 
@@ -86,6 +91,7 @@ class DockerEngine(ContainerEngine):
         await self._settle_devices()
         ears = Ears(self._daemon_is_back, self._heard, self._daemon_is_away)
         self._spawn(listen(self._client, ours(name), ears))
+        self._spawn(self._execs.end_left_over([container_name(run.id) for run in self._board if run.is_running]))
         bounds = Bounds(settings.log_keep_mib, settings.keep_logs_days, settings.keep_logs_mib)
         house = House(self._board, self._files, bounds, self._in_thread)
         leftovers = Leftovers(self._board, self._client, self._networks, name)
@@ -100,6 +106,7 @@ class DockerEngine(ContainerEngine):
 
     async def close(self) -> None:
         """Let go; what runs goes on, and is found again."""
+        await self._execs.close()
         await self._let_go()
         await self._images.close()
         self._relays.close()
@@ -138,6 +145,9 @@ class DockerEngine(ContainerEngine):
         """Whose these processes are."""
         attempts = {run.container: run.id for run in self._board if run.container is not None}
         return await self._in_thread(lambda: owners_of(pids, attempts))
+
+    async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
+        return await self._execs.begin(container_name(run.id), run.id, command, terminal)
 
     # --- the port: environments ---------------------------------------------------------------------------
 

@@ -1,0 +1,201 @@
+"""Commands in containers, by Docker's API: of the standard library alone, for engines and for the agents on machines.
+
+Docker has no way to end such a command. So each carries a mark, and ends by a second one: a shell that looks for all
+processes in the container that carry the mark, or are in a session with one that did, and ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+from commonage.domain.errors import EngineFailure
+from commonage.engines.common.execs import KILLED, MARK, NAME, SHELL, new_mark, not_running
+from commonage.engines.containers.exec_api import GONE, ExecApi, Refused
+from commonage.ports.execs import ERR, OUT, Terminal
+
+_log = logging.getLogger(__name__)
+_CHUNK_BYTES = 64 * 1024
+_ENDS_WITHIN_S = 15.0
+_LOOK_S = 0.05
+
+# Before API 1.42 no size can be given along, and one that is told later comes too late for what asks at once.
+_BEGIN = (
+    """
+[ "$2" = 0 ] || stty rows "$2" cols "$3" 2>/dev/null
+shift 3
+"""
+    + SHELL
+)
+_MARK_AT = 3  # of the arguments of /bin/sh: -c, the script, its name, the mark
+
+
+class DaemonExecs:
+    """Those that we have in containers of the daemon at `url` (unix:///…, or tcp://…)."""
+
+    def __init__(self, url: str) -> None:
+        self._api = ExecApi(url)
+        self._live: set[DaemonExec] = set()
+
+    async def begin(
+        self, container: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
+    ) -> DaemonExec:
+        """Start one in this container. Raises NotRunning, EngineFailure."""
+        # A task of its own: one who is cancelled meanwhile must not leave a command that nobody ends.
+        making = asyncio.create_task(self._begin(container, attempt_id, command, terminal))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(self._unwanted)
+            raise
+
+    def _unwanted(self, making: asyncio.Task[DaemonExec]) -> None:
+        if not making.cancelled() and making.exception() is None:
+            making.result().end()
+
+    async def _begin(
+        self, container: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
+    ) -> DaemonExec:
+        mark = new_mark()
+        size = (str(terminal.rows), str(terminal.columns)) if terminal is not None else ("0", "0")
+        variables = {MARK: mark} | ({"TERM": terminal.kind} if terminal is not None else {})
+        arguments = ["/bin/sh", "-c", _BEGIN, NAME, mark, *size, *command]
+        try:
+            made = await self._api.create(container, arguments, variables, stdin=True, terminal=terminal is not None)
+            reader, writer = await self._api.start(made, terminal=terminal is not None)
+        except Refused as error:
+            if error.http_status in GONE:
+                raise not_running(attempt_id) from error
+            raise
+        begun = DaemonExec(self._api, container, made, mark, (reader, writer), terminal)
+        self._live.add(begun)
+        begun.on_end = self._live.discard
+        if terminal is not None:
+            await begun.resize(terminal.columns, terminal.rows)
+        return begun
+
+    async def end_left_over(self, containers: Collection[str]) -> None:
+        """End those of a former life of ours in these containers, which nobody listens to any more."""
+        for container in containers:
+            try:
+                await self._end_left_over(container)
+            except EngineFailure as error:
+                _log.warning("what commands were left in the container %s is not known: %s", container[:40], error)
+
+    async def _end_left_over(self, container: str) -> None:
+        known = {one.id for one in self._live}
+        _, found = await self._api.ask("GET", f"/containers/{container}/json")
+        for one in (found or {}).get("ExecIDs") or ():
+            if one in known:
+                continue
+            _, about = await self._api.ask("GET", f"/exec/{one}/json")
+            arguments = ((about or {}).get("ProcessConfig") or {}).get("arguments") or []
+            if about and about.get("Running") and len(arguments) > _MARK_AT and arguments[_MARK_AT - 1] == NAME:
+                await self._api.end(container, str(arguments[_MARK_AT]))
+
+    async def close(self) -> None:
+        """End all."""
+        await asyncio.gather(*(one.close() for one in list(self._live)))
+
+
+def _nobody(_: DaemonExec) -> None:
+    """Nobody wants to know."""
+
+
+class DaemonExec:
+    """Implements `ports.execs.ExecStream`. `on_end` is called when nothing of it is left."""
+
+    def __init__(
+        self,
+        api: ExecApi,
+        container: str,
+        made: str,
+        mark: str,
+        stream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        terminal: Terminal | None,
+    ) -> None:
+        self.id = made
+        self._api = api
+        self._container = container
+        self._mark = mark
+        self._reader, self._writer = stream
+        self._has_terminal = terminal is not None
+        self._stream, self._left = OUT, 0
+        self._code: int | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self.on_end: Callable[[DaemonExec], None] = _nobody
+
+    # --- the port -------------------------------------------------------------------------------------------------
+
+    async def write(self, data: bytes) -> None:
+        """As fast as the daemon takes it."""
+        if self._writer.is_closing():
+            return
+        with suppress(OSError, RuntimeError):  # its end was reached, or the daemon is gone: `read` says so
+            self._writer.write(data)
+            await self._writer.drain()
+
+    async def close_stdin(self) -> None:
+        """By closing our half of the connection."""
+        if not self._has_terminal and not self._writer.is_closing():
+            with suppress(OSError):
+                self._writer.write_eof()
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Asked of the daemon; in vain where it has ended."""
+        if self._has_terminal and self._ending is None:
+            with suppress(EngineFailure):
+                await self._api.ask("POST", f"/exec/{self.id}/resize?h={rows}&w={columns}")
+
+    async def read(self) -> tuple[int, bytes] | None:
+        """Without a terminal each part has a head that says its stream and its length."""
+        try:
+            if self._has_terminal:
+                data = await self._reader.read(_CHUNK_BYTES)
+                return (OUT, data) if data else None
+            while self._left == 0:
+                head = await self._reader.readexactly(8)
+                self._stream, self._left = ERR if head[0] == ERR else OUT, int.from_bytes(head[4:], "big")
+            data = await self._reader.read(min(self._left, _CHUNK_BYTES))
+        except (OSError, EOFError):
+            return None
+        self._left -= len(data)
+        return (self._stream, data) if data else None
+
+    async def exit_code(self) -> int:
+        """As the daemon has it; 137 where its container is gone, and all in it with it."""
+        while self._code is None:
+            status, found = await self._api.ask("GET", f"/exec/{self.id}/json")
+            if status >= 400 or found is None:
+                self._code = KILLED
+            elif not found["Running"]:
+                code = found.get("ExitCode")
+                self._code = KILLED if code is None else int(code)
+            else:
+                await asyncio.sleep(_LOOK_S)
+        return self._code
+
+    async def close(self) -> None:
+        """End it by its mark, and wait for that."""
+        self.end()
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    def end(self) -> None:
+        """Have it ended soon."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        try:
+            async with asyncio.timeout(_ENDS_WITHIN_S):
+                await self._api.end(self._container, self._mark)
+        except (EngineFailure, TimeoutError) as error:
+            _log.warning("a command in the container %s may go on until that ends: %s", self._container[:12], error)
+        finally:
+            self._writer.close()
+            with suppress(OSError):
+                await self._writer.wait_closed()
+            self.on_end(self)
