@@ -18,9 +18,11 @@ from tests.contract.swarm import Swarm
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, NodeReport
 from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.engines.containers.execs import DaemonExecs
 from commonage.engines.containers.kernel import measure, owners_of
 from commonage.ports.agents import Heard, Told
 from commonage.ports.devices import Hold
+from commonage.ports.execs import ExecStream, NotRunning, Terminal
 
 
 def processes_of(attempt: str) -> list[int]:
@@ -39,13 +41,14 @@ def processes_of(attempt: str) -> list[int]:
 class LocalAgents:
     """One for each machine. `devices` are those of each, by its name; `away` are machines whose agent is not there.
 
-    They know of no other machines, and so never take themselves for cut off.
+    They know of no other machines, and so never take themselves for cut off. On those in `stuck` nothing can be ended.
     """
 
     def __init__(self, swarm: Swarm, devices: Mapping[str, tuple[Device, ...]] | None = None) -> None:
         self._swarm = swarm
         self._devices = dict(devices or {})
         self.away: set[str] = set()
+        self.stuck: set[str] = set()
         self.faults: dict[str, str] = {}
         self.fenced: dict[str, tuple[str, ...]] = {}
         self.confined: list[tuple[str, Hold]] = []
@@ -133,8 +136,19 @@ class LocalAgents:
         except RuntimeError as error:
             raise EngineFailure(str(error)) from error
 
+    async def exec(
+        self, node: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
+    ) -> ExecStream:
+        containers = await asyncio.to_thread(self._containers, node)
+        container = next((one for one, (attempt, _) in containers.items() if attempt == attempt_id), None)
+        if container is None:
+            raise NotRunning(f"{attempt_id} does not run on {node}")
+        return await DaemonExecs(self._daemon(node).url).begin(container, attempt_id, command, terminal)
+
     async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
         self._daemon(node)
+        if node in self.stuck:
+            return []
         for attempt in attempt_ids:
             for pid in processes_of(attempt):
                 with suppress(ProcessLookupError):

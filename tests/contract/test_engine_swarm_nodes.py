@@ -4,14 +4,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.contract.local_agents import LocalAgents, processes_of
 from tests.contract.swarm import VRAM_MIB, Swarm, swarm_of
 from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
+from tests.unit.control.world import ROOT, Site
 
-from commonage.domain.fleet import Device, Share
+from commonage.domain.fleet import Device, NodeState, Share
 from commonage.domain.sightings import Order, Seen
 from commonage.domain.workloads import Kind
 from commonage.engines.dockerd.shared import Mount
@@ -86,6 +88,64 @@ async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRi
     await rig.seen(neighbour.attempt_id, Seen.RUNNING)
 
 
+async def test_what_cannot_be_ended_on_a_dead_machine_is_not_given_up(rig: SwarmRig, swarm: Swarm) -> None:
+    engine = await rig.engine()
+    assert rig.agents is not None
+    rig.agents.stuck.add("worker3")
+    order = await rig.started(at(rig.orders(FOREVER), "worker3"))
+    # It does not hear its box any more, as on a machine that does not see the shared folder.
+    (rig.data / "swarm/runs" / order.attempt_id / "box/wish").unlink()
+    swarm.machines["worker3"].daemon.kill()
+    try:
+
+        async def is_told() -> bool:
+            return "what runs there is ended there first" in await faults(rig, "worker3")
+
+        await rig.until(is_told, "why it waits is told")
+        await rig.seen(order.attempt_id, Seen.RUNNING)
+        assert processes_of(order.attempt_id)
+        rig.agents.stuck.clear()
+        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        assert end.exit_code is None
+        assert processes_of(order.attempt_id) == []
+        assert "ended there first" not in await faults(rig, "worker3")
+        await engine.forget(order.attempt_id)
+    finally:
+        swarm.machines["worker3"].daemon.start()
+
+    async def is_back() -> bool:
+        return not await faults(rig, "worker3")
+
+    await rig.until(is_back, "it is back", 60)
+
+
+async def test_one_that_vanished_is_lost_and_may_be_removed_though_swarm_lists_it(rig: SwarmRig, swarm: Swarm) -> None:
+    site = Site()
+    control = site.control(await rig.engine())
+    writing = asyncio.create_task(control.ledger.run())
+
+    async def is_in(state: NodeState) -> bool:
+        await control.fleet.tick()
+        found = control.board.nodes.get("worker3")
+        return found is not None and found.state is state
+
+    await rig.until(partial(is_in, NodeState.READY), "it is ready")
+    swarm.machines["worker3"].daemon.kill()
+    try:
+        await rig.until(partial(is_in, NodeState.LOST), "it is lost")
+        assert "Docker Swarm does not reach it" in control.board.nodes["worker3"].reason
+        await control.departures.remove(ROOT, "worker3")
+        await site.clock.advance(60)
+        await control.fleet.tick()
+        assert swarm.nodes()["worker3"]["Status"]["State"] == "down"
+        assert "worker3" not in control.board.nodes
+    finally:
+        swarm.machines["worker3"].daemon.start()
+    await rig.until(partial(is_in, NodeState.READY), "it is back", 60)
+    writing.cancel()
+    await asyncio.wait([writing])
+
+
 async def test_what_an_agent_fenced_is_lost_at_once(rig: SwarmRig) -> None:
     assert rig.agents is not None
     order, neighbour = [await rig.started(at(rig.orders(FOREVER), "worker2")) for _ in range(2)]
@@ -93,7 +153,7 @@ async def test_what_an_agent_fenced_is_lost_at_once(rig: SwarmRig) -> None:
     rig.agents.fenced["worker2"] = (order.attempt_id,)
     end = await rig.seen(order.attempt_id, Seen.ENDED)
     assert end.exit_code is None
-    assert "agent ended what ran there" in end.detail
+    assert "its agent ended what ran there" in end.detail
     assert "does not answer since 8 s" in await faults(rig, "worker2")
     await rig.seen(neighbour.attempt_id, Seen.RUNNING)
 

@@ -17,6 +17,7 @@ from cryptography import x509
 from tests.contract.agents import AgentProgram, make_config
 
 from commonage.agent.config import AgentConfig
+from commonage.agent.contact import answers
 from commonage.agent.dialling import Dialler, client_context
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease, NodeReport, Share
@@ -369,6 +370,50 @@ async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: 
     await fourth.open("127.0.0.1", 0)
     assert fourth.heard() == []
     await fourth.close()
+
+
+async def test_agents_know_by_whom_they_tell_that_they_are_cut_off_and_keep_it(site: Site) -> None:
+    config, machines = site.config(), (("manager", "10.0.0.1"), (NODE, "10.0.0.2"), ("worker2", "10.0.0.3"))
+    site.agents.introduce(machines[:2])
+
+    async def knows(names: list[str]) -> None:
+        await until(lambda: (one := site.heard()) is not None and list(one.witnesses) == names, f"it knows {names}")
+
+    program = AgentProgram(site.folder / NODE, config)
+    try:
+        await knows(["manager", NODE])
+        site.agents.introduce(machines)
+        await knows(["manager", NODE, "worker2"])
+    finally:
+        program.kill()
+    # A control plane that has just been started knows of none yet: the agent holds on to what it was told.
+    port = site.agents.port
+    await site.agents.close()
+    site.agents = LinkedAgents(site.authority)
+    await site.agents.open("127.0.0.1", port)
+    program = AgentProgram(site.folder / NODE, config)
+    try:
+        await knows(["manager", NODE, "worker2"])
+    finally:
+        program.kill()
+
+
+async def test_a_connection_that_is_refused_is_an_answer_and_silence_is_none() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert await answers("127.0.0.1", port)
+        assert not await answers("127.0.0.1", port, refused=False)
+        taken.listen(0)
+        assert await answers("127.0.0.1", port, refused=False)
+        # Its queue is full: the kernel takes no more, and says nothing.
+        callers = [socket.socket() for _ in range(4)]
+        for caller in callers:
+            caller.setblocking(False)
+            caller.connect_ex(("127.0.0.1", port))
+        assert not await answers("127.0.0.1", port)
+        for caller in callers:
+            caller.close()
 
 
 async def test_silence_is_noticed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

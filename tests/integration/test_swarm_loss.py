@@ -1,7 +1,8 @@
-"""A machine of a real Swarm dies under ten jobs: control puts them elsewhere, and none of them ever runs twice at once.
+"""A machine of a real Swarm dies under ten jobs, or is cut off: control puts them elsewhere, and none runs twice.
 
 Each job writes its attempt and the machine's uptime into its home several times a second, which tells afterwards when
-it ran where. tests/bench/bench_swarm_loss.py prints how long it took.
+it ran where; also on a machine that is cut off, as its share is a folder here. tests/bench/bench_swarm_loss.py prints
+how long it took.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from pathlib import Path
 
 import pytest
 from tests.contract.dockerd import IMAGE
-from tests.contract.local_agents import LocalAgents
-from tests.contract.swarm import Swarm, swarm_of
+from tests.contract.local_agents import LocalAgents, processes_of
+from tests.contract.swarm import MANAGER, Machine, Swarm, swarm_of
+from tests.contract.test_agent_swarm import agents_on
+from tests.contract.test_engine_swarm import swarm_rig
 from tests.integration.api_world import FakeIdentity, KeptMetrics, WallClock
 
 from commonage.control.control import Control, World
@@ -26,11 +29,14 @@ from commonage.control.submission import Submission
 from commonage.domain.environments import Environment
 from commonage.domain.fleet import NodeState
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.sightings import Seen
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.gpus.none import NoDevices
+from commonage.ports.agents import CUT_OFF_AFTER_S, Agents
 from commonage.store.bundle_files import BundleFiles
+from commonage.testing.engine_rig import FOREVER
 from commonage.testing.memory_store import MemoryStore
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
@@ -64,11 +70,23 @@ class Loss:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """What befalls a machine, and how it is mended."""
+
+    strike: Callable[[Machine], None]
+    mend: Callable[[Machine], None]
+
+
+DAEMON_KILLED = Blow(lambda machine: machine.daemon.kill(), lambda machine: machine.daemon.start())
+CUT_OFF = Blow(Machine.unplug, Machine.plug)
+
+
 @asynccontextmanager
-async def control_on(swarm: Swarm, data: Path) -> AsyncIterator[Control]:
+async def control_on(swarm: Swarm, data: Path, agents: Agents | None = None) -> AsyncIterator[Control]:
     """The control plane over this Swarm."""
     settings = SwarmSettings(url=swarm.manager.daemon.url)
-    engine = SwarmEngine("local", data, agents=LocalAgents(swarm), settings=settings)
+    engine = SwarmEngine("local", data, agents=agents or LocalAgents(swarm), settings=settings)
     world = World(
         store=MemoryStore(),
         metrics=KeptMetrics(),
@@ -106,9 +124,9 @@ async def _until(is_so: Callable[[], bool], what: str, within_s: float = 60.0) -
     return time.monotonic() - began
 
 
-async def lose_a_machine(swarm: Swarm, data: Path) -> Loss:
-    """Have ten jobs run on one machine, kill its daemon, and wait until they run elsewhere."""
-    async with control_on(swarm, data) as control:
+async def lose_a_machine(swarm: Swarm, data: Path, blow: Blow = DAEMON_KILLED, agents: Agents | None = None) -> Loss:
+    """Have ten jobs run on one machine, strike it, and wait until they run elsewhere; then it is mended."""
+    async with control_on(swarm, data, agents) as control:
 
         def running(where: Callable[[Workload], bool]) -> int:
             return sum(where(one) for one in control.board.in_state(State.RUNNING))
@@ -124,11 +142,11 @@ async def lose_a_machine(swarm: Swarm, data: Path) -> Loss:
         jobs = [one.id for one in control.board]
         files = {one: data / "workspaces" / "root" / f"ticks-{one}" for one in jobs}
         await _until(lambda: all(file.exists() for file in files.values()), "all have written")
-        swarm.machines[DIES].daemon.kill()
+        blow.strike(swarm.machines[DIES])
         noticed = await _until(lambda: control.board.nodes[DIES].state is not NodeState.READY, "it is noticed")
         elsewhere = noticed + await _until(lambda: running(lambda one: _node(one) != DIES) == JOBS, "all run elsewhere")
         await _until(lambda: all(2 in {attempt for attempt, _ in _ticks(file)} for file in files.values()), "all go on")
-        swarm.machines[DIES].daemon.start()
+        blow.mend(swarm.machines[DIES])
         await _until(lambda: control.board.nodes[DIES].state is NodeState.READY, "it is back")
         await _until(lambda: not swarm.machines[DIES].daemon.containers(label=["commonage.attempt"]), "and swept")
         assert running(lambda one: _node(one) != DIES) == JOBS, "who began anew goes on"
@@ -151,9 +169,53 @@ def swarm() -> Iterator[Swarm]:
         yield swarm
 
 
-async def test_jobs_of_a_machine_that_dies_run_elsewhere_and_none_twice(swarm: Swarm, tmp_path: Path) -> None:
-    found = await lose_a_machine(swarm, tmp_path)
+def none_ran_twice(found: Loss) -> None:
+    print(f"noticed after {found.noticed_s:.1f} s, elsewhere after {found.elsewhere_s:.1f} s, gaps {found.gaps()}")
     assert len(found.ticks) == JOBS
     for ticks in found.ticks.values():
         assert {attempt for attempt, _ in ticks} == {1, 2}
     assert min(found.gaps()) > 0, "the second attempt began before the first had ended"
+
+
+async def test_jobs_of_a_machine_that_dies_run_elsewhere_and_none_twice(swarm: Swarm, tmp_path: Path) -> None:
+    none_ran_twice(await lose_a_machine(swarm, tmp_path))
+
+
+async def test_jobs_of_a_machine_that_is_cut_off_run_elsewhere_and_none_twice(swarm: Swarm, tmp_path: Path) -> None:
+    """Nobody can tell it from here to end them: it does so by itself, before they begin again."""
+    (tmp_path / "data").mkdir()
+    async with agents_on(tmp_path / "agents", swarm) as agents:
+        none_ran_twice(await lose_a_machine(swarm, tmp_path / "data", CUT_OFF, agents.linked))
+
+
+async def test_nobody_ends_anything_while_the_control_plane_is_away(swarm: Swarm, tmp_path: Path) -> None:
+    """It was killed, and comes back; or its machine is cut off, and the others still see each other."""
+    (tmp_path / "data").mkdir()
+    async with agents_on(tmp_path / "agents", swarm) as agents:
+        rig_for = swarm_rig(tmp_path / "data", swarm, agents.linked)  # type: ignore[arg-type]  # the port, too
+        async with rig_for as rig:
+            await rig.engine()
+            order = rig.orders(FOREVER)
+            await rig.started(order)
+            first = min(processes_of(order.attempt_id))
+            await _until(lambda: all(one.witnesses for one in agents.linked.heard()), "agents know of each other")
+            await agents.be_away()
+            await asyncio.sleep(2.5 * CUT_OFF_AFTER_S)
+            assert first in processes_of(order.attempt_id)
+            await agents.listen()
+            rig.agents = agents.linked  # type: ignore[assignment]  # likewise
+            await rig.restart()
+            await _until(lambda: len(agents.linked.heard()) == len(swarm.machines), "all are back")
+            assert not any(one.fenced for one in agents.linked.heard())
+            await rig.seen(order.attempt_id, Seen.RUNNING)
+            swarm.machines[MANAGER].unplug()
+            try:
+                await asyncio.sleep(2.5 * CUT_OFF_AFTER_S)
+                assert first in processes_of(order.attempt_id), "most of the machines see each other"
+                await rig.seen(order.attempt_id, Seen.RUNNING)  # who sees few gives nobody up
+                [report] = [one for one in await (await rig.engine()).nodes() if one.name == order.lease.node]
+                assert "it may be the control plane that is cut off" in "; ".join(report.faults)
+            finally:
+                swarm.machines[MANAGER].plug()
+            await _until(lambda: all(one.connected for one in agents.linked.heard()), "all are back")
+            assert not any(one.fenced for one in agents.linked.heard())
