@@ -18,13 +18,16 @@ from tests.contract.local_agents import processes_of
 from tests.contract.swarm import MANAGER, Swarm, swarm_of
 from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 
+from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, Share
 from commonage.domain.sightings import Order, Seen
 from commonage.link.agents import LinkedAgents
 from commonage.link.ca import Authority
 from commonage.ports.agents import Heard
-from commonage.testing.behaviour import Behaviour
+from commonage.ports.execs import OUT
+from commonage.testing.behaviour import Aside, Behaviour
 from commonage.testing.engine_rig import FOREVER
+from commonage.testing.exec_contract import ExecContract
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
 
@@ -45,14 +48,26 @@ class Agents:
         self.programs: dict[str, AgentProgram] = {}
 
     async def open(self) -> None:
-        manager = self._swarm.manager
-        await self.linked.open_on(await asyncio.to_thread(listening_in, manager.space, manager.address))
+        await self.listen()
         for name in self._swarm.machines:
             self.start(name)
         async with asyncio.timeout(60):
             async for _ in self.linked.changes():
-                if len([one for one in self.linked.heard() if not one.engine_fault and one.report.devices]) == 3:
+                there = [one for one in self.linked.heard() if not one.engine_fault and one.report.devices]
+                if len(there) == len(self._swarm.machines):
                     return
+
+    async def listen(self) -> None:
+        """On the manager; again where it was before."""
+        manager, port = self._swarm.manager, self.linked.port
+        await self.linked.open_on(await asyncio.to_thread(listening_in, manager.space, manager.address, port))
+
+    async def be_away(self) -> None:
+        """The control plane ends, as far as agents see it. `listen` has it there again, with what it knew."""
+        port = self.linked.port
+        await self.linked.close()
+        self.linked = LinkedAgents(self.authority)
+        self.linked.port = port
 
     def start(self, name: str) -> None:
         machine = self._swarm.machines[name]
@@ -160,6 +175,45 @@ async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on
     await rig.seen(neighbour.attempt_id, Seen.RUNNING)
 
 
+async def test_cores_are_weighed_as_they_were_asked_for_and_what_a_daemon_lacks_is_noticed(
+    site: tuple[SwarmRig, Agents], swarm: Swarm
+) -> None:
+    rig, _ = site
+    engine = await rig.engine()
+    few, many = [at(rig.orders(FOREVER), "worker1") for _ in range(2)]
+    many = replace(many, lease=replace(many.lease, cpus_milli=4 * few.lease.cpus_milli))
+    for order in (few, many):
+        await rig.started(order)
+    daemon = swarm.machines["worker1"].daemon
+
+    def weight(order: Order) -> int:
+        """The kernel's own, by whichever control groups it has."""
+        [one] = daemon.containers(label=[f"commonage.attempt={order.attempt_id}"])
+        files = [
+            file
+            for pattern in ("*/docker/{}/cpu.shares", "docker/{}/cpu.weight", "system.slice/docker-{}.scope/cpu.weight")
+            for file in Path("/sys/fs/cgroup").glob(pattern.format(one["Id"]))
+        ]
+        return int(files[0].read_text())
+
+    async def are_weighed() -> bool:
+        return weight(many) > 3 * weight(few)
+
+    await rig.until(are_weighed, "who asked for four times the cores weighs as much more")
+    [container] = daemon.containers(label=[f"commonage.attempt={many.attempt_id}"])
+    shares = daemon.ask("GET", f"/containers/{container['Id']}/json")["HostConfig"]["CpuShares"]
+    assert shares == many.lease.cpus_milli * 1024 // 1000
+    # This Swarm's daemons were not told to forbid it.
+    notice = "worker1: its containers may gain privileges"
+
+    async def is_noticed() -> bool:
+        await engine.nodes()
+        return any(note.startswith(notice) for note in engine.capabilities().notes)
+
+    await rig.until(is_noticed, "that containers may gain privileges")
+    assert engine.capabilities().isolates_users
+
+
 _TRIES = """
 import socket, sys
 for where in sys.argv[1:]:
@@ -213,6 +267,51 @@ async def test_containers_reach_the_hub_and_nothing_else_of_the_site(
             server.wait()
             if server.stdout is not None:
                 server.stdout.close()
+
+
+async def test_another_tenants_port_of_a_machine_is_behind_the_walls(
+    site: tuple[SwarmRig, Agents], swarm: Swarm
+) -> None:
+    """Sessions have ports of their machines, for the hub: from a container none is reached, on whichever machine."""
+    rig, _ = site
+    command = ("sh", "-c", "echo here; exec python3 -m http.server $COMMONAGE_PORT")
+    served = await rig.started(at(rig.orders(FOREVER, command=command, wants_port=True), "worker1"))
+    url = (await rig.seen(served.attempt_id, Seen.RUNNING)).url
+    assert url is not None
+    where = url.removeprefix("http://")
+    hub = [*swarm.manager.inside(), getattr(sys, "_base_executable", sys.executable), "-c", _TRIES, where]
+
+    async def hub_reaches() -> bool:
+        tried = await asyncio.to_thread(subprocess.run, hub, capture_output=True, text=True, check=False)
+        return tried.stdout.split() == [where, "yes"]
+
+    await rig.until(hub_reaches, "the hub's machine reaches it", 60)
+    for node in ("worker1", "worker2"):
+        order = replace(at(rig.orders(Behaviour()), node), owner="eve", tenant="other")
+        await rig.ended(replace(order, command=("python3", "-c", _TRIES, where)))
+        assert await rig.lines(order.attempt_id) == [f"{where} no"], node
+
+
+async def test_commands_run_beside_what_runs_on_another_machine(site: tuple[SwarmRig, Agents]) -> None:
+    rig, agents = site
+    for name in [one for one in vars(ExecContract) if one.startswith("test_")]:
+        await getattr(ExecContract(), name)(rig)
+    order = await rig.started(rig.orders(FOREVER))
+    before = len(processes_of(order.attempt_id))
+    stream = await (await rig.engine()).exec(order.attempt_id, rig.aside(Aside(prints="here", lasts=True)))
+    assert await stream.read() == (OUT, b"here\n")
+    agents.programs["worker1"].kill()  # and nobody is left who could end it, until it comes again
+    with pytest.raises(EngineFailure):
+        await stream.read()
+    await stream.close()
+    with pytest.raises(EngineFailure, match="worker1 has no agent that answers"):
+        await (await rig.engine()).exec(order.attempt_id, ("true",))
+    agents.start("worker1")
+
+    async def is_ended() -> bool:
+        return len(processes_of(order.attempt_id)) == before
+
+    await rig.until(is_ended, "the agent has ended what it had left")
 
 
 async def test_an_agent_that_dies_is_no_harm(site: tuple[SwarmRig, Agents]) -> None:
