@@ -18,6 +18,8 @@ import httpx2
 import pytest
 from tests.integration.api_world import URL, WallClock, serving
 
+from commonage.agent.contained import authority_of
+from commonage.agent.steps_host import Host
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
 from commonage.domain.errors import EngineFailure, Forbidden
@@ -139,6 +141,17 @@ async def test_a_machine_with_a_token_is_told_the_terms(world: World) -> None:
     assert terms.authority == world.authority.certificate
     assert abs(terms.now - time.time()) < 60
     assert (world.shared / MARK_FILE).read_text().strip() == terms.mark
+
+
+async def test_the_token_alone_tells_whose_certificate_to_believe(world: World, tmp_path: Path) -> None:
+    token = world.tokens.make([world.at], time.time())
+    assert await asyncio.to_thread(authority_of, Host(), token) == world.authority.certificate
+    other = Tokens(tmp_path / "other", "0" * 64).make([world.at], time.time())
+    with pytest.raises(Refusal, match="does not show the certificate"):
+        await asyncio.to_thread(authority_of, Host(), other)
+    away = world.tokens.make(["127.0.0.1:1"], time.time())
+    with pytest.raises(Refusal, match=r"127\.0\.0\.1:1 cannot be reached"):
+        await asyncio.to_thread(authority_of, Host(), away)
 
 
 async def test_the_bundle_holds_the_program_and_nothing_leads_out(world: World, tmp_path: Path) -> None:

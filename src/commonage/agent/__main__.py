@@ -10,6 +10,7 @@ from collections.abc import Sequence
 VERBS = {
     "run": "stay, report, and do what the control plane asks",
     "join": "make this machine one of the site, step by step",
+    "contained": "join from a container of its own, where it has not joined yet, and stay",
     "leave": "take it out again",
 }
 
@@ -18,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     """Do what the first word says with all the others. The exit code: 0 done, 2 not understood."""
     verb, rest = (arguments[0], arguments[1:]) if arguments else ("", ())
     if verb not in VERBS or importlib.util.find_spec(f"commonage.agent.{verb}") is None:
-        known = "\n".join(f"  {name:6} {said}" for name, said in VERBS.items())
+        known = "\n".join(f"  {name:9} {said}" for name, said in VERBS.items())
         print(f"usage: python3 -m commonage.agent VERB …, VERB one of\n{known}", file=sys.stderr)
         return 2
     code: int = importlib.import_module(f"commonage.agent.{verb}").main(rest)

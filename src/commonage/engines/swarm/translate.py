@@ -44,8 +44,9 @@ _NS = 1_000_000_000
 class Surroundings:
     """What a service is given that the order does not say. Paths are the same on all machines of the site.
 
-    `node` is the id of its machine in the Swarm, `entry` the script that runs first; `declares_vram`: the machine says
-    how much VRAM it has. `port`: of the machine, which leads to it, and the same inside.
+    `network` is its tenant's, by its name, of which a Swarm has but one; `node` is the id of its machine in the Swarm,
+    `entry` the script that runs first; `declares_vram`: the machine says how much VRAM it has. `port`: of the machine,
+    which leads to it, and the same inside.
     """
 
     installation: str

@@ -23,7 +23,7 @@ from commonage.engines.swarm.translate import (
 )
 
 AROUND = Surroundings(
-    "0123456789abcdef", "net-id", Folders("/w/ada", "/r/box", "/r/log"), "/s/entry.sh", "0:0", "node-id"
+    "0123456789abcdef", "commonage-net", Folders("/w/ada", "/r/box", "/r/log"), "/s/entry.sh", "0:0", "node-id"
 )
 # What Docker takes for the name of a service.
 NAME = re.compile(r"[a-zA-Z0-9](?:[-_]*[A-Za-z0-9]+)*")
@@ -44,7 +44,7 @@ def test_a_service_runs_once_where_the_planner_said() -> None:
     task = described()["TaskTemplate"]
     assert task["RestartPolicy"] == {"Condition": "none", "MaxAttempts": 0}
     assert task["Placement"] == {"Constraints": ["node.id==node-id"]}
-    assert task["Networks"] == [{"Target": "net-id"}]
+    assert task["Networks"] == [{"Target": "commonage-net"}]
     assert described()["Mode"] == {"Replicated": {"Replicas": 1}}
 
 

@@ -1,0 +1,204 @@
+"""`python3 -m commonage.agent contained`: the agent in a container, on a machine that is in the site's Swarm already.
+
+It joins once with a token from a file, then stays as `run` does. Of its machine it changes nothing but what is mounted
+into its container; what joining sees to besides (`join`), from Docker's settings to drivers, is the machine's owner's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from commonage.agent import run
+from commonage.agent.config import config_text
+from commonage.agent.docker import DockerDaemon
+from commonage.agent.steps import Case, Look, Options, Step, bad, done, needed, walk
+from commonage.agent.steps_agent import HOME, SETTINGS, Certificate, agent_config
+from commonage.agent.steps_host import Host
+from commonage.agent.steps_swarm import Registry, members_of
+from commonage.domain.errors import CommonageError
+from commonage.joining.fetch import NAME, Door, Refusal, read_token
+from commonage.joining.terms import MARK_FILE, Terms, TermsError
+
+JOINED = HOME / "joined"
+"""Which token it joined with, as a digest: another one means that it is to join again."""
+LOGINS = HOME / "docker.json"
+_FAILED = 1
+_FIRST = 1
+_TOKEN = re.compile(r"cmj1\.[\w-]+\.[\w-]+", re.ASCII)
+_CERTIFICATES = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n", re.DOTALL)
+
+
+class Sight:
+    """The container sees what an agent must: the machine's processes and the daemon's containers. `info`: Docker's."""
+
+    name = "sight"
+
+    def __init__(self, info: Mapping[str, Any], pids: tuple[int, int] | None = None) -> None:
+        self._info, self._pids = info, pids or (os.getpid(), os.getppid())
+
+    def look(self, case: Case) -> Look:
+        """What is not seen would be taken for gone, and started again elsewhere."""
+        if _FIRST in self._pids:
+            return bad("it sees no processes but its own: the container needs the machine's (pid: host)")
+        folder = Path(str(self._info["DockerRootDir"])) / "containers"
+        if not folder.is_dir():
+            return bad(f"{folder} of Docker is not mounted at this very path: see COMMONAGE_DOCKER_ROOT")
+        return done(f"{self._info['Name']}, Docker {self._info.get('ServerVersion', '?')} in {folder.parent}")
+
+    def apply(self, case: Case) -> None:
+        """There is nothing to change."""
+
+
+class Member:
+    """The machine is in the site's Swarm."""
+
+    name = "swarm"
+
+    def __init__(self, info: Mapping[str, Any]) -> None:
+        self._mine = str((info.get("Swarm") or {}).get("NodeID") or "")
+
+    def look(self, case: Case) -> Look:
+        """As the manager says it."""
+        state = members_of(case).get(self._mine, "") if self._mine else ""
+        if state != "ready":
+            return bad(
+                f"this machine is not in the Swarm of {case.terms.managers[0]}{f' but {state}' if state else ''}; "
+                "on a manager `docker swarm join-token worker` says how it joins"
+            )
+        return done(f"{self._mine}, {state}")
+
+    def apply(self, case: Case) -> None:
+        """There is nothing to change."""
+
+
+class Sees:
+    """The folder that all machines see is mounted here, too."""
+
+    name = "share"
+
+    def look(self, case: Case) -> Look:
+        """By the mark in it."""
+        folder = Path(case.terms.shared_dir)
+        mark = case.host.read(folder / MARK_FILE)
+        if mark is None:
+            return bad(f"{folder} is not mounted into the container at this very path: see COMMONAGE_SHARED_DIR")
+        if mark.strip() != case.terms.mark:
+            return bad(f"{folder} is another site's folder (its {MARK_FILE} says so); mount this site's there")
+        return done(f"{folder} is the site's")
+
+    def apply(self, case: Case) -> None:
+        """There is nothing to change."""
+
+
+class Settings:
+    """What the agent is told. `docker`: where the daemon is reached from in here."""
+
+    name = "settings"
+
+    def __init__(self, docker: str) -> None:
+        self._docker = docker
+
+    def look(self, case: Case) -> Look:
+        """Whether they are as the site says them."""
+        if case.host.read(SETTINGS) != self._text(case):
+            return needed(f"write {SETTINGS}")
+        return done(f"{SETTINGS} is as the site says")
+
+    def apply(self, case: Case) -> None:
+        """The file."""
+        case.host.write(SETTINGS, self._text(case), 0o600)
+
+    def _text(self, case: Case) -> str:
+        return config_text(replace(agent_config(case), docker=self._docker, docker_config=str(LOGINS)))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Join if need be, then stay. The exit code: that of `run`, or 1 where it has not joined and cannot."""
+    asked = _parser().parse_args(arguments)
+    host = Host()
+    try:
+        token = token_in(host.read(asked.token_file) or "")
+    except OSError as error:
+        return _say(f"{asked.token_file} cannot be read: {error.strerror}", _FAILED)
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    if token and host.read(JOINED) != digest:
+        why = _join(host, token, asked)
+        if not why:
+            host.write(JOINED, digest, 0o600)
+        elif host.read(SETTINGS) is None:
+            return _say(why, _FAILED)
+        else:
+            _say(f"{why}; it stays as it joined before", _FAILED)
+    elif host.read(SETTINGS) is None:
+        return _say(
+            f"it has not joined yet, and {asked.token_file} holds no token that `commonage node token` printed", _FAILED
+        )
+    return run.main(["--config", str(SETTINGS)])
+
+
+def _join(host: Host, token: str, asked: argparse.Namespace) -> str:
+    """Empty if it has joined; else why not."""
+    try:
+        door = Door(token, authority_of(host, token))
+        terms = Terms.from_json(door.post("/terms", {}))
+        info = DockerDaemon(asked.docker).info()
+    except (Refusal, TermsError, CommonageError) as error:
+        return str(error)
+    # Its name is what the Swarm calls the machine.
+    case = Case(host, terms, door, Options(str(info["Name"]), gpus=asked.gpus), skew_s=time.time() - terms.now)
+    steps: list[Step] = [Sight(info), Member(info), Sees(), Certificate(), Registry(LOGINS), Settings(asked.docker)]
+    outcome = walk(steps, case, plan=False, tell=lambda line: print(line, flush=True))
+    return f"{outcome.failed} is in the way of joining {terms.site}" if outcome.failed else ""
+
+
+def token_in(text: str) -> str:
+    """The token in what `commonage node token` printed, in whatever form; empty if there is none."""
+    found = _TOKEN.search(text)
+    return found[0] if found else ""
+
+
+def authority_of(host: Host, token: str) -> str:
+    """The certificate (PEM) of the authority that the token names. Raises Refusal.
+
+    The control plane's door shows it behind its own; whoever answers there, the token's digest tells whether it is it.
+    """
+    said, last = read_token(token), ""
+    for place in said["at"]:
+        shown = host.run(
+            "openssl", "s_client", "-showcerts", "-connect", place, "-servername", NAME, timeout_s=20, text=""
+        )
+        for pem in _CERTIFICATES.findall(shown.out):
+            if hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest() == said["authority"]:
+                return str(pem)
+        last = f"{place} does not show the certificate of the authority that the token names"
+        if not _CERTIFICATES.search(shown.out):
+            last = f"{place} cannot be reached: {shown.said}"
+    raise Refusal(f"{last}; is the token this site's, and does no firewall stand in between?")
+
+
+def _say(sentence: str, code: int) -> int:
+    print(f"agent: {sentence}", flush=True)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python3 -m commonage.agent contained",
+        description="Has the agent join from a container of its own, where it has not joined yet, and stay.",
+    )
+    add = made.add_argument
+    add("--token-file", type=Path, required=True, metavar="FILE", help="what `commonage node token` printed")
+    add(
+        "--docker", default="unix:///var/run/docker.sock", metavar="URL", help="the machine's daemon, as seen from here"
+    )
+    add("--gpus", default="none", metavar="WHICH", help="cards on offer: auto, none, or simulated:1x24GiB")
+    return made
