@@ -121,6 +121,7 @@ async def test_what_cannot_be_ended_on_a_dead_machine_is_not_given_up(rig: Swarm
 
 async def test_one_that_vanished_is_lost_and_may_be_removed_though_swarm_lists_it(rig: SwarmRig, swarm: Swarm) -> None:
     site = Site()
+    await site.store.open()
     control = site.control(await rig.engine())
     writing = asyncio.create_task(control.ledger.run())
 
