@@ -17,6 +17,7 @@ from commonage.engines.dockerd.words import LABEL
 from commonage.engines.swarm.translate import vram_of
 
 _PORT_TAKEN = re.compile(r"port is already allocated|address already in use")
+_WITHDRAWN = "no longer meets constraints"
 _ENDED = ("complete", "failed", "shutdown", "rejected", "remove", "orphaned")
 _BEFORE = {
     "new": "waiting for Docker Swarm",
@@ -130,6 +131,8 @@ def _never_started(task: Json, code: int, node: str, ended_at: float) -> Exit:
     said = str(task["Status"].get("Err") or f"its first process ended with {code}")
     if state_of(task) in ("shutdown", "orphaned", "remove"):
         return Exit(None, f"Docker Swarm gave it up before it started on {node}: {said}", ended_at)
+    if _WITHDRAWN in said:
+        return Exit(None, f"Docker Swarm took it back before it started on {node}: {said}", ended_at)
     if "bind source path does not exist" in said:
         path = said.rpartition(": ")[2]
         words = (

@@ -151,7 +151,10 @@ def _resources(lease: Lease, around: Surroundings, settings: SwarmSettings) -> d
     if settings.cpu_hold == "quota":
         held["NanoCPUs"] = lease.cpus_milli * 1_000_000
     vram = vram_of(lease, declared=around.declares_vram)
-    reserved = {"GenericResources": [{"DiscreteResourceSpec": {"Kind": VRAM, "Value": vram}}]} if vram else {}
+    # Whenever a machine changes Swarm looks whether tasks still fit, with the sign turned around: it ends the one that
+    # takes the last of what the machine declares. A MiB of each share that is not reserved keeps a rest.
+    spec = {"Kind": VRAM, "Value": max(1, vram - 1)}
+    reserved = {"GenericResources": [{"DiscreteResourceSpec": spec}]} if vram else {}
     return {"Limits": {**held, "Pids": settings.processes_max}, "Reservations": {**held, **reserved}}
 
 

@@ -89,6 +89,8 @@ def test_what_never_ran_says_why() -> None:
     assert "worker1 does not see the folder /srv/site/x" in missing.detail
     taken = end_of(task("failed", err="driver failed: Bind for 0.0.0.0:20001 failed: port is already allocated"), never)
     assert taken.code is None, "another port is tried with the next attempt"
+    withdrawn = end_of(task("rejected", err="assigned node no longer meets constraints"), never)
+    assert (withdrawn.code, "took it back before it started" in withdrawn.detail) == (None, True), "it may begin again"
     image = end_of(task("rejected", err="No such image: away:1"), never)
     assert image.code == 1
     assert "No such image" in image.detail
