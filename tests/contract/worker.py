@@ -27,7 +27,7 @@ MIRROR = "/srv/mirror"
 """A flat mirror inside, with what is not installed: openssl."""
 ADMIN = "admin"
 _LAYOUT = 3  # rises when what `_furnish` does changes
-_UP_WITHIN_S = 30
+_UP_WITHIN_S = 90
 
 
 def base() -> Path:

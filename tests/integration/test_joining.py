@@ -1,16 +1,16 @@
 """Machines join for real: a Debian of its own with sshd, over SSH and by the script, into a real Swarm.
 
-The machines know nobody but the Swarm's manager, where the control plane runs. What they have to install comes from a
-mirror of their own.
+On the Swarm's manager runs a whole Commonage, whose jobs run on what joined. The machines know nobody else. What they
+have to install comes from a mirror of their own.
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,15 +19,20 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.contract.dockerd import minimal_image, new_folder
-from tests.contract.swarm import Swarm, swarm_of
+from tests.acceptance.served import Served, free_port, served
+from tests.contract.dockerd import IMAGE, minimal_image, new_folder
+from tests.contract.swarm import MANAGER, Swarm, doorway, swarm_of
 from tests.contract.worker import MIRROR, Worker, worker_of
 from tests.integration.api_world import until
 
-pytestmark = [pytest.mark.needs("docker", "debootstrap"), pytest.mark.timeout(600)]
+from commonage.sdk import Client
+from commonage.wire.platform import NodeOut
+from commonage.wire.workloads import SubmitIn, WorkloadOut
 
-ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.needs("docker", "debootstrap", "images"), pytest.mark.timeout(600)]
+
 STEPS = ("--mirror", f"file:{MIRROR}", "--gpus", "simulated:1x24GiB", "--disk", "1")
+_REGISTRY_PORT = 5000
 
 
 @dataclass
@@ -35,18 +40,19 @@ class Site:
     """A Swarm of one manager, and the control plane on it."""
 
     swarm: Swarm
-    hub: subprocess.Popen[bytes]
-    url: str
+    server: Served
+    admin: Client
     shared: Path
+    token: str
+
+    @property
+    def registry(self) -> str:
+        """Where its registry is."""
+        return f"{self.swarm.manager.address}:{_REGISTRY_PORT}"
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """The command line, as an admin types it on the manager."""
-        program = str(Path(sys.executable).with_name("commonage"))
-        environment = {**os.environ, "COMMONAGE_URL": self.url, "COMMONAGE_TOKEN": "admin:root"}
-        return subprocess.run(
-            [*self.swarm.manager.inside(), program, *words],
-            env=environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        return self.server.cli(*words, token=self.token)
 
     def done(self, *words: str) -> str:
         """What it prints; it must end well."""
@@ -56,7 +62,11 @@ class Site:
 
     def join(self, worker: Worker, *more: str, user: str = "admin") -> str:
         """`commonage node join`."""
-        return self.done("node", "join", f"{user}@{worker.address}", *self.access(worker), *STEPS, *more)
+        return self.done(*self.joining(worker, *more, user=user))
+
+    def joining(self, worker: Worker, *more: str, user: str = "admin") -> tuple[str, ...]:
+        """The words of it."""
+        return ("node", "join", f"{user}@{worker.address}", *self.access(worker), *STEPS, *more)
 
     def access(self, worker: Worker) -> tuple[str, str]:
         return "--ssh-config", str(worker.ssh_config)
@@ -66,36 +76,73 @@ class Site:
         made = json.loads(self.done("node", "token", "--for", "10m", "--json"))
         return f"curl -fsS {made['url']} | sudo sh -s -- {made['token']} {' '.join([*STEPS, *more])}"
 
-    def heard(self) -> dict[str, Any]:
-        """What the agents said last, by machine."""
-        assert self.hub.stdin is not None and self.hub.stdout is not None
-        self.hub.stdin.write(b"\n")
-        self.hub.stdin.flush()
-        return {one["node"]: one for one in json.loads(self.hub.stdout.readline())}
+    def node(self, name: str) -> NodeOut | None:
+        """What the control plane says of a machine."""
+        return next((one for one in self.admin.nodes() if one.name == name), None)
+
+    def is_ready(self, name: str) -> bool:
+        """Whether it takes work: the Swarm sees it, its agent reports, its walls stand."""
+        node = self.node(name)
+        return node is not None and node.state == "ready" and bool(node.devices)
 
     def states(self, name: str) -> list[str]:
         """What the Swarm says of all machines of this name."""
         nodes = self.swarm.manager.daemon.ask("GET", "/nodes")
         return [one["Status"]["State"] for one in nodes if one["Description"]["Hostname"] == name]
 
+    def swarm_token(self) -> str:
+        """With which a worker joins the Swarm now."""
+        return str(self.swarm.manager.daemon.ask("GET", "/swarm")["JoinTokens"]["Worker"])
+
+    def submit(self, node: str, script: str, **fields: Any) -> WorkloadOut:
+        """A job on this machine."""
+        ask = SubmitIn(command=["sh", "-c", script], on={"node": node}, memory="64MiB", cpus="0.1", **fields)
+        return self.admin.submit(ask).workload
+
+    def may_pull(self, worker: Worker) -> bool:
+        """Whether the registry knows the machine by the login that Docker has there."""
+        scope = "repository:lab/torch:pull"
+        realm = f"http://{self.swarm.manager.address}:{self.server.port}/services/commonage/api/v1/registry/token"
+        answer = worker.ssh(f"curl -sS -H 'Authorization: Basic {login_of(worker, self)}' '{realm}?scope={scope}'")
+        return "access_token" in json.loads(answer.stdout)
+
+
+def login_of(worker: Worker, site: Site) -> str:
+    """As Docker has it."""
+    logins = json.loads(worker.ssh("cat /root/.docker/config.json").stdout)
+    return str(logins["auths"][site.registry]["auth"])
+
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    folder, shared = new_folder(), new_folder()
+    folder, shared, port = new_folder(), new_folder(), free_port()
     with ExitStack() as closing:
         for one in (folder, shared):
             closing.callback(shutil.rmtree, one, ignore_errors=True)
         swarm = closing.enter_context(swarm_of(0))
         manager = swarm.manager
-        program = [sys.executable, "-m", "tests.integration.join_hub", str(folder), str(shared)]
-        hub = swarm.run_in(
-            "manager", *program, manager.daemon.url, manager.address,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        assert hub.stdin is not None and hub.stdout is not None
-        closing.callback(hub.wait, 30)
-        closing.callback(hub.stdin.close)
-        yield Site(swarm, hub, json.loads(hub.stdout.readline())["url"], shared)
+        (shared / "image.tar").write_bytes(minimal_image())
+        variables = {
+            "COMMONAGE_NAME": "Test site",
+            "COMMONAGE_BIND": "0.0.0.0",
+            "COMMONAGE_DOCKER_URL": manager.daemon.url,
+            "COMMONAGE_DOCKER_IMAGE": IMAGE,
+            "COMMONAGE_PREPULL": "false",
+            "COMMONAGE_REGISTRY": "true",
+            "COMMONAGE_REGISTRY_BIND": manager.address,
+            "COMMONAGE_REGISTRY_PORT": str(_REGISTRY_PORT),
+            "COMMONAGE_SHARED_DIR": str(shared),
+            "COMMONAGE_SITE_ADDRESS": manager.address,
+        }
+        closing.enter_context(doorway(manager.space, port))
+        server = closing.enter_context(
+            served(folder, "--engine", "swarm", before=manager.inside(), variables=variables, port=port)
+        )
+        token = server.token("admin", "--admin")
+        admin = closing.enter_context(Client(server.url, token))
+        wait_for(lambda: MANAGER in {one.name for one in admin.nodes()})
+        admin.drain("local", MANAGER)
+        yield Site(swarm, server, admin, shared, token)
 
 
 @pytest.fixture(scope="module")
@@ -144,16 +191,17 @@ def test_one_command_over_ssh_and_the_machine_has_joined(site: Site, worker: Wor
     assert "worker1 has joined Test site" in said
     assert "tools        changed" in said, "openssl was not there, and comes from the mirror"
     assert site.states("worker1") == ["ready"]
+    wait_for(lambda: site.is_ready("worker1"))
     (resource,) = site.swarm.nodes()["worker1"]["Description"]["Resources"]["GenericResources"]
     assert resource["DiscreteResourceSpec"] == {"Kind": "VRAM", "Value": 24576}
-    heard = site.heard()["worker1"]
-    assert (heard["connected"], heard["devices"], heard["labels"]["zone"]) == (True, 1, "north")
+    node = site.node("worker1")
+    assert node is not None and (len(node.devices), node.labels["zone"]) == (1, "north")
     settings = json.loads(worker.ssh("cat /etc/docker/daemon.json").stdout)
     assert settings["no-new-privileges"] is True
-    trusted = worker.ssh("cat /etc/docker/certs.d/10.98.0.1:8445/ca.crt").stdout
+    trusted = worker.ssh(f"cat /etc/docker/certs.d/{site.registry}/ca.crt").stdout
     assert trusted == worker.ssh("cat /etc/commonage/ca.crt").stdout
-    logins = json.loads(worker.ssh("cat /root/.docker/config.json").stdout)
-    assert logins["auths"] == {"10.98.0.1:8445": {"auth": "bWFjaGluZTpzZWNyZXQ="}}
+    assert base64.b64decode(login_of(worker, site)).startswith(b"machine@worker1:")
+    assert site.may_pull(worker)
     modes = worker.ssh("stat -f -c %T /scratch; stat -c %a /etc/commonage/agent.key /root/.docker/config.json")
     assert modes.stdout.split() == ["tmpfs", "600", "600"]
 
@@ -165,35 +213,40 @@ def test_the_same_again_changes_nothing(site: Site, worker: Worker) -> None:
     assert what_is_there(worker) == before
 
 
-def test_what_joined_runs_containers_with_what_it_has(site: Site, worker: Worker) -> None:
-    (site.shared / "image.tar").write_bytes(minimal_image())
-    assert worker.ssh(f"docker import {site.shared}/image.tar commonage-test:1").returncode == 0
-    vram = {"DiscreteResourceSpec": {"Kind": "VRAM", "Value": 24000}}
-    service = {
-        "Name": "asks-much",
-        "TaskTemplate": {
-            "ContainerSpec": {
-                "Image": "commonage-test:1",
-                "Command": ["/usr/bin/grep", "NoNewPrivs", "/proc/self/status"],
-            },
-            "RestartPolicy": {"Condition": "none"},
-            "Placement": {"Constraints": ["node.hostname==worker1"]},
-            "Resources": {"Reservations": {"GenericResources": [vram]}},
-        },
-    }
-    made = site.swarm.manager.daemon.ask("POST", "/services/create", service)
-    try:
-        ended = wait_for(lambda: states_of(site, made["ID"]) & {"complete", "failed", "rejected"})
-        assert ended == {"complete"}
-    finally:
-        site.swarm.manager.daemon.ask("DELETE", f"/services/{made['ID']}")
+def test_what_joined_runs_jobs_with_what_it_has(site: Site, worker: Worker) -> None:
+    load_image(site, worker)
+    job = site.submit("worker1", "grep NoNewPrivs /proc/self/status", gpus="20GiB")
+    ended = site.admin.wait(job.id, timeout_s=60)
+    said = [line.text for line in site.admin.logs(job.id)]
+    assert (ended.state, said) == ("succeeded", ["NoNewPrivs:\t1"])
+
+
+def test_a_restart_that_was_cut_off_is_made_up_for_and_ends_nobodys_work(site: Site, worker: Worker) -> None:
+    # As if SSH had broken off after the settings were written, and before Docker was restarted.
+    worker.ssh("touch /etc/docker/daemon.json")
+    begun = worker.ssh("cat /run/docker.pid").stdout
+    job = site.submit("worker1", "sleep 600")
+    wait_for(lambda: site.admin.workload(job.id).state == "running")
+    again = site.joining(worker, "--label", "zone=north")
+    refused = site.command(*again)
+    assert refused.returncode != 0
+    assert "ends 1 containers that run here" in refused.stdout, refused.stdout + refused.stderr
+    assert worker.ssh("cat /run/docker.pid").stdout == begun
+    assert site.admin.workload(job.id).state == "running"
+    site.admin.stop(job.id)
+    wait_for(lambda: not worker.ssh("docker ps --quiet").stdout)
+    assert "changed: docker." in site.done(*again)
+    assert worker.ssh("cat /run/docker.pid").stdout != begun
+    wait_for(lambda: site.is_ready("worker1"))
 
 
 def test_the_agent_is_started_again_when_it_dies(site: Site, worker: Worker) -> None:
     # The brackets keep the shell that looks from finding itself.
-    assert worker.ssh("kill -9 $(pgrep --full '[c]ommonage.agent run')").returncode == 0
-    wait_for(lambda: not site.heard()["worker1"]["connected"])
-    wait_for(lambda: site.heard()["worker1"]["connected"])
+    look = "pgrep --full '[c]ommonage.agent run'"
+    before = worker.ssh(look).stdout
+    assert worker.ssh(f"kill -9 $({look})").returncode == 0
+    wait_for(lambda: (found := worker.ssh(look).stdout) and found != before)
+    wait_for(lambda: site.is_ready("worker1"))
 
 
 def test_the_script_does_the_same(site: Site, new_worker: Callable[[str, int], Worker]) -> None:
@@ -204,26 +257,36 @@ def test_the_script_does_the_same(site: Site, new_worker: Callable[[str, int], W
     again = other.ssh(site.script(), "admin")
     assert "Nothing to do: worker2 has joined Test site already" in again.stdout
     assert what_is_there(other) == before
-    assert set(site.heard()) == {"worker1", "worker2"}
+    wait_for(lambda: site.is_ready("worker2"))
 
 
 def test_a_revoked_token_and_one_of_another_site_are_refused(site: Site, worker: Worker) -> None:
-    command = site.script()
+    command, of_swarm = site.script(), site.swarm_token()
     site.done("node", "token", "--revoke")
     refused = worker.ssh(command, "admin")
     assert refused.returncode != 0
     assert "all tokens were revoked since" in refused.stdout + refused.stderr
+    assert site.swarm_token() != of_swarm, "who had the token was told the Swarm's"
 
 
 def test_a_machine_that_is_removed_is_not_let_in_until_it_joins_again(site: Site, worker: Worker) -> None:
+    of_swarm, command = site.swarm_token(), site.script()
+    site.done("node", "drain", "worker1")
     said = site.done("node", "rm", "worker1")
     assert "certificate is revoked" in said and "put out of the Swarm" in said
-    wait_for(lambda: not site.heard().get("worker1", {"connected": False})["connected"])
     assert not site.states("worker1")
+    # What it was told is of no use to it any more.
+    assert not site.may_pull(worker)
     assert "was removed from this site" in wait_for(lambda: refusal(worker))
+    manager = f"{site.swarm.manager.address}:2377"
+    worker.ssh("docker swarm leave --force")
+    assert "join token" in worker.ssh(f"docker swarm join --token {of_swarm} {manager}").stderr
+    assert "all tokens were revoked since" in worker.ssh(command, "admin").stderr
     again = site.join(worker, "--label", "zone=north")
-    assert "changed: swarm, certificate, agent." in again
+    assert "changed: certificate, registry, swarm, agent." in again
     assert site.states("worker1") == ["ready"]
+    assert site.may_pull(worker)
+    wait_for(lambda: site.is_ready("worker1"))
 
 
 def test_leaving_takes_everything_back(site: Site, worker: Worker) -> None:
@@ -233,7 +296,7 @@ def test_leaving_takes_everything_back(site: Site, worker: Worker) -> None:
     left = worker.ssh("ls -d /etc/commonage /etc/init.d/commonage-agent /scratch/* /etc/docker/certs.d/*; iptables -S")
     assert "commonage" not in left.stdout.lower()
     assert not worker.ssh("grep commonage /etc/fstab").stdout
-    wait_for(lambda: not site.heard()["worker1"]["connected"])
+    wait_for(lambda: not site.is_ready("worker1"))
     again = site.done("node", "leave", f"admin@{worker.address}", *site.access(worker))
     assert "Nothing to do" in again
 
@@ -244,13 +307,22 @@ def test_a_machine_that_vanished_is_replaced_by_what_a_cloud_starts(
     data = yaml.safe_load(site.done("node", "template", "--for", "10m", *STEPS))
     first = new_worker("worker3", 13)
     assert "worker3 has joined Test site" in boot_with(first, site.shared, data)
+    load_image(site, first)
+    wait_for(lambda: site.is_ready("worker3"))
+    script = 'echo try >>"$HOME/tries"; [ "$(grep -c try "$HOME/tries")" = 1 ] || exit 0; sleep 600'
+    job = site.submit("worker3", script, requeue=True)
+    wait_for(lambda: site.admin.workload(job.id).state == "running" and list(site.shared.rglob("tries")))
     first.vanish()
+    wait_for(lambda: site.admin.workload(job.id).state == "queued")
     wait_for(lambda: "ready" not in site.states("worker3"))
     first.remove()
     second = new_worker("worker3", 13)
+    load_image(site, second)
     assert "worker3 has joined Test site" in boot_with(second, site.shared, data)
     assert site.states("worker3") == ["ready"], "the one that vanished is forgotten"
-    assert site.heard()["worker3"]["connected"]
+    assert site.admin.wait(job.id, timeout_s=60).state == "succeeded", "its work goes on where it is back"
+    (tries,) = site.shared.rglob("tries")
+    assert tries.read_text() == "try\ntry\n"
 
 
 def test_a_template_without_cloud_init_is_a_script_with_a_token(site: Site) -> None:
@@ -274,21 +346,19 @@ def boot_with(worker: Worker, shared: Path, data: Any) -> str:
     return worker.ssh("cat /var/log/commonage-join.log").stdout
 
 
+def load_image(site: Site, worker: Worker) -> None:
+    """Have the image of jobs on the machine, whose Docker may not run yet."""
+    worker.ssh("docker info >/dev/null 2>&1 || /etc/init.d/docker start")
+    wait_for(lambda: worker.ssh(f"docker import {site.shared}/image.tar {IMAGE}").returncode == 0)
+
+
 def refusal(worker: Worker) -> str:
     """What the agent says of being refused, empty until it does."""
     return worker.ssh("grep 'was removed from this site' /var/log/commonage-agent.log | tail -n 1").stdout
 
 
-def states_of(site: Site, service: str) -> set[str]:
-    found = json.dumps({"service": [service]})
-    tasks = site.swarm.manager.daemon.ask("GET", f"/tasks?filters={found.replace(' ', '')}")
-    return {one["Status"]["State"] for one in tasks}
-
-
 def wait_for(condition: Callable[[], Any], seconds: float = 40) -> Any:
     """What it says, once that is something."""
-    import asyncio
-
     last: list[Any] = []
 
     def holds() -> bool:
