@@ -145,6 +145,12 @@ class Swarm:
         """What the manager says of each machine, by name."""
         return {node["Description"]["Hostname"]: node for node in self.manager.daemon.ask("GET", "/nodes")}
 
+    def label(self, name: str, label: str, value: str) -> None:
+        """Give the machine a label in the Swarm."""
+        node = self.nodes()[name]
+        spec = {**node["Spec"], "Labels": {**(node["Spec"].get("Labels") or {}), label: value}}
+        self.manager.daemon.ask("POST", f"/nodes/{node['ID']}/update?version={node['Version']['Index']}", spec)
+
     def services(self) -> list[Any]:
         """All services."""
         return list(self.manager.daemon.ask("GET", "/services"))

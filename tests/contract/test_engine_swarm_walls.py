@@ -4,17 +4,19 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.contract.dockerd import new_folder
+from tests.contract.dockerd import Dockerd, new_folder
 from tests.contract.swarm import Swarm, swarm_of
 from tests.contract.test_engine_docker_walls import SESAME, connect
 from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 
 from commonage.domain.sightings import Order, Seen
+from commonage.domain.volumes import Extent, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.volumes import Mount as Volume
-from commonage.domain.volumes import VolumeKind
+from commonage.domain.volumes import Volume as Given
 from commonage.engines.dockerd.shared import Mount
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
@@ -119,6 +121,63 @@ async def test_a_volume_that_is_read_only_is_not_written_by_root(rig: SwarmRig, 
     assert read == "ours"
     assert len(tries) == 2
     assert all("Read-only file system" in said for said in tries)
+
+
+async def test_another_tenants_volumes_are_nobody_elses(rig: SwarmRig, swarm: Swarm, tmp_path: Path) -> None:
+    """Docker's own by tenant and by user, folders with one for each user, and room for one attempt."""
+    (tmp_path / "projects").mkdir()
+    volumes = (
+        Given("results", kind=VolumeKind.DOCKER, writable=True, per=Extent.TENANT),
+        Given("private", kind=VolumeKind.DOCKER, writable=True, per=Extent.USER),
+        Given("projects", source=f"{tmp_path}/projects/{{tenant}}/{{user}}", writable=True),
+        Given("scratch", kind=VolumeKind.SCRATCH, writable=True),
+    )
+    asked = [VolumeRequest(one.name, True) for one in volumes]
+    write = "for one in results private projects scratch; do echo $COMMONAGE_USER >/volumes/$one/of-lab; done; id -u"
+    look = "cd /volumes; ls *; ls -a projects/..; cat */of-lab"
+
+    async def of(owner: str, tenant: str, script: str) -> list[str]:
+        return await printed(rig, script, owner=owner, tenant=tenant, mounts=mounts_of(asked, volumes, owner, tenant))
+
+    try:
+        assert await of("ada", "lab", write) == ["0"]
+        assert await of("ada", "lab", "cd /volumes; ls */of-lab") == [
+            "private/of-lab", "projects/of-lab", "results/of-lab",
+        ]  # fmt: skip
+        assert await of("bob", "lab", "cd /volumes; ls */of-lab") == ["results/of-lab"]
+        said = await of("eve", "other", look)
+        assert not any("ada" in line or line == "of-lab" for line in said), said
+        assert "No such file" in said[-1]
+        rig.orders.node = "worker2"
+        assert await of("ada", "lab", "cd /volumes; ls */of-lab") == ["projects/of-lab"], "Docker's are each machine's"
+        assert (await rig.engine()).capabilities().mounts
+    finally:
+        for machine in swarm.workers:
+            await _remove_volumes(rig, machine.daemon)
+
+
+async def _remove_volumes(rig: SwarmRig, daemon: Dockerd) -> None:
+    """Once the containers that had them are gone."""
+
+    async def are_gone() -> bool:
+        for one in daemon.ask("GET", "/volumes")["Volumes"] or ():
+            with suppress(RuntimeError):
+                daemon.ask("DELETE", f"/volumes/{one['Name']}")
+        return not daemon.ask("GET", "/volumes")["Volumes"]
+
+    engine = await rig.engine()
+    for sighting in await engine.sightings():
+        await engine.forget(sighting.attempt_id)
+    await rig.until(are_gone, "the volumes are gone", 60)
+
+
+async def test_a_home_follows_its_user_and_nobody_else(rig: SwarmRig) -> None:
+    assert await printed(rig, "mkdir -p $HOME/a && echo mine >$HOME/a/diary; id -u") == ["0"]
+    rig.orders.node = "worker2"
+    assert await printed(rig, "cat $HOME/a/diary") == ["mine"]
+    look = "ls -A $HOME; ls /home; cat /home/ada/a/diary 2>&1"
+    home, refused = await printed(rig, look, owner="bob")
+    assert (home, "No such file" in refused) == ("bob", True), "of the same tenant, too"
 
 
 async def test_secrets_are_in_no_description(rig: SwarmRig, swarm: Swarm) -> None:
