@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from tests.unit.control.world import ANN, ROOT, Site, job
 
 from commonage.control.control import Control
+from commonage.control.settings import ControlSettings
 from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import NodeState
 from commonage.domain.fleets import FleetPolicy, FleetView, Machine, MachineKind
+from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.workloads import State
 from commonage.ports.joining import JoinToken
 from commonage.testing import factories
@@ -473,6 +475,21 @@ async def test_who_waits_is_told_that_a_machine_was_asked_for(rented: Rented) ->
         rented.joins()
         await rented.pass_time(10)
         assert asked not in control.look.standing(rented.site.there(second)).reason
+
+
+async def test_whom_a_quota_holds_back_is_told_of_that_alone() -> None:
+    rented = Rented(least=2)
+    lab = Tenant("commons", quota=Quota(per_user=Bounds(cpus_milli=7000)))
+    rented.site.settings = ControlSettings(rules=Rules((lab,)))
+    async with rented.site.open() as control:
+        await rented.pass_time(20)
+        rented.joins(rented.cloud.ours[0])
+        await rented.pass_time(10)
+        (first, second) = [(await control.work.submit(ANN, job(cpus_milli=6000))).workloads[0] for _ in range(2)]
+        await rented.pass_time(5)
+        assert rented.site.there(first).state is State.RUNNING
+        told = control.look.standing(rented.site.there(second)).reason
+        assert ("may hold at once" in told, "has been asked for" in told) == (True, False)
 
 
 # --- whatever happens ---------------------------------------------------------------------------------------------
