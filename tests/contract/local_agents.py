@@ -18,11 +18,9 @@ from tests.contract.swarm import Swarm
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, NodeReport
 from commonage.domain.sightings import Measurement, ProcessOwner
-from commonage.engines.containers.execs import DaemonExecs
 from commonage.engines.containers.kernel import measure, owners_of
 from commonage.ports.agents import Heard, Told
 from commonage.ports.devices import Hold
-from commonage.ports.execs import ExecStream, NotRunning, Terminal
 
 
 def processes_of(attempt: str) -> list[int]:
@@ -135,15 +133,6 @@ class LocalAgents:
             await asyncio.to_thread(have)
         except RuntimeError as error:
             raise EngineFailure(str(error)) from error
-
-    async def exec(
-        self, node: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
-    ) -> ExecStream:
-        containers = await asyncio.to_thread(self._containers, node)
-        container = next((one for one, (attempt, _) in containers.items() if attempt == attempt_id), None)
-        if container is None:
-            raise NotRunning(f"{attempt_id} does not run on {node}")
-        return await DaemonExecs(self._daemon(node).url).begin(container, attempt_id, command, terminal)
 
     async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
         self._daemon(node)

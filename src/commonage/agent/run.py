@@ -21,6 +21,7 @@ from commonage.agent.contact import SWARM_PORT, Contact, answers
 from commonage.agent.containers import Container, Containers
 from commonage.agent.dialling import Dialler, Hears
 from commonage.agent.docker import DaemonGone, DockerDaemon
+from commonage.agent.exec import Execs
 from commonage.agent.fencing import Fences
 from commonage.agent.machine import Machine
 from commonage.agent.pulling import Puller
@@ -31,6 +32,7 @@ from commonage.domain.sightings import ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
 from commonage.engines.dockerd.security import swarm_faults
 from commonage.link import messages
+from commonage.link.execs import EXEC
 from commonage.link.messages import Call, ReportHeard, Welcome
 from commonage.link.peer import Answer as Answering
 from commonage.link.peer import Peer, Told
@@ -56,12 +58,14 @@ class Agent:
         self._fences = Fences(self._daemon, state)
         self._cards = Cards(config)
         self._machine = Machine(config)
+        self._execs = Execs(self._daemon)
         self._puller = Puller(self._daemon, Path(config.docker_config))
         self._walls = StandingWalls(config, state)
         self._vigil = Vigil(config.fence_after_s, config.fence_silent_after_s)
         self._contact = Contact(config, state)
         self._unfit: tuple[str, ...] = ()
         hears: Hears = {
+            **self._execs.hears(),
             "heard": (ReportHeard, self._was_heard),
             "reach": (messages.Reach, lambda reach: self._walls.reach(reach.addresses)),
             "witnesses": (messages.Witnesses, self._contact.learn),
@@ -84,6 +88,7 @@ class Agent:
                 loops.create_task(self._walls.keep(), name="walls")
                 loops.create_task(self._dialler.run(), name="link")
         finally:
+            await self._execs.close()
             await self._puller.close()
             await self._cards.close()
 
@@ -119,6 +124,7 @@ class Agent:
             if not known:
                 await asyncio.to_thread(self._get_to_know)
                 self._walls.look_again()  # it may have made its chains anew
+                await self._execs.end_left_over()
             for one in await asyncio.to_thread(self._containers.look):
                 await self._weigh(one)
         except (EngineFailure, OSError) as error:
@@ -162,6 +168,7 @@ class Agent:
         return () if self._cards.is_silent else await self._cards.take_warnings()
 
     async def _report_to(self, peer: Peer, welcome: Welcome) -> None:
+        self._execs.peer = peer
         self._walls.reach(welcome.reaches)
         self._warnings = [(0, one) for _, one in self._warnings]
         while not peer.is_over:
@@ -205,6 +212,7 @@ class Agent:
             messages.CONFINE: self._confine,
             messages.RELEASE: self._release,
             messages.PULL: self._pull,
+            EXEC: self._execs.answer,
             messages.FENCE: self._fence,
             messages.REACHES: self._reaches,
             messages.NOTE_HELD: self._note_held,

@@ -24,11 +24,13 @@ from commonage.domain.fleet import Lease, NodeReport
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.link import messages, remembered
 from commonage.link.ca import Authority
+from commonage.link.execs import ExecLines
 from commonage.link.listener import Caller, Listener
 from commonage.link.messages import Report
 from commonage.link.peer import LinkLost, Peer
 from commonage.ports.agents import Heard, Told
 from commonage.ports.devices import Hold
+from commonage.ports.execs import ExecStream, Terminal
 
 _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 5.0
@@ -43,6 +45,7 @@ class _Link:
     node: str
     serial: int
     peer: Peer = field(init=False)
+    execs: ExecLines = field(default_factory=ExecLines)
     held: tuple[Lease, ...] = field(default=())
 
 
@@ -113,7 +116,7 @@ class LinkedAgents:
         """Have a link from its welcome to its end."""
         link = _Link(caller.node, caller.serial)
         offers = {messages.RENEW: partial(self._renew, link)}
-        hears = {"report": (Report, lambda report: self._take_in(caller.node, report))}
+        hears = {"report": (Report, lambda report: self._take_in(caller.node, report)), **link.execs.hears()}
         link.peer = peer = Peer(f"the agent of {caller.node}", caller.reader, caller.writer, offers, hears)
         before = self._links.get(caller.node)
         if before is not None:
@@ -288,6 +291,13 @@ class LinkedAgents:
     async def reaches(self, node: str, address: str) -> bool:
         """Whether it does."""
         return (await self._peer(node).ask(messages.REACHES, messages.Place(address))).yes
+
+    async def exec(
+        self, node: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
+    ) -> ExecStream:
+        """Have it run a command."""
+        peer = self._peer(node)
+        return await self._links[node].execs.begin(peer, attempt_id, command, terminal)
 
     async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
         """End attempts by force."""

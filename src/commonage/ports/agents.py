@@ -13,6 +13,7 @@ from typing import Protocol
 from commonage.domain.fleet import Lease, NodeReport
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold
+from commonage.ports.execs import ExecStream, Terminal
 
 CUT_OFF_AFTER_S = 8.0
 """So long an agent that reaches neither the control plane nor most of the machines it knows lets containers of ours
@@ -91,6 +92,12 @@ class Agents(Protocol):
 
     async def pull(self, node: str, image: str, told: Told) -> None:
         """Have the image there. Raises EngineFailure, with the daemon's words."""
+        ...
+
+    async def exec(
+        self, node: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
+    ) -> ExecStream:
+        """Run a command beside an attempt there, as `Engine.exec`. It ends with the link at the latest."""
         ...
 
     async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:

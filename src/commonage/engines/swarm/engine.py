@@ -39,6 +39,7 @@ from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
 from commonage.engines.swarm.watching import Watcher
 from commonage.ports.agents import Agents, Told, unheard
+from commonage.ports.execs import ExecStream, Terminal
 
 _MIB = 1024 * 1024
 _log = logging.getLogger(__name__)
@@ -198,6 +199,15 @@ class SwarmEngine(ContainerEngine):
         here = self._fleet.by_id.get(self._here)
         agents = self._fleet.agent_of(here.name) if here is not None else None
         return [] if here is None or agents is None else await agents.owners(here.name, pids)
+
+    async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
+        """Through the agent of its machine, which alone reaches its container."""
+        node = run.order.lease.node
+        agents = self._fleet.agent_of(node)
+        if agents is None:
+            why = "has no agent that answers, by which alone its containers are reached (docs/howto/agents.md)"
+            raise EngineFailure(f"nothing can be run beside {run.id}: its machine {node} {why}", retryable=True)
+        return await agents.exec(node, run.id, command, terminal)
 
     # --- the port: environments ---------------------------------------------------------------------------
 

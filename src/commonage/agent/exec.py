@@ -1,0 +1,134 @@
+"""Commands beside attempts on this machine, as the control plane asks for them over the link."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from commonage.agent.containers import LABEL
+from commonage.agent.docker import DockerDaemon
+from commonage.engines.containers.execs import DaemonExecs
+from commonage.link.execs import (
+    ExecData,
+    ExecEnd,
+    ExecOver,
+    ExecSize,
+    ExecStarted,
+    ExecTaken,
+    ExecWish,
+    Hears,
+    Outlet,
+    content_of,
+)
+from commonage.link.peer import Peer, Told
+from commonage.ports.execs import ExecStream, NotRunning
+
+
+class Execs:
+    """Those of this machine. `peer` is the link that stands now."""
+
+    peer: Peer
+
+    def __init__(self, daemon: DockerDaemon) -> None:
+        self._daemon = daemon
+        self._execs = DaemonExecs(daemon.url)
+        self._lines: dict[str, _Line] = {}
+
+    def hears(self) -> Hears:
+        """What the control plane says of them."""
+        return {
+            "exec-data": (ExecData, lambda said: self._tell(said.id, lambda line: line.heard(content_of(said)))),
+            "exec-taken": (ExecTaken, lambda said: self._tell(said.id, lambda line: line.outlet.taken(said.count))),
+            "exec-size": (ExecSize, lambda said: self._tell(said.id, lambda line: line.has_size(said))),
+            "exec-over": (ExecOver, lambda said: self._tell(said.id, lambda line: line.over.set())),
+        }
+
+    def _tell(self, exec_id: str, what: Callable[[_Line], None]) -> None:
+        line = self._lines.get(exec_id)
+        if line is not None:
+            what(line)
+
+    async def answer(self, wish: ExecWish, _told: Told) -> ExecEnd:
+        """Run it to its end. Whoever asked is gone when this is cancelled: then it is ended, too."""
+        peer = self.peer
+        line = self._lines[wish.id] = _Line(peer, wish.id)
+        try:
+            stream = await self._execs.begin(
+                await self._container_of(wish.attempt_id), wish.attempt_id, wish.command, wish.terminal
+            )
+            try:
+                peer.say("exec-started", ExecStarted(wish.id))
+                return ExecEnd(await line.run(stream))
+            finally:
+                await asyncio.shield(stream.close())
+        except NotRunning:
+            return ExecEnd(0, absent=True)
+        finally:
+            del self._lines[wish.id]
+
+    async def _container_of(self, attempt_id: str) -> str:
+        """Only those of ours can be meant: they carry the attempt's label."""
+        found = await asyncio.to_thread(self._daemon.containers, f"{LABEL}={attempt_id}")
+        if not found:
+            raise NotRunning(f"{attempt_id[:100]} does not run here")
+        return str(found[0]["Id"])
+
+    async def end_left_over(self) -> None:
+        """End those of a former life of this agent. Raises EngineFailure."""
+        running = await asyncio.to_thread(self._daemon.containers, LABEL)
+        await self._execs.end_left_over([str(one["Id"]) for one in running])
+
+    async def close(self) -> None:
+        """End all."""
+        await self._execs.close()
+
+
+class _Line:
+    """One of them: what goes in and out."""
+
+    def __init__(self, peer: Peer, exec_id: str) -> None:
+        self._peer, self._id = peer, exec_id
+        self._inputs: asyncio.Queue[bytes | ExecSize] = asyncio.Queue()  # bounded by the window
+        self.outlet = Outlet(peer, exec_id)
+        self.over = asyncio.Event()
+
+    def heard(self, data: bytes) -> None:
+        """Input; its end if it is empty."""
+        self._inputs.put_nowait(data)
+
+    def has_size(self, size: ExecSize) -> None:
+        """In its turn."""
+        self._inputs.put_nowait(size)
+
+    async def run(self, stream: ExecStream) -> int:
+        """Until it ends, or is to. Raises EngineFailure."""
+        speaking = asyncio.create_task(self._speak(stream))
+        feeding = asyncio.create_task(self._feed(stream))
+        over = asyncio.create_task(self.over.wait())
+        try:
+            await asyncio.wait({speaking, over}, return_when=asyncio.FIRST_COMPLETED)
+            if not speaking.done():
+                await stream.close()
+            else:
+                speaking.result()
+            return await stream.exit_code()
+        finally:
+            self.outlet.close()
+            for task in (speaking, feeding, over):
+                task.cancel()
+            await asyncio.gather(speaking, feeding, over, return_exceptions=True)
+
+    async def _speak(self, stream: ExecStream) -> None:
+        while (said := await stream.read()) is not None:
+            await self.outlet.say(*said)
+
+    async def _feed(self, stream: ExecStream) -> None:
+        while True:
+            one = await self._inputs.get()
+            if isinstance(one, ExecSize):
+                await stream.resize(one.columns, one.rows)
+            elif one:
+                await stream.write(one)
+                self._peer.say("exec-taken", ExecTaken(self._id, len(one)))
+            else:
+                await stream.close_stdin()
