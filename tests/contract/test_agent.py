@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.contract.agents import AgentProgram, make_config
 from tests.contract.dockerd import IMAGE, Dockerd, minimal_image, new_folder
+from tests.contract.test_engine_docker_walls import mapping as mapping_of_users
 
 from commonage.agent.containers import CPUS_LABEL, LABEL, processes_of
 from commonage.domain.errors import EngineFailure
@@ -27,6 +28,7 @@ from commonage.ports.agents import Heard
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
 
 NODE = "worker1"
+mapping = mapping_of_users  # the fixture of a daemon that maps users
 # What a Python is that has nothing installed: no site-packages, nothing of the user's.
 BARE_PYTHON = (getattr(sys, "_base_executable", sys.executable), "-S", "-s")
 _WITHIN_S = 40
@@ -221,3 +223,12 @@ async def test_an_agent_that_starts_without_the_daemon_still_fences(
     finally:
         dockerd.start()
     dockerd.ask("DELETE", f"/containers/{running}?force=1")
+
+
+async def test_a_daemon_that_maps_users_is_a_fault(tmp_path: Path, mapping: Dockerd, bundle: Path) -> None:
+    """On a Swarm the site's folders are not those users': each container would fail, without a word."""
+    async with site_with(tmp_path, mapping, bundle) as site:
+        heard = await site.until(lambda heard: heard.report.faults)
+        [fault] = heard.report.faults
+        assert "maps users (userns-remap)" in fault
+        assert "/etc/docker/daemon.json" in fault

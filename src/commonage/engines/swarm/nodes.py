@@ -132,13 +132,12 @@ def report_of(machine: Machine, heard: Heard | None, wait: Wait | None = None) -
 
 def _reservable(cards: tuple[Device, ...], declared_mib: int) -> Iterator[Device]:
     """The cards; with a fault those for which there is no VRAM left to reserve: Swarm would start nothing on them."""
-    real = sum(card.memory_mib for card in cards if not card.simulated)
+    there = sum(card.memory_mib for card in cards if not card.simulated)
+    why = _UNDECLARED.format(declared=f"{declared_mib} MiB of" if declared_mib else "no", there=there)
     left = declared_mib
     for card in cards:
         left -= 0 if card.simulated else card.memory_mib
-        fits = card.simulated or left >= 0
-        why = _UNDECLARED.format(declared=f"{declared_mib} MiB of" if declared_mib else "no", there=real)
-        yield card if fits else replace(card, faults=(*card.faults, why))
+        yield card if card.simulated or left >= 0 else replace(card, faults=(*card.faults, why))
 
 
 def notes_on(machines: Iterable[str], heard: Mapping[str, Heard]) -> tuple[str, ...]:
