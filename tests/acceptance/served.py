@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,15 @@ def free_port() -> int:
 
 @dataclass
 class Served:
-    """One installation. `start()`, `kill()` and `stop()` may follow each other; the folder stays."""
+    """One installation. `start()`, `kill()` and `stop()` may follow each other; the folder stays.
+
+    `before` are words before its commands, for a network namespace; `variables` are settings that have no flag.
+    """
 
     folder: Path
     flags: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
@@ -52,7 +57,8 @@ class Served:
         passwords = self.folder / "passwords"
         passwords.write_text(f"admin={ADMIN_PASSWORD}\nusers={USERS_PASSWORD}\n")
         passwords.chmod(0o600)
-        argv = [sys.executable, "-m", "commonage", "up", "--data-dir", str(self.data), "--port", str(self.port)]
+        argv = [*self.before, sys.executable, "-m", "commonage", "up"]
+        argv += ["--data-dir", str(self.data), "--port", str(self.port)]
         with (self.folder / "up.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*argv, "--password-file", str(passwords), *self.flags],
@@ -60,6 +66,7 @@ class Served:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self.folder,
+                env={**os.environ, **self.variables},
             )
         self.await_ready()
         return self
@@ -95,6 +102,7 @@ class Served:
         """The command line as a user calls it."""
         environment = {
             **os.environ,
+            **self.variables,
             "COMMONAGE_URL": self.url,
             "HOME": str(self.folder),
             "NO_COLOR": "1",
@@ -102,7 +110,7 @@ class Served:
         }
         if token:
             environment["COMMONAGE_TOKEN"] = token
-        argv = [sys.executable, "-m", "commonage", *arguments]
+        argv = [*self.before, sys.executable, "-m", "commonage", *arguments]
         return subprocess.run(
             argv, env=environment, capture_output=True, text=True, check=False, timeout=300, cwd=cwd or self.folder
         )
@@ -140,8 +148,9 @@ def processes_of(folder: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def served(folder: Path, *flags: str) -> Iterator[Served]:
-    installation = Served(folder, flags)
+def served(folder: Path, *flags: str, **fields: Any) -> Iterator[Served]:
+    """One that runs; `fields` are further fields of it."""
+    installation = Served(folder, flags, **fields)
     try:
         yield installation.start()
     finally:

@@ -1,16 +1,24 @@
-"""A disk that is filled to the last byte: people sign in, get a session and delete; nothing of the platform breaks."""
+"""A disk that is filled to the last byte: people sign in, get a session and delete; nothing of the platform breaks.
+
+With processes and with containers, whose sessions are a small program instead of Jupyter: the same is asked of it.
+"""
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import httpx2
 import pytest
 from tests.acceptance.served import USERS_PASSWORD, Served, served, until
+from tests.contract.dockerd import IMAGE, Dockerd, new_folder
+from tests.contract.small_session import session_image
 
+from commonage.sdk import Client
+from commonage.sdk.errors import ApiError
 from commonage.wire.hub import API_PATH
 from commonage.wire.workloads import SubmitIn
 
@@ -19,20 +27,27 @@ _SIZE_MIB = 400
 _MIB = 1024 * 1024
 
 
-@pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One whose data folder is a small disk of its own; only environments, which are large, lie elsewhere."""
-    folder = tmp_path_factory.mktemp("full-disk")
-    data, environments = folder / "data", folder / "environments"
-    data.mkdir()
-    environments.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SIZE_MIB}m", "tmpfs", str(data)], check=True)
-    try:
+@pytest.fixture(scope="module", params=["process", pytest.param("docker", marks=pytest.mark.needs("docker"))])
+def installation(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """One whose data folder is a small disk of its own; what is large, environments and images, lies elsewhere."""
+    with ExitStack() as ending:
+        folder = new_folder()
+        ending.callback(shutil.rmtree, folder, ignore_errors=True)
+        data, environments = folder / "data", folder / "environments"
+        data.mkdir()
+        environments.mkdir()
+        variables = {}
+        if request.param == "docker":
+            daemon = Dockerd(new_folder())
+            ending.callback(daemon.remove)
+            daemon.start()
+            repository, _, tag = IMAGE.partition(":")
+            daemon.ask("POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", content=session_image())
+            variables = {"COMMONAGE_DOCKER_URL": daemon.url, "COMMONAGE_DOCKER_IMAGE": IMAGE}
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SIZE_MIB}m", "tmpfs", str(data)], check=True)
+        ending.callback(subprocess.run, ["umount", "--lazy", str(data)], check=False)
         (data / "environments").symlink_to(environments)
-        with served(folder, "--gpus", "none") as running:
-            yield running
-    finally:
-        subprocess.run(["umount", "--lazy", str(data)], check=False)
+        yield ending.enter_context(served(folder, "--engine", request.param, "--gpus", "none", variables=variables))
 
 
 def _free_mib(installation: Served) -> int:
@@ -83,7 +98,7 @@ def test_who_has_filled_the_disk_signs_in_and_deletes(installation: Served) -> N
 
     # A new job waits and says why; nobody's sign-in does, nor a session.
     until(lambda: any("are free on the disk" in one.reason for one in commonage.nodes()), 120)
-    waiting = commonage.submit(SubmitIn(command=["true"], name="waits")).workload
+    waiting = commonage.submit(SubmitIn(command=["sh", "-c", "exit 0"], name="waits")).workload
     until(lambda: "are free on the disk" in commonage.explain(waiting.id).summary, 120)
     for user in ("alice", "somebody-new"):
         assert _sign_in(installation, user).startswith(f"200 {installation.url}/services/commonage/")
@@ -99,7 +114,9 @@ def test_who_has_filled_the_disk_signs_in_and_deletes(installation: Served) -> N
 
 
 def test_when_nothing_is_left_at_all_the_platform_lives_on(installation: Served) -> None:
-    with closing(_session(installation, "alice")) as jupyter:
+    alice, bob = (Client(installation.url, installation.token(one), patience_s=0) for one in ("alice", "bob"))
+    with closing(_session(installation, "alice")) as jupyter, closing(alice), closing(bob):
+        assert alice.info().user == "alice"
         home = installation.data / "workspaces" / "alice"
         give_up = time.monotonic() + 120
         while (installation.data / "reserve").exists() and time.monotonic() < give_up:
@@ -107,6 +124,10 @@ def test_when_nothing_is_left_at_all_the_platform_lives_on(installation: Served)
             time.sleep(0.2)
         _fill(home / "big")
         assert _free_mib(installation) == 0
+        # What is asked for is refused, and what is full is told, to who was here before and to who was not.
+        for client in (alice, bob):
+            with pytest.raises(ApiError, match=r"the disk .* is full"):
+                client.submit(SubmitIn(command=["sh", "-c", "exit 0"]))
         # Nobody can sign in any more, but the platform stands, and says so to who asks.
         assert httpx2.get(f"{installation.url}{API_PATH}/health", timeout=60).status_code == 200
         assert installation.process is not None and installation.process.poll() is None
@@ -118,5 +139,5 @@ def test_when_nothing_is_left_at_all_the_platform_lives_on(installation: Served)
 
 
 def _done(installation: Served) -> str | None:
-    made = installation.client("alice").submit(SubmitIn(command=["true"])).workload
+    made = installation.client("alice").submit(SubmitIn(command=["sh", "-c", "exit 0"])).workload
     return installation.client("alice").wait(made.id).state

@@ -10,6 +10,7 @@ import random
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from commonage.server.identity import HubIdentity
 from commonage.server.joining import Joining, joining_plan
 from commonage.server.parts import Apart
 from commonage.server.registry import PlatformRegistry, RegistryPlan
+from commonage.server.reserve import why_full
 from commonage.server.rules import priority_classes_of, rules_of, volumes_of
 from commonage.server.secrets import Secrets
 from commonage.server.settings import Settings
@@ -177,7 +179,7 @@ async def assemble(
     engine = make_engine(settings, data.path, cards.devices, reaches, account, agents)
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database)
-    identity = HubIdentity(hub_url, secrets.hub_service_token)
+    identity = HubIdentity(hub_url, secrets.hub_service_token, doubt=partial(why_full, data.path))
     plan = joining_plan(settings, shared_dir(settings, data.path), settings.agents_port, account)
     joining = None if plan is None else Joining(plan, authority_of(data.path), data.path / "joining", clock)
     world = World(

@@ -37,7 +37,11 @@ _SCOPES = frozenset(scope.value for scope in Scope)
 
 
 class HubIdentity:
-    """Talks to the hub, as its service `commonage`, at `hub_url` (no trailing slash)."""
+    """Talks to the hub, as its service `commonage`, at `hub_url` (no trailing slash).
+
+    `doubt` says in words why the hub may take a good token for nobody's just now (empty: it does not): it writes down
+    when each was used, and where it cannot write it knows none.
+    """
 
     def __init__(
         self,
@@ -46,8 +50,10 @@ class HubIdentity:
         *,
         transport: httpx2.AsyncBaseTransport | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        doubt: Callable[[], str] = str,
     ) -> None:
         self._service_token = service_token
+        self._doubt = doubt
         self._monotonic = monotonic
         self._client = httpx2.AsyncClient(
             base_url=f"{hub_url}/hub/api/",
@@ -168,6 +174,8 @@ class HubIdentity:
     async def _ask(self, token: str, digest: bytes) -> Principal | None:
         response = await self._send("GET", "user", token=token)
         if response.status_code in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
+            if why := await asyncio.to_thread(self._doubt):
+                raise Unavailable(f"whose token this is cannot be found out now: {why}")
             principal = None
         elif response.is_success:
             principal = _principal(response.json())

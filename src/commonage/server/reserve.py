@@ -20,6 +20,18 @@ from commonage.domain.quantities import format_memory
 log = logging.getLogger(__name__)
 _MIB = 1024 * 1024
 _EVERY_S = 0.5
+_FULL_BYTES = 256 * 1024
+
+
+def why_full(folder: Path) -> str:
+    """That nothing can be written in this folder any more, in words; empty while that is not so, or unknown."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return ""
+    if free >= _FULL_BYTES:
+        return ""
+    return f"the disk of {folder} is full; nothing new can be kept until there is room again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,16 @@ async def test_nobody_is_remembered_for_a_shorter_time() -> None:
     assert len(fake.requests) == 2
 
 
+async def test_a_hub_that_cannot_write_is_not_believed_that_it_knows_nobody() -> None:
+    why = ["the disk of /data is full"]
+    answer = httpx2.MockTransport(lambda _: httpx2.Response(403))
+    identity = HubIdentity("http://hub", "service-token", transport=answer, doubt=lambda: "".join(why))
+    with pytest.raises(Unavailable, match="cannot be found out now: the disk of /data is full"):
+        await identity.whois("t0ken")
+    why.clear()
+    assert await identity.whois("t0ken") is None, "and nothing wrong is remembered"
+
+
 async def test_many_at_once_ask_once() -> None:
     fake = hub(200, ALICE)
     async with asyncio.TaskGroup() as group:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.server.reserve import Reserve
+from commonage.server.reserve import Reserve, why_full
 
 _MIB = 1024 * 1024
 Usage = namedtuple("Usage", "total used free")
@@ -54,6 +54,13 @@ def test_none_is_kept_where_none_is_wished_or_there_is_no_room(disk: Disk) -> No
     assert Reserve(disk.place, 10).kept_mib == 10
     Reserve(disk.place, 0).look()
     assert Reserve(disk.place, 0).kept_mib == 0
+
+
+def test_that_nothing_can_be_written_is_said(disk: Disk) -> None:
+    folder = disk.place.parent
+    assert why_full(folder) == ""
+    disk.others_mib = 10_000
+    assert why_full(folder) == f"the disk of {folder} is full; nothing new can be kept until there is room again"
 
 
 def test_a_start_on_a_full_disk_gives_up_a_portion(disk: Disk) -> None:

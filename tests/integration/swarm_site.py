@@ -1,0 +1,223 @@
+"""For tests of a whole site: `commonage up` with hub, proxy and registry on the manager of a real Swarm, real agents on
+its workers. People sign in and start sessions through the hub's own door.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from tests.acceptance.served import Served, free_port, served, until
+from tests.contract.agents import AgentProgram, make_config
+from tests.contract.dockerd import IMAGE, new_folder
+from tests.contract.small_session import session_image
+from tests.contract.swarm import MANAGER, Swarm, doorway, swarm_of
+from tests.integration.registry_site import buildah_store, forget_store
+
+from commonage.link.ca import Authority
+from commonage.ports.registry import machine_user
+from commonage.sdk import Client
+from commonage.wire.workloads import SubmitIn, WorkloadOut
+
+WORKERS = ("worker1", "worker2")
+CARD = "24GiB"
+_AGENTS_PORT = 8444
+_VOLUMES = """
+[[volumes]]
+name = "results"
+kind = "docker"
+per = "user"
+size = "1GiB"
+
+[[volumes]]
+name = "projects"
+source = "{shared}/{{user}}"
+mode = "rw"
+
+[[volumes]]
+name = "datasets"
+source = "{shared}/datasets"
+"""
+
+
+class SwarmSite:
+    """The site while it runs."""
+
+    def __init__(self, swarm: Swarm, server: Served, registry: str) -> None:
+        self.swarm, self.server, self.registry = swarm, server, registry
+        self.agents: dict[str, AgentProgram] = {}
+        self._clients: dict[str, Client] = {}
+        self._browsers: dict[str, httpx2.Client] = {}
+
+    # --- its machines -------------------------------------------------------------------------------------------------
+
+    def start_agent(self, folder: Path, name: str) -> None:
+        """What joining leaves on a machine."""
+        machine, data = self.swarm.machines[name], self.server.data
+        logins, authority = folder / name / "docker.json", Authority.open(data / "authority")
+        config = make_config(
+            folder / name,
+            authority,
+            name,
+            _AGENTS_PORT,
+            control=(f"{self.swarm.manager.address}:{_AGENTS_PORT}",),
+            docker=machine.daemon.url,
+            docker_config=str(logins),
+            gpus=f"simulated:1x{CARD}",
+            fence_after_s=2.0,
+            walls=True,
+        )
+        admitted = authority.admit(Path(config.request).read_text(), name)
+        Path(config.certificate).write_text(admitted.certificate)
+        known = base64.b64encode(f"{machine_user(name)}:{admitted.account}".encode()).decode()
+        logins.write_text(json.dumps({"auths": {self.registry: {"auth": known}}}))
+        self.agents[name] = AgentProgram(folder / name, config, before=machine.inside())
+
+    def use(self, *names: str) -> None:
+        """Have only these machines take work from now on."""
+        admin = self.admin
+        for one in (MANAGER, *WORKERS):
+            if one in names:
+                admin.resume("local", one)
+            else:
+                admin.drain("local", one)
+
+    # --- its people ---------------------------------------------------------------------------------------------------
+
+    @property
+    def admin(self) -> Client:
+        """An admin, by the API."""
+        if "admin" not in self._clients:
+            self._clients["admin"] = self.server.client("admin", "--admin")
+        return self._clients["admin"]
+
+    def client(self, user: str) -> Client:
+        """A user, by the API."""
+        if user not in self._clients:
+            self._clients[user] = self.server.client(user)
+        return self._clients[user]
+
+    def browser(self, user: str) -> httpx2.Client:
+        """A user at the hub and at their own session, with a token of their own."""
+        if user not in self._browsers:
+            self.server.hub("POST", f"/users/{user}")
+            made = self.server.hub("POST", f"/users/{user}/tokens", json={"note": "test", "expires_in": 3600})
+            headers = {"Authorization": f"token {made.json()['token']}"}
+            self._browsers[user] = httpx2.Client(base_url=self.server.url, headers=headers, timeout=60, trust_env=False)
+        return self._browsers[user]
+
+    def ask(self, user: str, **options: Any) -> httpx2.Response:
+        """Ask the hub for a session, as its page does."""
+        small = {"cpus": "0.1", "memory": "64MiB"}
+        return self.browser(user).post(f"/hub/api/users/{user}/server", json={**small, **options})
+
+    def session(self, user: str, **options: Any) -> WorkloadOut:
+        """A session of the user that the hub says is ready."""
+        asked = self.ask(user, **options)
+        assert asked.status_code in (201, 202), asked.text
+        until(lambda: self.is_ready(user), 120)
+        return self.live(user)[0]
+
+    def is_ready(self, user: str) -> bool:
+        """What the hub says of the user's session."""
+        return bool(self.browser(user).get(f"/hub/api/users/{user}").json()["servers"].get("", {}).get("ready"))
+
+    def live(self, user: str) -> list[WorkloadOut]:
+        """The user's sessions that have not ended."""
+        states = ["held", "queued", "starting", "running"]
+        return list(self.client(user).workloads(kind="session", owner=user, state=states))
+
+    def says(self, user: str) -> Any:
+        """What the user's session answers through the proxy; None while nobody does."""
+        answer = self.browser(user).get(f"/user/{user}/api")
+        return answer.json() if answer.status_code == 200 and "workload" in answer.text else None
+
+    def runs(self, user: str, job: str) -> None:
+        """Wait until this job of the user runs."""
+        client = self.client(user)
+        try:
+            until(lambda: client.workload(job).state not in ("queued", "starting"), 90)
+        finally:
+            found = client.workload(job)
+            told = [one.message for one in client.event_page(job).items]
+            assert found.state == "running", f"{found.state}: {found.reason}: {told}"
+
+    def run(self, user: str, node: str, script: str, **fields: Any) -> list[str]:
+        """What a job of the user says on this machine; it must end well."""
+        ask = SubmitIn(command=["sh", "-c", script], on={"node": node}, memory="64MiB", cpus="0.1", **fields)
+        client = self.client(user)
+        job = client.submit(ask).workload
+        ended = client.wait(job.id, timeout_s=120)
+        said = [line.text for line in client.logs(job.id)]
+        assert ended.state == "succeeded", f"{ended.reason}: {said}"
+        return said
+
+    def close(self) -> None:
+        """Its people and agents go."""
+        for one in (*self._clients.values(), *self._browsers.values()):
+            one.close()
+        for agent in self.agents.values():
+            agent.close()
+
+
+@contextmanager
+def swarm_site() -> Iterator[SwarmSite]:
+    """All of it, with both workers ready and the manager taking no work."""
+    with ExitStack() as closing:
+        swarm = closing.enter_context(swarm_of(len(WORKERS), session_image(), arguments=["--no-new-privileges"]))
+        folder, port, registry_port = new_folder(), free_port(), free_port()
+        closing.callback(shutil.rmtree, folder, ignore_errors=True)
+        closing.callback(forget_store, folder)
+        (folder / "shared" / "datasets").mkdir(parents=True)
+        (folder / "shared" / "datasets" / "one.csv").write_text("1,2\n")
+        (folder / "commonage.toml").write_text(_VOLUMES.format(shared=folder / "shared"))
+        manager = swarm.manager
+        variables = {
+            "COMMONAGE_BIND": "0.0.0.0",
+            "COMMONAGE_DOCKER_URL": manager.daemon.url,
+            "COMMONAGE_DOCKER_IMAGE": IMAGE,
+            "COMMONAGE_REGISTRY": "true",
+            "COMMONAGE_REGISTRY_BIND": manager.address,
+            "COMMONAGE_REGISTRY_PORT": str(registry_port),
+            "COMMONAGE_PREPULL": "false",
+            **buildah_store(folder),
+        }
+        closing.enter_context(doorway(manager.space, port))
+        server = closing.enter_context(
+            served(folder, "--engine", "swarm", before=manager.inside(), variables=variables, port=port)
+        )
+        site = SwarmSite(swarm, server, f"{manager.address}:{registry_port}")
+        closing.callback(site.close)
+        trusted = Path("/etc/docker/certs.d", site.registry)
+        closing.callback(shutil.rmtree, trusted, ignore_errors=True)
+        trusted.mkdir(parents=True, exist_ok=True)  # a run that was killed may have had the same port
+        (trusted / "ca.crt").write_text(Authority.open(server.data / "authority").certificate)
+        for name in WORKERS:
+            site.start_agent(folder / "agents", name)
+        until(lambda: {one.name for one in site.admin.nodes() if one.devices and one.state == "ready"} == set(WORKERS))
+        site.use(*WORKERS)
+        yield site
+
+
+def push_image(site: SwarmSite, name: str) -> str:
+    """Have the tests' image in the site's registry and catalogue under this name; the reference."""
+    folder = site.server.folder / "build"
+    folder.mkdir()
+    (folder / "root.tar").write_bytes(session_image())
+    (folder / "Containerfile").write_text("FROM scratch\nADD root.tar /\nENV PATH=/usr/bin\n")
+    words = ["buildah", "bud", "--quiet", "--tag", f"localhost/{name}", str(folder)]
+    built = subprocess.run(
+        words, env={**os.environ, **site.server.variables}, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    done = site.server.cli("image", "push", name, token=site.server.token("admin", "--admin"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()

@@ -1,0 +1,207 @@
+"""A whole site on a real Swarm, as its people meet it: a machine dies under their sessions, a share that no card has,
+images of the site's own registry, data that is nobody else's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+from tests.acceptance.served import USERS_PASSWORD, until
+from tests.contract.local_agents import processes_of
+from tests.integration.swarm_site import CARD, WORKERS, SwarmSite, push_image, swarm_site
+
+from commonage.wire.hub import PORTAL_PATH
+from commonage.wire.workloads import SubmitIn
+
+pytestmark = [pytest.mark.needs("docker", "images"), pytest.mark.timeout(600)]
+DIES, STAYS = "worker2", "worker1"
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[SwarmSite]:
+    with swarm_site() as made:
+        yield made
+
+
+# --- a share that is not to be had ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ("40GiB", "40 GiB of VRAM were asked for, and the largest card has 24 GiB"),
+        ("2", "2 whole GPUs were asked for, and no machine has more than 1"),
+        ("H100:8GiB", "there is no GPU of the model 'H100' here; there are: Simulated GPU"),
+    ],
+)
+def test_a_share_that_no_card_has_is_refused_with_its_numbers(site: SwarmSite, gpus: str, words: str) -> None:
+    site.browser("ada")
+    began = time.monotonic()
+    asked = site.ask("ada", gpus=gpus)
+    print(f"{gpus}: refused after {time.monotonic() - began:.2f} s: {asked.text}")
+    assert asked.status_code >= 400
+    assert words in asked.json()["message"]
+    assert site.live("ada") == []
+
+
+def test_a_share_that_others_hold_is_waited_for_with_its_numbers(site: SwarmSite) -> None:
+    bob = site.client("bob")
+    ask = SubmitIn(command=["sleep", "600"], gpus="1", array=len(WORKERS), memory="64MiB", cpus="0.1")
+    holders = bob.submit(ask).ids
+    for one in holders:
+        site.runs("bob", one)
+    # At each change of a machine Swarm looks whether its tasks still fit: those that hold all of it do.
+    for name in WORKERS:
+        site.swarm.label(name, "changed", "1")
+    began = time.monotonic()
+    said = _progress_until(site, "ada", CARD.replace("G", " G"), gpus=CARD)
+    print(f"it waits, which was told after {time.monotonic() - began:.2f} s: {said}")
+    assert [one.state for one in site.live("ada")] == ["queued"]
+    assert [bob.workload(one).state for one in holders] == ["running"] * len(WORKERS)
+    for one in holders:
+        bob.stop(one)
+    until(lambda: site.is_ready("ada"), 60)
+    assert site.browser("ada").delete("/hub/api/users/ada/server").status_code in (202, 204)
+    until(lambda: not site.live("ada"), 60)
+
+
+def _progress_until(site: SwarmSite, user: str, words: str, **options: str) -> str:
+    """Ask for a session, and read the hub's page meanwhile as the browser does, until it says this."""
+    asking = threading.Thread(target=site.ask, args=(user,), kwargs=options)
+    asking.start()
+    browser = site.browser(user)
+    until(lambda: browser.get(f"/hub/api/users/{user}").json()["servers"].get("", {}).get("pending"), 30)
+    try:
+        with browser.stream("GET", f"/hub/api/users/{user}/server/progress") as answer:
+            for line in answer.iter_lines():
+                if line.startswith("data:") and words in (said := json.loads(line.removeprefix("data:"))["message"]):
+                    return str(said)
+        raise AssertionError(f"the page never says {words!r}")
+    finally:
+        asking.join()
+
+
+# --- data that is nobody else's -------------------------------------------------------------------------------------
+
+
+def test_homes_follow_their_users_and_volumes_are_their_own(site: SwarmSite) -> None:
+    write = "echo mine >$HOME/diary; echo 42 >/volumes/results/answer; echo plan >/volumes/projects/plan; id -u"
+    mine = ["results:rw", "projects:rw"]
+    assert site.run("ada", STAYS, write, volumes=mine) == ["0"]
+    # On another machine the home and what is shared are the same; a Docker volume is each machine's own.
+    read = "cat $HOME/diary /volumes/projects/plan; ls /volumes/results"
+    assert site.run("ada", DIES, read, volumes=mine) == ["mine", "plan"]
+    # On the same machine, as somebody else: nothing of it, wherever one looks.
+    look = (
+        "ls /home; ls -A $HOME/.. /volumes/results /volumes/projects /volumes/projects/..; cat /home/ada/diary 2>&1;"
+        "ls /run/docker.sock /var/run/docker.sock 2>&1; (echo x >/volumes/datasets/one.csv) 2>&1; "
+        "cat /volumes/datasets/one.csv"
+    )
+    said = site.run("eve", STAYS, look, volumes=[*mine, "datasets"])
+    assert said[0] == "eve"
+    assert not any(one in ("ada", "answer", "plan", "mine") for one in said)
+    assert "Read-only file system" in " ".join(said)
+    assert said[-1] == "1,2"
+    assert len([one for one in said if "No such file" in one]) == 3
+
+
+def test_a_size_that_does_not_hold_is_said(site: SwarmSite) -> None:
+    notes = {one.name: (one.place, one.notes) for one in site.client("ada").volumes().items}
+    assert notes["results"] == ("/volumes/results", ["its size is not bounded here"])
+    assert notes["datasets"] == ("/volumes/datasets", [])
+    assert "Nothing holds the size of results: swarm cannot bound volumes here" in site.server.output
+
+
+# --- images of the site's own registry ------------------------------------------------------------------------------
+
+
+def test_an_image_of_the_sites_registry_is_fetched_once_by_the_machines_agent(site: SwarmSite) -> None:
+    reference = push_image(site, "public/small")
+    daemon = site.swarm.machines[STAYS].daemon
+
+    def pulled(listens: bool = False) -> tuple[int, list[str]]:
+        began, client = time.time(), site.client("ada")
+        ask = SubmitIn(command=["sh", "-c", "echo $COMMONAGE_USER"], environment="public/small", on={"node": STAYS})
+        job = client.submit(ask.model_copy(update={"memory": "64MiB", "cpus": "0.1"})).workload
+        told = []
+        while (now := client.workload(job.id)).ended_at is None:
+            told.append(f"{now.reason} {now.progress}")
+        assert now.state == "succeeded", now.reason
+        assert [line.text for line in client.logs(job.id)] == ["ada"]
+        return daemon.pulls(began), told
+
+    fetched, told = pulled()
+    assert fetched == 1
+    assert any(re.search(r"\d+ of \d+ MB", one) for one in told), sorted(set(told))
+    assert pulled()[0] == 0
+    daemon.ask("DELETE", f"/images/{reference}?force=1")
+    assert pulled()[0] == 1
+    other = site.swarm.machines[DIES].daemon
+    with pytest.raises(RuntimeError, match="404"):
+        other.ask("GET", f"/images/{reference}/json")
+
+
+# --- a machine dies ---------------------------------------------------------------------------------------------------
+
+
+def test_users_whose_machine_dies_read_why_and_go_on_elsewhere_where_they_wished(site: SwarmSite) -> None:
+    site.use(DIES)
+    lost = {"ada": site.session("ada", requeue="true"), "bob": site.session("bob")}
+    assert {one.node for one in lost.values()} == {DIES}
+    assert site.browser("ada").put("/user/ada/api/contents/kept", content=b"saved").status_code == 201
+    site.use(*WORKERS)
+    daemon = site.swarm.machines[DIES].daemon
+    daemon.kill()
+    began = time.monotonic()
+    try:
+        for user, session in lost.items():
+            until(lambda user=user, session=session: site.client(user).workload(session.id).state == "lost", 60)
+            ended = site.client(user).workload(session.id)
+            assert DIES in ended.reason, "which machine it was"
+            assert "does not answer" in ended.reason or "did not answer" in ended.reason
+            told = [one.message for one in site.client(user).event_page(session.id).items]
+            assert any(ended.reason in one for one in told), told
+        print(f"both were told {time.monotonic() - began:.1f} s after the daemon was killed: {ended.reason}")
+        _goes_on_elsewhere(site, lost["ada"].id)
+        print(f"who wished it had a session elsewhere after {time.monotonic() - began:.1f} s")
+        _ends_and_is_told(site, lost["bob"].id)
+        attempts = [one.id for user, session in lost.items() for one in site.client(user).attempts(session.id)]
+        assert [processes_of(one) for one in attempts] == [[], []], "nothing of the lost ones goes on"
+    finally:
+        daemon.start()
+    admin = site.admin
+    until(lambda: all(one.state == "ready" for one in admin.nodes() if one.name in WORKERS), 60)
+    until(lambda: not daemon.containers(label=["commonage.attempt"]), 60)
+    assert len(site.live("ada")) == 1
+
+
+def _goes_on_elsewhere(site: SwarmSite, lost: str) -> None:
+    until(lambda: site.is_ready("ada") and (site.says("ada") or {}).get("workload") not in (None, lost), 120)
+    [again] = site.live("ada")
+    assert (again.node, again.state, site.says("ada")["workload"]) == (STAYS, "running", again.id)
+    assert site.browser("ada").get("/user/ada/api/contents/kept").content == b"saved"
+    told = [one.message for one in site.client("ada").event_page(again.id).items]
+    assert any(f"started again in the place of {lost}" in one and "kernels" in one for one in told), told
+    [notice] = site.client("ada").launch_options().notices
+    assert "was started again" in notice and DIES in notice
+
+
+def _ends_and_is_told(site: SwarmSite, lost: str) -> None:
+    bob = site.browser("bob")
+    until(lambda: not bob.get("/hub/api/users/bob").json()["servers"], 60)
+    assert site.live("bob") == []
+    reason = site.client("bob").workload(lost).reason
+    with httpx2.Client(base_url=site.server.url, follow_redirects=True, timeout=60, trust_env=False) as browser:
+        page = browser.get("/hub/login")
+        form = {"username": "bob", "password": USERS_PASSWORD, "_xsrf": browser.cookies.get("_xsrf", path="/hub/")}
+        browser.post("/hub/login", data=form, headers={"Referer": str(page.url)})
+        front = browser.get(PORTAL_PATH).text
+        assert f"Your session ended: {reason}." in front
+        assert f"launch?again={lost}" in front, "and what to do about it"
+        assert f"Your session ended: {reason}." in browser.get("/hub/spawn/bob").text
