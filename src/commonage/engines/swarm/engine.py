@@ -155,7 +155,7 @@ class SwarmEngine(ContainerEngine):
 
     async def _look_at_swarm(self) -> None:
         """What is ours there, and who its machines are. Raises EngineFailure."""
-        await self._fleet.refresh()
+        await self._fleet.look()  # who calls looks at all that runs
         for service in await self._client.services(ours(self._installation)):
             self._hands.note(_attempt_of(service), str(service["ID"]))
         await self._seen_tasks.ask()
