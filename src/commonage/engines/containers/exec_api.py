@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.common.execs import MARK, NAME
 
+STREAMS = ".streams.sock"
+"""A filter that passes no streams on has another socket for them: `docker.streams.sock` beside its `docker.sock`."""
 _CHUNK_BYTES = 64 * 1024
 _HEAD_BYTES = 64 * 1024
 _ANSWERS_WITHIN_S = 10.0
@@ -95,12 +98,10 @@ class ExecApi:
 
     async def start(self, made: str, *, terminal: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The connection that is its input and output."""
-        path, body = f"/exec/{made}/start", {"Detach": False, "Tty": terminal}
-        upgrade = {"Connection": "Upgrade", "Upgrade": "tcp"}
-        reader, writer = await self._open()
+        reader, writer = await self._open(STREAMS)
         try:
             async with asyncio.timeout(_ANSWERS_WITHIN_S):
-                writer.write(_request("POST", path, "1.1", upgrade, body))
+                writer.write(_request("POST", f"/exec/{made}/start", {"Detach": False, "Tty": terminal}))
                 head = await reader.readuntil(b"\r\n\r\n")
                 status = _status_of(head)
                 if status not in (101, 200):
@@ -136,8 +137,7 @@ class ExecApi:
             async with asyncio.timeout(_ANSWERS_WITHIN_S):
                 reader, writer = await self._open()
                 try:
-                    # As of old, so that the answer is whole when the connection ends.
-                    writer.write(_request(method, path, "1.0", {}, body))
+                    writer.write(_request(method, path, body))
                     answer = await reader.read()
                 finally:
                     writer.close()
@@ -146,10 +146,13 @@ class ExecApi:
         except (OSError, EOFError, ValueError) as error:
             raise self._silent(error) from error
 
-    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _open(self, suffix: str = "") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
             if self._parts.scheme == "unix":
-                return await asyncio.open_unix_connection(self._parts.path, limit=_HEAD_BYTES)
+                path = Path(self._parts.path)
+                if suffix and (beside := path.with_suffix(suffix)).exists():
+                    path = beside
+                return await asyncio.open_unix_connection(path, limit=_HEAD_BYTES)
             return await asyncio.open_connection(self._parts.hostname, self._parts.port, limit=_HEAD_BYTES)
         except OSError as error:
             raise self._silent(error) from error
@@ -159,11 +162,11 @@ class ExecApi:
         return EngineFailure(f"the Docker daemon does not answer at {self._url}: {why}", retryable=True)
 
 
-def _request(method: str, path: str, version: str, headers: Mapping[str, str], body: Mapping[str, Any] | None) -> bytes:
+def _request(method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
+    """As of old (HTTP/1.0): the connection ends with the answer, or is the stream. A filter wants it to the letter."""
     content = b"" if body is None else json.dumps(body).encode()
-    about = {"Host": "docker", "Content-Type": "application/json", "Content-Length": str(len(content)), **headers}
-    lines = [f"{method} {path} HTTP/{version}", *(f"{name}: {value}" for name, value in about.items()), "", ""]
-    return "\r\n".join(lines).encode() + content
+    head = f"{method} {path} HTTP/1.0\r\nHost: docker\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
 
 def _status_of(head: bytes) -> int:

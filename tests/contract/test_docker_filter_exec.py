@@ -1,0 +1,123 @@
+"""Commands beside what runs in a container, through the filter before the Docker socket: those alone get through."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.contract.dockerd import Dockerd
+from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
+
+from commonage.domain.sightings import Order
+from commonage.engines.containers.exec_api import STREAMS
+from commonage.engines.docker.translate import container_name
+from commonage.testing.engine_rig import FOREVER
+from commonage.testing.exec_contract import ExecContract
+
+pytestmark = [pytest.mark.needs("docker"), pytest.mark.needs("haproxy"), pytest.mark.anyio]
+_FILTER = Path(__file__).parents[2] / "deploy" / "docker-filter"
+_UP_WITHIN_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def dockerd() -> Iterator[Dockerd]:
+    with dockerd_with_image() as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def filtered(dockerd: Dockerd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The filter's own socket. Its files are where this test may write."""
+    folder = tmp_path_factory.mktemp("filter")
+    for one in _FILTER.iterdir():
+        text = one.read_text(encoding="utf-8")
+        text = text.replace("/etc/commonage", str(folder)).replace("/run/docker-filter", str(folder))
+        (folder / one.name).write_text(text.replace("127.0.0.1:8404", f"unix@{folder}/health.sock"), encoding="utf-8")
+    data = tmp_path_factory.getbasetemp()
+    environment = {**os.environ, "DAEMON": str(dockerd.socket), "FOLDER": str(folder), "COMMONAGE_DATA_DIR": str(data)}
+    _allow_below(folder, data)
+    process = subprocess.Popen(["sh", str(folder / "docker-filter-start")], env=environment)
+    try:
+        deadline = time.monotonic() + _UP_WITHIN_S
+        while not (folder / f"docker{STREAMS}").exists() or not (folder / "docker.sock").exists():
+            assert process.poll() is None, "the filter ended"
+            assert time.monotonic() < deadline, "the filter does not listen"
+            time.sleep(0.05)
+        yield folder / "docker.sock"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _allow_below(folder: Path, data: Path) -> None:
+    """Each test has its own data folder below this one; all else of the filter is as it is."""
+    start = folder / "docker-filter-start"
+    text = start.read_text(encoding="utf-8")
+    assert "/(?:docker|swarm|workspaces|volumes)/" in text
+    start.write_text(text.replace("/(?:docker|swarm|workspaces|volumes)/", "/"), encoding="utf-8")
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, dockerd: Dockerd, filtered: Path) -> AsyncIterator[DockerRig]:
+    async with docker_rig(tmp_path, dockerd):
+        through = DockerRig.at(tmp_path, f"unix://{filtered}")
+        yield through
+        await (await through.engine()).close()  # what is left is ended past the filter
+
+
+def _ask(socket_: Path, head: str, body: str = "") -> str:
+    """The first line of the answer; empty where there is none."""
+    with closing(socket.socket(socket.AF_UNIX)) as plug:
+        plug.settimeout(20)
+        plug.connect(str(socket_))
+        about = f"Host: docker\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        plug.sendall(f"{head}\r\n{about}\r\n{body}".encode())
+        try:
+            return plug.recv(65536).decode().partition("\r\n")[0]
+        except ConnectionError:
+            return ""
+
+
+def _created(filtered: Path, name: str, **fields: object) -> str:
+    body = json.dumps({"Cmd": ["id"], "AttachStdout": True, **fields})
+    return _ask(filtered, f"POST /v1.41/containers/{name}/exec HTTP/1.0", body)
+
+
+async def test_commands_get_through_and_no_more(rig: DockerRig, filtered: Path) -> None:
+    contract = ExecContract()
+    await contract.test_what_is_piped_goes_through_whole_and_apart(rig)
+    await contract.test_a_terminal_has_its_size_and_hears_of_another(rig)
+    await contract.test_the_end_of_the_connection_ends_the_command(rig)
+    order: Order = await rig.started(rig.orders(FOREVER))
+    name = container_name(order.attempt_id)
+    assert " 201 " in _created(filtered, name)
+    for fields in (
+        {"User": "0"}, {"user": "daemon"}, {"Privileged": True}, {"PRIVILEGED": 1}, {"WorkingDir": "/"},
+        {"DetachKeys": "a"},
+    ):  # fmt: skip
+        assert " 403 " in _created(filtered, name, **fields), fields
+    found = (await rig.engine())._board.runs[order.attempt_id].container
+    for other in ("commonage-control-1", "commonage_control_1", "docker-filter", found):
+        assert " 403 " in _created(filtered, str(other)), other
+
+
+async def test_streams_are_of_commands_alone(filtered: Path) -> None:
+    streams = filtered.with_suffix(STREAMS)
+    start = f"POST /exec/{'0' * 64}/start HTTP/1.0"
+    assert " 404 " in _ask(streams, start, '{"Detach": false, "Tty": true}')
+    for head, body in (
+        ("GET /containers/json HTTP/1.0", ""),
+        (start.replace("1.0", "1.1"), '{"Detach": false, "Tty": true}'),
+        (start, '{"Detach": true, "Tty": true}'),
+        (start, '{"Detach": false, "Tty": true}GET /info HTTP/1.0\r\n\r\n'),
+        (f"{start}\r\nConnection: keep-alive", '{"Detach": false, "Tty": true}'),
+    ):
+        assert _ask(streams, head, body) == "", head
+    assert " 403 " in _ask(filtered, start, '{"Detach": false, "Tty": true}')
