@@ -34,7 +34,11 @@ def put_bundle(bundle: Path, staging: Path, workspace: Path, name: str, owner: O
                     give(Path(parent, one), owner)
             jobs.take(staging, name)
     except OSError as error:
-        raise EngineFailure(f"the folder of the job cannot be made in {workspace}: {error}", retryable=True) from error
+        # A link or a file in its place is of its owner's making, and does not pass by itself.
+        passes = error.errno not in (errno.ELOOP, errno.ENOTDIR)
+        raise EngineFailure(
+            f"the folder of the job cannot be made in {workspace}: {error}", retryable=passes
+        ) from error
 
 
 class _JobsFolder:
