@@ -33,7 +33,7 @@ _BROKEN_PIPE = 141
 @click.argument("workload", metavar="ID")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND…")
 @click.option(
-    "-t/--no-tty", "--tty/--no-tty", "wants_tty", default=None,
+    "-t", "--tty/--no-tty", "wants_tty", default=None,
     help="Give it a terminal, or pipes. If left out, a terminal where this is run at one.",
 )  # fmt: skip
 @asks_server

@@ -1,0 +1,139 @@
+"""Commands over the link: both ends of it, with a command that the test acts out in place of a daemon's."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from commonage.agent.docker import DockerDaemon
+from commonage.agent.exec import Execs
+from commonage.domain.errors import EngineFailure
+from commonage.link.execs import EXEC, WINDOW, ExecLines
+from commonage.link.messages import MEASURE, Call, Measured, Nothing
+from commonage.link.peer import LinkLost, Peer
+from commonage.ports.execs import ERR, OUT, NotRunning, Terminal
+from commonage.testing.behaviour import Aside
+from commonage.testing.fake_exec import FakeExec
+
+pytestmark = pytest.mark.anyio
+
+
+class Counting(FakeExec):
+    """Counts what was read of it."""
+
+    given = 0
+
+    async def read(self) -> tuple[int, bytes] | None:
+        said = await super().read()
+        self.given += len(said[1]) if said is not None else 0
+        return said
+
+
+class Ends:
+    """The control plane's end, and the agent's."""
+
+    def __init__(self, aside: Aside) -> None:
+        self.aside = aside
+        self.made: list[Counting] = []
+        self.lines = ExecLines()
+        self.agent = Execs(DockerDaemon("unix:///nowhere.sock"))
+        self.agent._daemon = self  # type: ignore[assignment]  # it knows one container
+        self.agent._execs = self  # type: ignore[assignment]  # and begins commands in it
+
+    def containers(self, label: str) -> list[dict[str, str]]:
+        return [{"Id": "c0ffee"}] if label.endswith("=here-1") else []
+
+    async def begin(self, container: str, attempt: str, command: object, terminal: Terminal | None) -> Counting:
+        self.made.append(Counting(self.aside, terminal, {}))
+        return self.made[-1]
+
+
+async def _measured(_question: object, _told: object) -> Measured:
+    return Measured(())
+
+
+@asynccontextmanager
+async def linked(aside: Aside) -> AsyncIterator[tuple[Ends, Peer]]:
+    """Both ends, and the peer by which the control plane asks."""
+    ends = Ends(aside)
+    offers: dict[Call[Any, Any], Callable[..., Awaitable[object]]] = {EXEC: ends.agent.answer, MEASURE: _measured}
+    ours, theirs = socket.socketpair()
+    control = Peer("agent", *await asyncio.open_connection(sock=ours), {}, ends.lines.hears())
+    agent = Peer("control", *await asyncio.open_connection(sock=theirs), offers, ends.agent.hears())
+    ends.agent.peer = agent
+    running = [asyncio.create_task(one.run()) for one in (control, agent)]
+    try:
+        yield ends, control
+    finally:
+        for one in (control, agent):
+            one.close("the test is over")
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110 (there is nothing to wait for but time)
+            await asyncio.sleep(0.01)
+
+
+async def test_all_goes_over_and_the_code_comes_back() -> None:
+    async with linked(Aside(complains="no", copies=True, exit_code=3)) as (ends, control):
+        line = await ends.lines.begin(control, "here-1", ("sh",), None)
+        data = bytes(range(256)) * 2048
+        writing = asyncio.create_task(line.write(data))
+        said = {OUT: b"", ERR: b""}
+        while len(said[OUT]) < len(data):
+            one = await line.read()
+            assert one is not None
+            said[one[0]] += one[1]
+        await writing
+        await line.close_stdin()
+        assert await line.read() is None
+        assert (said[OUT], said[ERR], await line.exit_code()) == (data, b"no\n", 3)
+        await line.close()
+
+
+async def test_who_reads_nothing_holds_up_nobody_else() -> None:
+    async with linked(Aside(floods=True)) as (ends, control):
+        line = await ends.lines.begin(control, "here-1", ("yes",), None)
+        await until(lambda: ends.made[0].given >= WINDOW)
+        assert await control.ask(MEASURE, Nothing()) == Measured(())
+        await asyncio.sleep(0.1)
+        assert ends.made[0].given <= WINDOW + 64 * 1024, "no more was taken from it than the window allows"
+        await line.close()
+        assert ends.made[0].code is not None
+        assert await line.exit_code() == ends.made[0].code
+
+
+async def test_a_terminal_is_told_its_size() -> None:
+    async with linked(Aside(tells_size=True)) as (ends, control):
+        line = await ends.lines.begin(control, "here-1", (), Terminal(90, 30))
+        assert await line.read() == (OUT, b"30 90\r\n")
+        await line.resize(70, 20)
+        await line.write(b"\n")
+        assert await line.read() == (OUT, b"20 70\r\n")
+        await line.close()
+
+
+async def test_nothing_begins_where_the_attempt_does_not_run() -> None:
+    async with linked(Aside()) as (ends, control):
+        with pytest.raises(NotRunning):
+            await ends.lines.begin(control, "elsewhere-1", ("true",), None)
+        assert not ends.made
+
+
+async def test_the_end_of_the_link_is_the_end_of_the_command() -> None:
+    async with linked(Aside(lasts=True)) as (ends, control):
+        line = await ends.lines.begin(control, "here-1", ("sleep",), None)
+        control.close("a cable")
+        with pytest.raises(LinkLost):
+            await line.read()
+        with pytest.raises(EngineFailure):
+            await line.exit_code()
+        await line.close()
+        await until(lambda: ends.made[0].code is not None)
