@@ -27,7 +27,7 @@ def say(what: str, found: Loss) -> None:
     print(f"{what}: between a job's last word there and its first elsewhere: {min(gaps):.1f} to {max(gaps):.1f} s")
 
 
-async def cut_off(swarm: Swarm, folder: Path) -> Loss:
+async def cut(swarm: Swarm, folder: Path) -> Loss:
     """With real agents, of which the one that is cut off ends what runs on its machine."""
     async with agents_on(folder / "agents", swarm) as agents:
         (folder / "data").mkdir()
@@ -39,7 +39,7 @@ def main() -> None:
     with swarm_of(3) as swarm, tempfile.TemporaryDirectory(prefix="commonage-bench-") as folder:
         Path(folder, "killed").mkdir()
         say("its daemon killed", asyncio.run(lose_a_machine(swarm, Path(folder, "killed"))))
-        say("its cable drawn", asyncio.run(cut_off(swarm, Path(folder, "cut"))))
+        say("its cable drawn", asyncio.run(cut(swarm, Path(folder, "cut"))))
 
 
 if __name__ == "__main__":

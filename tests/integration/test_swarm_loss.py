@@ -72,14 +72,21 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """What befalls a machine, and how it is mended."""
+    """What befalls a machine (of a site with this folder), and how it is mended."""
 
-    strike: Callable[[Machine], None]
+    strike: Callable[[Machine, Path], None]
     mend: Callable[[Machine], None]
 
 
-DAEMON_KILLED = Blow(lambda machine: machine.daemon.kill(), lambda machine: machine.daemon.start())
-CUT_OFF = Blow(Machine.unplug, Machine.plug)
+def cut_off(machine: Machine, data: Path) -> None:
+    """From the share, too: what is wished there is not heard. What it writes itself is seen here, to tell of it."""
+    machine.unplug()
+    for wish in data.glob("swarm/runs/*/box/wish"):
+        wish.unlink()
+
+
+DAEMON_KILLED = Blow(lambda machine, _: machine.daemon.kill(), lambda machine: machine.daemon.start())
+CUT_OFF = Blow(cut_off, Machine.plug)
 
 
 @asynccontextmanager
@@ -142,7 +149,7 @@ async def lose_a_machine(swarm: Swarm, data: Path, blow: Blow = DAEMON_KILLED, a
         jobs = [one.id for one in control.board]
         files = {one: data / "workspaces" / "root" / f"ticks-{one}" for one in jobs}
         await _until(lambda: all(file.exists() for file in files.values()), "all have written")
-        blow.strike(swarm.machines[DIES])
+        blow.strike(swarm.machines[DIES], data)
         noticed = await _until(lambda: control.board.nodes[DIES].state is not NodeState.READY, "it is noticed")
         elsewhere = noticed + await _until(lambda: running(lambda one: _node(one) != DIES) == JOBS, "all run elsewhere")
         await _until(lambda: all(2 in {attempt for attempt, _ in _ticks(file)} for file in files.values()), "all go on")

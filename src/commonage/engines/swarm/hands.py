@@ -184,8 +184,9 @@ class SwarmHands:
         with suppress(OSError):
             if await self._in_thread(run.box.claim_never):
                 return Exit(None, why, time.time())
-            await self._in_thread(partial(run.box.wish, "kill"))
         if not await self._fleet.have_ended(run.id, run.order.lease.node):
+            with suppress(OSError):
+                await self._in_thread(partial(run.box.wish, "kill"))
             await self._until_it_ends(run.box)
         return await self._in_thread(partial(_own_end, run.box)) or Exit(None, why, time.time())
 

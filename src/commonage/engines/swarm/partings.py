@@ -15,7 +15,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.engines.swarm.nodes import Machine, Wait
 from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES, Agents, Heard
 
-_MARGIN_S = 5.0
+_MARGIN_S = 4.0
 _ASK_BEFORE_S, _ASK_AGAIN_S = 2.0, 5.0
 _MOST_WITNESSES = 9
 
