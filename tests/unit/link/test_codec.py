@@ -29,8 +29,14 @@ def through(value: Any) -> Any:
 @given(st.builds(Device), st.builds(DeviceSample, uuid=WORDS), st.builds(ProcessOwner))
 def test_what_goes_in_comes_out(device: Device, sample: DeviceSample, owner: ProcessOwner) -> None:
     report = Report(1, NodeReport("n", 1, 2, (device,)), samples=(sample,), owners=(owner,), warnings=(("a", "b"),))
-    plain = json.loads(json.dumps(to_json(report)))
-    if "NaN" in json.dumps(plain) or "Infinity" in json.dumps(plain):
+    strange: list[str] = []
+
+    def note(word: str) -> float:  # NaN and the like where a number is due; in a text they are words
+        strange.append(word)
+        return float(word)
+
+    plain = json.loads(json.dumps(to_json(report)), parse_constant=note)
+    if strange:
         with pytest.raises(Unreadable):
             from_json(Report, plain)
     else:
