@@ -292,9 +292,7 @@ class LinkedAgents:
         """Whether it does."""
         return (await self._peer(node).ask(messages.REACHES, messages.Place(address))).yes
 
-    async def exec(
-        self, node: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
-    ) -> ExecStream:
+    async def exec(self, node: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         """Have it run a command."""
         peer = self._peer(node)
         return await self._links[node].execs.begin(peer, attempt_id, command, terminal)

@@ -94,9 +94,7 @@ class Agents(Protocol):
         """Have the image there. Raises EngineFailure, with the daemon's words."""
         ...
 
-    async def exec(
-        self, node: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
-    ) -> ExecStream:
+    async def exec(self, node: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         """Run a command beside an attempt there, as `Engine.exec`. It ends with the link at the latest."""
         ...
 
