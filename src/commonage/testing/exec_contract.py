@@ -102,6 +102,15 @@ class ExecContract:
         await stream.close()
         await _has(rig, order, before)
 
+    async def test_who_does_not_read_keeps_nothing_from_its_end(self, rig: EngineRig) -> None:
+        order = await rig.started(rig.orders(FOREVER))
+        stream = await _begun(rig, order, Aside(floods=True))
+        await _until(stream, b"\n")
+        await rig.pass_time(0.5)
+        await (await rig.engine()).stop(order.attempt_id, 0)
+        await rig.seen(order.attempt_id, Seen.ENDED)
+        await stream.close()
+
     async def test_the_end_of_the_attempt_ends_the_command(self, rig: EngineRig) -> None:
         order = await rig.started(rig.orders(FOREVER))
         stream = await _begun(rig, order, Aside(prints="here", lasts=True))

@@ -20,6 +20,8 @@ _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 64 * 1024
 _ENDS_WITHIN_S = 15.0
 _LOOK_S = 0.05
+_MOST_WAITING = 256 * 1024
+_STALLED_S = 1.0
 
 # Before API 1.42 no size can be given along, and one that is told later comes too late for what asks at once.
 _BEGIN = (
@@ -124,6 +126,11 @@ class DaemonExec:
         self._has_terminal = terminal is not None
         self._stream, self._left = OUT, 0
         self._code: int | None = None
+        self._said: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
+        self._is_read = False
+        self._waiting = 0
+        self._taken = asyncio.Event()
+        self._taking = asyncio.create_task(self._take())
         self._ending: asyncio.Task[None] | None = None
         self.on_end: Callable[[DaemonExec], None] = _nobody
 
@@ -150,19 +157,14 @@ class DaemonExec:
                 await self._api.ask("POST", f"/exec/{self.id}/resize?h={rows}&w={columns}")
 
     async def read(self) -> tuple[int, bytes] | None:
-        """Without a terminal each part has a head that says its stream and its length."""
-        try:
-            if self._has_terminal:
-                data = await self._reader.read(_CHUNK_BYTES)
-                return (OUT, data) if data else None
-            while self._left == 0:
-                head = await self._reader.readexactly(8)
-                self._stream, self._left = ERR if head[0] == ERR else OUT, int.from_bytes(head[4:], "big")
-            data = await self._reader.read(min(self._left, _CHUNK_BYTES))
-        except (OSError, EOFError):
+        """What has been taken from the daemon."""
+        said = None if self._is_read else await self._said.get()
+        if said is None:
+            self._is_read = True
             return None
-        self._left -= len(data)
-        return (self._stream, data) if data else None
+        self._waiting -= len(said[1])
+        self._taken.set()
+        return said
 
     async def exit_code(self) -> int:
         """As the daemon has it; 137 where its container is gone, and all in it with it."""
@@ -177,6 +179,50 @@ class DaemonExec:
                 await asyncio.sleep(_LOOK_S)
         return self._code
 
+    # --- what it says ---------------------------------------------------------------------------------------------
+
+    async def _take(self) -> None:
+        """Take what it says, no more than is read; but after its end all.
+
+        Until that is taken the daemon notices no other end in this container, not even the workload's.
+        """
+        has_ended = False
+        while (said := await self._next()) is not None:
+            self._said.put_nowait(said)
+            self._waiting += len(said[1])
+            while self._waiting > _MOST_WAITING and not has_ended:
+                self._taken.clear()
+                try:
+                    async with asyncio.timeout(_STALLED_S):
+                        await self._taken.wait()
+                except TimeoutError:
+                    has_ended = await self._has_ended()
+        self._said.put_nowait(None)
+
+    async def _has_ended(self) -> bool:
+        try:
+            status, found = await self._api.ask("GET", f"/exec/{self.id}/json")
+        except EngineFailure:
+            return False
+        return status >= 400 or found is None or not found["Running"]
+
+    async def _next(self) -> tuple[int, bytes] | None:
+        """Without a terminal each part has a head that says its stream and its length."""
+        try:
+            if self._has_terminal:
+                data = await self._reader.read(_CHUNK_BYTES)
+                return (OUT, data) if data else None
+            while self._left == 0:
+                head = await self._reader.readexactly(8)
+                self._stream, self._left = ERR if head[0] == ERR else OUT, int.from_bytes(head[4:], "big")
+            data = await self._reader.read(min(self._left, _CHUNK_BYTES))
+        except (OSError, EOFError):
+            return None
+        self._left -= len(data)
+        return (self._stream, data) if data else None
+
+    # --- its end --------------------------------------------------------------------------------------------------
+
     async def close(self) -> None:
         """End it by its mark, and wait for that."""
         self.end()
@@ -189,13 +235,18 @@ class DaemonExec:
             self._ending = asyncio.create_task(self._end())
 
     async def _end(self) -> None:
+        # First of all: see `_take`.
+        self._taking.cancel()
+        while not self._said.empty():
+            self._said.get_nowait()
+        self._said.put_nowait(None)
+        self._writer.close()
         try:
             async with asyncio.timeout(_ENDS_WITHIN_S):
                 await self._api.end(self._container, self._mark)
         except (EngineFailure, TimeoutError) as error:
             _log.warning("a command in the container %s may go on until that ends: %s", self._container[:12], error)
         finally:
-            self._writer.close()
             with suppress(OSError):
                 await self._writer.wait_closed()
             self.on_end(self)
