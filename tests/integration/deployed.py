@@ -1,5 +1,5 @@
 """What deploy/ describes, for real: images built from this checkout, a Docker daemon in a network of its own, and the
-containers on it. Nothing of it is reached from outside; `Host.inside` runs a program on that machine."""
+containers on it. Nothing of it is reached from outside; `Host.visit` runs a program on that machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.contract.dockerd import IMAGE, minimal_image
+from tests.contract.dockerd import IMAGE, Dockerd, minimal_image
 from tests.contract.swarm import Machine, Swarm
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ http.server.ThreadingHTTPServer(("0.0.0.0", where.port), Page).serve_forever()
 
 def archives() -> Path:
     """The folder with both images as archives; built when something that goes into them has changed since."""
-    sources = [ROOT / "requirements" / "run.txt", ROOT / "pyproject.toml", ROOT / "package-lock.json"]
+    sources = [*(ROOT / "requirements").iterdir(), ROOT / "pyproject.toml", ROOT / "package-lock.json"]
     sources += [path for folder in ("src", "deploy") for path in (ROOT / folder).rglob("*") if path.is_file()]
     digest = hashlib.sha256()
     for path in sorted(path for path in sources if path.suffix != ".pyc"):
@@ -70,20 +70,29 @@ def session_image() -> bytes:
 
 
 class Host:
-    """A machine with a Docker daemon that has our images, and what is deployed on it."""
+    """A machine with a Docker daemon that has our images, and what is deployed on it.
 
-    def __init__(self, machine: Machine, images: Path) -> None:
-        self.machine = machine
-        self.daemon = machine.daemon
+    `worker` is another one of its Swarm, which has the workloads' image alone; `shared` is a folder that both see.
+    """
+
+    def __init__(self, swarm: Swarm, images: Path) -> None:
+        self.swarm, self._images = swarm, images
+        self.machine = swarm.manager
+        [self.worker] = swarm.workers
+        self.daemon = self.machine.daemon
         self.data = self.daemon.folder / "site"  # beside the daemon's own files, and gone with them
+        self.shared = self.daemon.folder / "shared"
+        self.shared.mkdir()
         self.passwords = self.daemon.folder / "passwords"
         self.passwords.touch(mode=0o600)
         self.passwords.write_text(f"admin={ADMIN_PASSWORD}\nusers={USERS_PASSWORD}\n")
-        repository, _, tag = IMAGE.partition(":")
-        self.daemon.ask("POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", content=session_image())
-        for archive in sorted(images.iterdir()):
-            load = ["docker", "-H", self.daemon.url, "load", "--quiet", "--input", str(archive)]
-            subprocess.run(load, check=True, capture_output=True)
+        for image in ("commonage", "commonage-services"):
+            self.load(self.daemon, image)
+
+    def load(self, daemon: Dockerd, image: str) -> None:
+        """Give one of our images to a daemon."""
+        load = ["docker", "-H", daemon.url, "load", "--quiet", "--input", str(self._images / f"{image}.tar")]
+        subprocess.run(load, check=True, capture_output=True)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -98,16 +107,40 @@ class Host:
             "COMMONAGE_DOCKER_RUN": str(self.daemon.folder),
             "COMMONAGE_DOCKER_IMAGE": IMAGE,
             "COMMONAGE_GPUS": "simulated:1x8GiB",
+            "COMMONAGE_SHARED_DIR": str(self.shared),
         }
+
+    def agent_on(self, machine: Machine, token: str) -> None:
+        """Have an agent in a container on one of the machines, which joins with this token."""
+        self.load(machine.daemon, "commonage")
+        folder = machine.daemon.folder
+        file = folder / "agent-token"
+        file.touch(mode=0o600)
+        file.write_text(token)
+        there = {
+            "DOCKER_HOST": machine.daemon.url,
+            "COMMONAGE_DOCKER_RUN": str(folder),
+            "COMMONAGE_DOCKER_ROOT": str(folder / "data"),
+            "COMMONAGE_DOCKER_CERTIFICATES": str(folder / "certs.d"),
+            "COMMONAGE_AGENT_TOKEN": str(file),
+        }
+        agent = str(DEPLOY / "compose" / "agent.yaml")
+        self.run("docker-compose", "-f", agent, "-p", "agent", "up", "--detach", **there)
 
     def compose(self, *words: str) -> str:
         """Run docker-compose on the compose file; what it says. Fails when it does."""
         return self.run("docker-compose", "-f", str(DEPLOY / "compose" / "compose.yaml"), "-p", "site", *words)
 
-    def run(self, *command: str) -> str:
-        """Run a program of Docker's against this daemon."""
+    def stack(self, *files: str, **variables: str) -> None:
+        """Deploy these files of the stack. The daemon goes about it by itself."""
+        named = [word for file in files for word in ("-c", str(DEPLOY / "swarm" / file))]
+        self.run("docker", "stack", "deploy", "--resolve-image", "never", *named, "site", **variables)
+
+    def run(self, *command: str, **variables: str) -> str:
+        """Run a program of Docker's against this daemon, with these variables besides."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}
-        ran = subprocess.run(command, env=kept | self.variables, capture_output=True, text=True, check=False)
+        all_of_them: Mapping[str, str] = kept | self.variables | variables
+        ran = subprocess.run(command, env=all_of_them, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, f"{command}: {ran.stdout[-2000:]}{ran.stderr[-4000:]}"
         return ran.stdout
 
@@ -140,14 +173,15 @@ class Host:
 
 @contextmanager
 def host() -> Iterator[Host]:
-    """A machine with our images; it and all that is on it is removed in the end. It is a Swarm of one."""
+    """A machine with our images, the manager of a Swarm of two; all that is on them is removed in the end."""
     images = archives()
-    swarm = Swarm(0, vram_mib=0)
+    swarm = Swarm(1, vram_mib=0, arguments=("--live-restore=false",))
     try:
-        swarm.start()
-        yield Host(swarm.manager, images)
+        swarm.start(session_image())
+        yield Host(swarm, images)
     finally:
-        with suppress(OSError, RuntimeError):
-            for container in swarm.manager.daemon.containers():
-                swarm.manager.daemon.ask("DELETE", f"/containers/{container['Id']}?force=1&v=1")
+        for machine in swarm.machines.values():
+            with suppress(OSError, RuntimeError):
+                for container in machine.daemon.containers():
+                    machine.daemon.ask("DELETE", f"/containers/{container['Id']}?force=1&v=1")
         swarm.remove()

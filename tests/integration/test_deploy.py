@@ -1,11 +1,13 @@
 """deploy/ for real: images built from this checkout, compose file and stack on a Docker daemon of the tests' own.
 
-The tests follow each other on one host: it is installed once, used, restarted, and handed over to the Swarm.
+The tests follow each other on one host: it is installed once, used, restarted, and handed over to the Swarm, which
+another machine is in.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -13,6 +15,8 @@ from typing import Any
 import pytest
 from tests.acceptance.served import until
 from tests.contract.dockerd import IMAGE, _Connection
+from tests.contract.local_agents import processes_of
+from tests.contract.swarm import Machine
 from tests.integration.deployed import ADMIN_PASSWORD, DEPLOY, USERS_PASSWORD, Host, host
 
 pytestmark = [pytest.mark.needs("docker", "deploy"), pytest.mark.timeout(600)]
@@ -147,12 +151,15 @@ CALLS = [
     ("GET", "/images/json"),
     ("POST", "/images/load"),
     ("POST", "/images/create?fromSrc=-&repo=commonage"),
+    ("POST", "/images/create?fromImage=x&from%53rc=-&repo=commonage"),
+    ("POST", "/images/create?fromImage=x;fromSrc=-&repo=commonage"),
     ("DELETE", "/images/commonage-test:1"),
     ("POST", "/build"),
     ("GET", "/secrets"),
     ("GET", "/plugins"),
     ("POST", "/plugins/pull?remote=x"),
     ("POST", "/networks/{id}/connect"),
+    ("POST", "/services/{id}/update?version=1"),
     ("DELETE", "/volumes/hub-postgres-data"),
     ("POST", "/swarm/leave?force=1"),
     ("GET", "/swarm"),
@@ -163,7 +170,10 @@ BODIES: list[tuple[str, str, dict[str, Any] | str]] = [
     ("privileged", MOUNTS, _config(Privileged=True)),
     ("privileged in another case", MOUNTS, _config(pRiViLeGeD=True)),
     ("privileged behind an escape", MOUNTS, json.dumps(_config(Privileged=True)).replace("Priv", "\\u0050riv")),
+    ("binds behind a letter that Docker takes for s", MOUNTS, _config(**{"Bind\u017f": ["/:/host"]})),
+    ("the same, not escaped", MOUNTS, json.dumps(_config(Binds=["/:/host"])).replace("Binds", "Bind\u017f")),
     ("the machine's network", MOUNTS, _config(NetworkMode="host")),
+    ("the machine's bridge", MOUNTS, _config() | {"NetworkingConfig": {"EndpointsConfig": {"bridge": {}}}}),
     ("another's network", MOUNTS, _config(NetworkMode="container:site_control_1")),
     ("the machine's processes", MOUNTS, _config(PidMode="host")),
     ("the machine's users", MOUNTS, _config(UsernsMode="host")),
@@ -175,12 +185,19 @@ BODIES: list[tuple[str, str, dict[str, Any] | str]] = [
     ("the socket", MOUNTS, _bind("/var/run/docker.sock")),
     ("the secrets", MOUNTS, _bind("{data}/secrets")),
     ("a way around", MOUNTS, _bind("{data}/workspaces/../secrets")),
+    (
+        "the same with strokes escaped",
+        MOUNTS,
+        json.dumps(_bind("{data}/workspaces/../secrets")).replace("../s", "..\\/s"),
+    ),
     ("the database", MOUNTS, _config(Mounts=[{"Type": "volume", "Source": "hub-postgres-data", "Target": "/there"}])),
     (
         "a volume that is a folder",
         "/volumes/create",
         {"Name": "commonage-x", "DriverOpts": {"type": "none", "o": "bind", "device": "/"}},
     ),
+    ("settings at a start, as it once was", "/v1.20/containers/x/start", {"Privileged": True}),
+    ("a source in a form", "/images/create?fromImage=x", "fromSrc=http://localhost&repo=commonage"),
     ("the machine's own network", "/networks/create", {"Name": "commonage-x", "Driver": "macvlan"}),
 ]
 
@@ -192,7 +209,7 @@ def ask(site: Host) -> Callable[..., tuple[int, str]]:
 
     def asked(method: str, path: str, body: object = None) -> tuple[int, str]:
         with closing(_Connection(str(socket))) as connection:
-            content = body if isinstance(body, str) else json.dumps(body)
+            content = b"" if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
             connection.request(method, path, content, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
@@ -222,7 +239,7 @@ def test_the_filter_passes_on_what_it_should(site: Host, ask: Callable[..., tupl
     config = _config(NetworkMode="commonage-none", CapAdd=["CHOWN", "KILL"], Privileged=False)
     config["HostConfig"]["Mounts"] = [{"Type": "bind", "Source": inside, "Target": "/home/alice"}]
     # A user's own words may be anything.
-    config["Env"] = ['SAYS="Privileged": true, "Binds": ["/:/host"], "Source": "/"', "\\u0041", "ä"]
+    config["Env"] = ['SAYS="Privileged": true, "Binds": ["/:/host"], "Source": "/"', "\\u0041", "ä", '{"\u017f": 1}']
     status, said = ask("POST", "/containers/create?name=commonage-allowed", config)
     assert status == 201, said
     assert ask("DELETE", f"/containers/{json.loads(said)['Id']}?force=1")[0] == 204
@@ -231,21 +248,192 @@ def test_the_filter_passes_on_what_it_should(site: Host, ask: Callable[..., tupl
 # --- the stack, last: it takes over what the compose file had ---------------------------------------------------------
 
 
-def test_the_stack_comes_up_healthy_on_a_swarm(site: Host, token: str) -> None:
+def _stack_is_up(site: Host) -> None:
+    """All services as they were deployed last, and healthy."""
+
+    def are_settled() -> bool:
+        updates = [one.get("UpdateStatus", {}).get("State") for one in site.daemon.ask("GET", "/services")]
+        assert "paused" not in updates, updates
+        return "updating" not in updates
+
+    until(are_settled, within_s=120, every_s=0.5)
+    _until_healthy(site, STACKED, {f"site_{part}": "healthy" for part in PARTS})
+    until(lambda: site.visit("signed_in", "alice", USERS_PASSWORD), within_s=60)
+
+
+def test_the_stack_takes_over_what_the_compose_file_had(site: Host, token: str) -> None:
     before = site.visit("session", _hub_token(site), "alice")
     site.compose("down")
-    [node] = site.daemon.ask("GET", "/nodes")
-    site.run("docker", "node", "update", "--label-add", "commonage.hub=true", node["ID"])
-    stack = str(DEPLOY / "swarm" / "stack.yaml")
-    site.run(
-        "env", "COMMONAGE_ENGINE=docker", "docker", "stack", "deploy", "--resolve-image", "never", "-c", stack, "site"
-    )
+    [manager] = [one for one in site.daemon.ask("GET", "/nodes") if "ManagerStatus" in one]
+    site.run("docker", "node", "update", "--label-add", "commonage.hub=true", manager["ID"])
+    site.stack("stack.yaml", COMMONAGE_ENGINE="docker")
+    _stack_is_up(site)
+    # The data is where it was, so are session and jobs.
+    assert site.visit("session", _hub_token(site), "alice") == before
+    assert site.visit("job", token, "id")["state"] == "succeeded"
+    assert site.visit("session_ended", _hub_token(site), "alice")
+    site.visit("all_stopped", token)
+    assert not site.daemon.containers(label=["commonage.attempt"])
+
+
+@pytest.fixture(scope="module")
+def admin(site: Host) -> Iterator[str]:
+    """The same stack as the control plane of a Swarm of two machines, which see one folder: a token of its admin."""
+    site.stack("stack.yaml", "shared.yaml", COMMONAGE_SITE_ADDRESS=site.machine.address)
+    _stack_is_up(site)
+    yield _in_control(site, "commonage", "token", "--user", "root", "--admin").strip()
+    site.run("docker", "stack", "rm", "site")
+    until(lambda: not site.states(STACKED), within_s=120)
+
+
+def _in_control(site: Host, *command: str) -> str:
+    """What the command says in the container of the control plane."""
+    [control] = site.daemon.containers(label=[f"{STACKED}=site_control"], status=["running"])
+    return site.run("docker", "exec", control["Id"], *command)
+
+
+def _attempts_on(machine: Machine) -> list[str]:
+    return [one["Labels"]["commonage.attempt"] for one in machine.daemon.containers(label=["commonage.attempt"])]
+
+
+def test_jobs_are_services_on_both_machines(site: Host, admin: str, token: str) -> None:
+    assert sorted(site.visit("nodes", admin)) == ["manager", "worker1"]
+    for node in ("manager", "worker1"):
+        done = site.visit("job", token, f"@{node}", "sh", "-c", "echo $COMMONAGE_USER >>seen; cat seen")
+        assert (done["state"], done["nodes"]) == ("succeeded", [node]), done
+    # By the folder that both see; what is there is there for the next.
+    assert done["said"] == ["alice", "alice"]
+    assert (site.shared / "workspaces" / "alice" / "seen").exists()
+
+
+def test_a_session_is_a_service_on_another_machine_than_the_hub(site: Host, admin: str) -> None:
+    assert site.visit("drained", admin, "manager", "yes") == "draining"
     try:
-        _until_healthy(site, STACKED, {f"site_{part}": "healthy" for part in PARTS})
-        # The data is where it was, so are session and jobs.
-        until(lambda: site.visit("signed_in", "alice", USERS_PASSWORD), within_s=60)
-        assert site.visit("session", _hub_token(site), "alice") == before
-        assert site.visit("job", token, "id")["state"] == "succeeded"
+        assert "a session of alice in " in site.visit("session", _hub_token(site), "alice")
     finally:
-        site.run("docker", "stack", "rm", "site")
-        until(lambda: not site.states(STACKED), within_s=60)
+        site.visit("drained", admin, "manager", "no")
+    assert "jy-alice" in {one["Spec"]["Name"] for one in site.swarm.services()}
+    [session] = site.worker.daemon.containers(label=["commonage.kind=session"])
+    assert session["State"] == "running"
+    assert site.visit("session_ended", _hub_token(site), "alice")
+    assert "jy-alice" not in {one["Spec"]["Name"] for one in site.swarm.services()}
+    until(lambda: not _attempts_on(site.worker), within_s=30)
+
+
+def _service(**container: Any) -> dict[str, Any]:
+    task = {"ContainerSpec": {"Image": IMAGE, "Command": ["true"], **container}}
+    return {"Name": "cm-forbidden", "TaskTemplate": {**task, "Networks": [{"Target": "commonage-none"}]}}
+
+
+def _task(**task: Any) -> dict[str, Any]:
+    service = _service()
+    return {**service, "TaskTemplate": {**service["TaskTemplate"], **task}}
+
+
+SERVICES: list[tuple[str, dict[str, Any]]] = [
+    ("the machine's network", _task(Networks=[{"Target": "host"}])),
+    ("the machine's network by its id", _task(Networks=[{"Target": "{host}"}])),
+    ("the machine's network as it used to be said", _service() | {"Networks": [{"Target": "{host}"}]}),
+    ("the root", _service(Mounts=[{"Type": "bind", "Source": "/", "Target": "/there"}])),
+    ("the secrets", _service(Mounts=[{"Type": "bind", "Source": "{data}/secrets", "Target": "/there"}])),
+    ("the database", _service(Mounts=[{"Type": "volume", "Source": "hub-postgres-data", "Target": "/there"}])),
+    ("a secret of others", _service(Secrets=[{"SecretID": "x", "SecretName": "x", "File": {"Name": "x"}}])),
+    ("a file of others", _service(Configs=[{"ConfigID": "x", "ConfigName": "x", "File": {"Name": "x"}}])),
+    ("a capability", _service(CapabilityAdd=["CAP_CHOWN", "CAP_SYS_ADMIN"])),
+    ("a setting of the kernel", _service(Sysctls={"net.ipv4.ip_forward": "1"})),
+    ("a plugin", _task(Runtime="plugin", PluginSpec={"Name": "x", "Remote": "x"})),
+    ("a socket for its log", _task(LogDriver={"Name": "syslog", "Options": {"syslog-address": "unix:///run/x"}})),
+]
+
+
+@pytest.mark.parametrize("body", [case[1] for case in SERVICES], ids=[case[0] for case in SERVICES])
+def test_the_filter_refuses_a_service_that_leads_out(
+    site: Host, admin: str, ask: Callable[..., tuple[int, str]], body: dict[str, Any]
+) -> None:
+    assert admin
+    host_id = next(one["Id"] for one in site.daemon.ask("GET", "/networks") if one["Name"] == "host")
+    text = json.dumps(body).replace("{data}", str(site.data)).replace("{host}", host_id)
+    status, said = ask("POST", "/v1.41/services/create", text)
+    assert (status, said.startswith('{"message":')) == (403, True), said
+    assert "cm-forbidden" not in {one["Spec"]["Name"] for one in site.swarm.services()}
+
+
+def test_the_filter_keeps_what_makes_managers(site: Host, admin: str, ask: Callable[..., tuple[int, str]]) -> None:
+    assert admin
+    status, said = ask("GET", "/v1.41/swarm")
+    swarm = site.daemon.ask("GET", "/swarm")
+    tokens, spec = swarm["JoinTokens"], swarm["Spec"]
+    assert (status, json.loads(said)["JoinTokens"]) == (200, {"Worker": tokens["Worker"], "Manager": ""})
+    assert tokens["Manager"] not in said
+    update = f"/v1.41/swarm/update?version={swarm['Version']['Index']}"
+    for path in (update, f"{update}&rotateManagerToken=true", f"{update}&rotateWorkerToken=true&rotateManagerToken=1"):
+        assert ask("POST", path, spec)[0] == 403
+    signs = {**spec, "CAConfig": {**spec["CAConfig"], "SigningCACert": "x", "SigningCAKey": "x"}}
+    assert ask("POST", f"{update}&rotateWorkerToken=true", signs)[0] == 403
+    assert ask("POST", f"{update}&rotateWorkerToken=true", spec) == (200, "")
+    renewed = site.daemon.ask("GET", "/swarm")["JoinTokens"]
+    assert (renewed["Worker"] != tokens["Worker"], renewed["Manager"] == tokens["Manager"]) == (True, True)
+    for method, path in (("POST", "/nodes/x/update?version=1"), ("GET", "/swarm/unlockkey"), ("POST", "/swarm/join")):
+        assert ask(method, path)[0] == 403
+
+
+# --- an agent in a container, on the other machine --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def agent(site: Host, admin: str) -> dict[str, Any]:
+    """What Docker says of the container of the worker's agent, once the control plane hears it."""
+    made = _in_control(site, "commonage", "node", "token", "--data-dir", str(site.data))
+    site.agent_on(site.worker, made)
+    [found] = site.worker.daemon.containers(label=[f"{COMPOSED}=agent"])
+    try:
+        until(lambda: _agent_is_heard(site, admin), within_s=60, every_s=0.5)
+    except AssertionError:
+        log = site.run("docker", "-H", site.worker.daemon.url, "logs", found["Id"])
+        raise AssertionError(f"{site.visit('nodes', admin)}\n{log}") from None
+    return dict(site.worker.daemon.ask("GET", f"/containers/{found['Id']}/json"))
+
+
+def _agent_is_heard(site: Host, admin: str) -> bool:
+    worker = site.visit("nodes", admin)["worker1"]
+    return bool((worker["state"], worker["reason"], worker["cards"]) == ("ready", "", 1))
+
+
+def test_an_agent_in_a_container_joins_with_a_token_that_nobody_sees(site: Host, agent: dict[str, Any]) -> None:
+    [token] = re.findall(r"cmj1\.\S+", (site.worker.daemon.folder / "agent-token").read_text())
+    assert token not in json.dumps(agent)
+    [secret] = [one for one in agent["Mounts"] if one["Destination"] == "/run/secrets/token"]
+    assert secret["RW"] is False
+    assert sorted(agent["HostConfig"]["CapAdd"]) == ["KILL", "NET_ADMIN", "NET_RAW"]
+    walls = site.run(*site.worker.inside(), "iptables", "-S")
+    assert "-N COMMONAGE-FORWARD" in walls
+    assert "-N COMMONAGE-FORWARD" not in site.run(*site.machine.inside(), "iptables", "-S")
+
+
+def test_it_measures_weighs_and_ends_what_a_dead_daemon_left(
+    site: Host, admin: str, token: str, agent: dict[str, Any]
+) -> None:
+    assert agent
+    large = "import time; x = b'x' * 20_000_000; time.sleep(600)"
+    job = site.visit("started", token, "@worker1", "python3", "-c", large)
+    assert site.visit("measured", token, job) >= 19
+    [container] = site.worker.daemon.containers(label=["commonage.attempt"])
+    about = site.worker.daemon.ask("GET", f"/containers/{container['Id']}/json")
+    assert about["HostConfig"]["CpuShares"] == 102
+    site.visit("all_stopped", token)
+
+    site.visit("drained", admin, "manager", "yes")
+    job = site.visit("started", token, "sleep", "600")
+    site.visit("drained", admin, "manager", "no")
+    [(first, node, _)] = site.visit("attempts", token, job)
+    assert (node, bool(processes_of(first))) == ("worker1", True)
+    site.worker.daemon.kill()
+    try:
+        until(lambda: not processes_of(first), within_s=60, every_s=0.2)
+        until(lambda: site.visit("attempts", token, job)[-1][1:] == ["manager", "running"], within_s=60, every_s=0.5)
+    finally:
+        site.worker.daemon.start()
+    assert len(site.visit("attempts", token, job)) == 2
+    # Docker starts it again with itself, and it knows who it is.
+    until(lambda: _agent_is_heard(site, admin), within_s=60, every_s=0.5)
+    site.visit("all_stopped", token)

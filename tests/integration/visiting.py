@@ -5,6 +5,7 @@ import json
 import ssl
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 
 import httpx2
@@ -22,20 +23,26 @@ def signed_in(user: str, password: str) -> str | None:
     return sign_in(URL, user, password, ssl.create_default_context())
 
 
+def _ask(*command: str) -> SubmitIn:
+    """A small job; `@NAME` before its command names its machine."""
+    first, *rest = command
+    on = {"node": first[1:]} if first.startswith("@") else {}
+    return SubmitIn(command=rest if on else list(command), memory=64, cpus=0.1, on=on)
+
+
 def job(token: str, *command: str) -> dict[str, object]:
-    """Run a job to its end: its id, its state and what it said."""
+    """Run a job to its end: its id, its state, where it ran and what it said."""
     with closing(Client(URL, token)) as client:
-        ask = SubmitIn(command=list(command), memory=64, cpus=0.1)
-        found = client.wait(client.submit(ask).workload.id, timeout_s=_WITHIN_S)
+        found = client.wait(client.submit(_ask(*command)).workload.id, timeout_s=_WITHIN_S)
         said = [line.text for line in client.logs(found.id)]
-        return {"id": found.id, "state": found.state, "reason": found.reason, "said": said}
+        nodes = [one.node for one in client.attempts(found.id)]
+        return {"id": found.id, "state": found.state, "reason": found.reason, "said": said, "nodes": nodes}
 
 
 def started(token: str, *command: str) -> str:
     """Start a job and wait until it runs; its id."""
     with closing(Client(URL, token)) as client:
-        found = client.submit(SubmitIn(command=list(command), memory=64, cpus=0.1)).workload
-        return _until_it_runs(client, found.id)
+        return _until_it_runs(client, client.submit(_ask(*command)).workload.id)
 
 
 def _until_it_runs(client: Client, workload: str) -> str:
@@ -67,6 +74,39 @@ def ended(token: str, workload: str) -> dict[str, object]:
         return {"state": found.state, "attempts": len(client.attempts(workload)), "said": said}
 
 
+def attempts(token: str, workload: str) -> list[tuple[str, str, str]]:
+    """Its tries: the id of each, where it was, and what became of it."""
+    with closing(Client(URL, token)) as client:
+        return [(one.id, one.node, one.state) for one in client.attempts(workload)]
+
+
+def all_stopped(token: str) -> int:
+    """Stop all that is the user's, and wait for it; how many there were."""
+    with closing(Client(URL, token)) as client:
+        live = [one.id for one in client.workloads(state=["queued", "starting", "running"])]
+        for one in live:
+            client.stop(one)
+        for one in live:
+            client.wait(one, timeout_s=_WITHIN_S)
+        return len(live)
+
+
+def nodes(token: str) -> dict[str, dict[str, object]]:
+    """The machines, by name: how they stand, why, and how many cards they have."""
+    with closing(Client(URL, token)) as client:
+        return {
+            one.name: {"state": one.state, "reason": one.reason, "notes": one.notes, "cards": len(one.devices)}
+            for one in client.nodes()
+        }
+
+
+def drained(token: str, node: str, drained: str) -> str:
+    """Have a machine take no more work, or (`no`) take some again; how it stands then."""
+    with closing(Client(URL, token)) as client:
+        found = client.drain("local", node) if drained == "yes" else client.resume("local", node)
+        return found.state
+
+
 def session(token: str, user: str) -> str:
     """Have the user's session started, if it is not, and look into it through HTTPS; what it says."""
     headers = {"Authorization": f"token {token}"}
@@ -79,7 +119,21 @@ def session(token: str, user: str) -> str:
         return page.text
 
 
+def session_ended(token: str, user: str) -> bool:
+    """Have the user's session stopped, as the hub's own page does; true once the hub knows of none."""
+    headers = {"Authorization": f"token {token}"}
+    with httpx2.Client(base_url=URL, headers=headers, timeout=30) as browser:
+        browser.delete(f"/hub/api/users/{user}/server").raise_for_status()
+        give_up = time.monotonic() + _WITHIN_S
+        while browser.get(f"/hub/api/users/{user}").json()["server"] is not None:
+            assert time.monotonic() < give_up
+            time.sleep(0.2)
+        return True
+
+
+ACTS = (signed_in, job, started, measured, ended, attempts, all_stopped, nodes, drained, session, session_ended)
+
 if __name__ == "__main__":
     what, *words = sys.argv[1:]
-    acts = {act.__name__: act for act in (signed_in, job, started, measured, ended, session)}
+    acts: dict[str, Callable[..., object]] = {act.__name__: act for act in ACTS}
     print(json.dumps(acts[what](*words)))
