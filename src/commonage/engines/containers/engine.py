@@ -152,7 +152,8 @@ class ContainerEngine:
         except EngineFailure as error:
             # What would pass by itself is not the program's failure: it may run elsewhere, or later.
             code = None if isinstance(error, Gone) or error.is_retryable else 1
-            await self._surely(partial(_write_failure, run, Exit(code, error.message, time.time())))
+            async with run.looking:  # who looks between the claim and the end would take it for a stop
+                await self._surely(partial(_write_failure, run, Exit(code, error.message, time.time())))
             await self._hands.release(run)
         await self._settle(run)
 
