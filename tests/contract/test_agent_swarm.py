@@ -302,8 +302,9 @@ def _beside(order: Order) -> list[int]:
 
 async def test_commands_run_beside_what_runs_on_another_machine(site: tuple[SwarmRig, Agents]) -> None:
     rig, agents = site
-    for name in [one for one in vars(ExecContract) if one.startswith("test_")]:
-        await getattr(ExecContract(), name)(rig)
+    await rig.engine()
+    rules = [getattr(ExecContract(), name) for name in vars(ExecContract) if name.startswith("test_")]
+    await asyncio.gather(*(rule(rig) for rule in rules))  # each beside a job of its own
     order = await rig.started(rig.orders(FOREVER))
     stream = await (await rig.engine()).exec(order.attempt_id, rig.aside(Aside(prints="here", lasts=True)))
     assert await stream.read() == (OUT, b"here\n")

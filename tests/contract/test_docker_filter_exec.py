@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -91,10 +92,13 @@ def _created(filtered: Path, name: str, **fields: object) -> str:
 
 
 async def test_commands_get_through_and_no_more(rig: DockerRig, filtered: Path) -> None:
+    await rig.engine()
     contract = ExecContract()
-    await contract.test_what_is_piped_goes_through_whole_and_apart(rig)
-    await contract.test_a_terminal_has_its_size_and_hears_of_another(rig)
-    await contract.test_the_end_of_the_connection_ends_the_command(rig)
+    await asyncio.gather(
+        contract.test_what_is_piped_goes_through_whole_and_apart(rig),
+        contract.test_a_terminal_has_its_size_and_hears_of_another(rig),
+        contract.test_the_end_of_the_connection_ends_the_command(rig),
+    )
     order: Order = await rig.started(rig.orders(FOREVER))
     name = container_name(order.attempt_id)
     assert " 201 " in _created(filtered, name)
