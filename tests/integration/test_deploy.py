@@ -235,6 +235,8 @@ def test_the_filter_refuses_a_way_out(site: Host, ask: Callable[..., tuple[int, 
 
 def test_the_filter_passes_on_what_it_should(site: Host, ask: Callable[..., tuple[int, str]]) -> None:
     assert ask("GET", "/_ping")[0] == 200
+    # The daemon's own word: nobody listens there.
+    assert "connection refused" in ask("POST", "/v1.41/images/create?fromImage=localhost%3A1%2Flab%2Fx&tag=1")[1]
     inside = str(site.data / "workspaces" / "alice")
     config = _config(NetworkMode="commonage-none", CapAdd=["CHOWN", "KILL"], Privileged=False)
     config["HostConfig"]["Mounts"] = [{"Type": "bind", "Source": inside, "Target": "/home/alice"}]
@@ -415,18 +417,15 @@ def test_it_measures_weighs_and_ends_what_a_dead_daemon_left(
 ) -> None:
     assert agent
     large = "import time; x = b'x' * 20_000_000; time.sleep(600)"
-    job = site.visit("started", token, "@worker1", "python3", "-c", large)
+    site.visit("drained", admin, "manager", "yes")
+    job = site.visit("started", token, "python3", "-c", large)
+    site.visit("drained", admin, "manager", "no")
+    [(first, node, _)] = site.visit("attempts", token, job)
+    assert (node, bool(processes_of(first))) == ("worker1", True)
     assert site.visit("measured", token, job) >= 19
     [container] = site.worker.daemon.containers(label=["commonage.attempt"])
     about = site.worker.daemon.ask("GET", f"/containers/{container['Id']}/json")
     assert about["HostConfig"]["CpuShares"] == 102
-    site.visit("all_stopped", token)
-
-    site.visit("drained", admin, "manager", "yes")
-    job = site.visit("started", token, "sleep", "600")
-    site.visit("drained", admin, "manager", "no")
-    [(first, node, _)] = site.visit("attempts", token, job)
-    assert (node, bool(processes_of(first))) == ("worker1", True)
     site.worker.daemon.kill()
     try:
         until(lambda: not processes_of(first), within_s=60, every_s=0.2)
