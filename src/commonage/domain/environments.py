@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from commonage.domain.workloads import Kind
+
+_SLOW = re.compile(r"rfc3987[-_.]syntax\b", re.IGNORECASE)
+_LEFT_OUT = 'rfc3987-syntax ; python_version < "3"\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +54,12 @@ class EnvironmentStatus:
     state: EnvironmentState
     detail: str = ""
     progress: float | None = None
+
+
+def left_out(requirements: Sequence[str]) -> str:
+    """What uv is to leave out (`--override`) though packages of this list ask for it: a requirement nothing meets.
+
+    Jupyter's packages bring one that makes a grammar of addresses whenever it is imported, which is half of the time
+    that a session takes to start. A list that names it itself gets it. requirements/left-out.txt says the same of ours.
+    """
+    return "" if any(_SLOW.match(one.strip()) for one in requirements) else _LEFT_OUT

@@ -18,6 +18,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from commonage.catalogue import builtin_environments
+from commonage.domain.environments import left_out
 from commonage.domain.images import ImageName, SourceFile
 from commonage.images import buildah, recipe
 from commonage.images.buildah import ImageError, Line
@@ -144,7 +145,9 @@ def _put_server(folder: Path, offline: bool, kernels: Sequence[Kernel]) -> str:
     bound = "" if offline else "\n".join(one.replace(" \\", "") for one in pinned) + "\n"
     (place / "requirements.txt").write_text(asked, encoding="utf-8")
     (place / "constraints.txt").write_text(bound, encoding="utf-8")
-    (place / "arguments").write_text(f"-c {recipe.WORK}/server/constraints.txt", encoding="utf-8")
+    within = f"{recipe.WORK}/server"
+    (place / "left-out.txt").write_text(left_out(_SERVER_PACKAGES), encoding="utf-8")
+    (place / "arguments").write_text(f"-c {within}/constraints.txt --override {within}/left-out.txt", encoding="utf-8")
     settings = json.dumps(
         {
             "KernelSpecManager": {"ensure_native_kernel": False},
@@ -152,4 +155,4 @@ def _put_server(folder: Path, offline: bool, kernels: Sequence[Kernel]) -> str:
         }
     )
     (place / "settings.json").write_text(settings, encoding="utf-8")
-    return digest_of((asked + bound + settings).encode())
+    return digest_of((asked + bound + left_out(_SERVER_PACKAGES) + settings).encode())

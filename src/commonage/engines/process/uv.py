@@ -17,6 +17,7 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
+from commonage.domain.environments import left_out
 from commonage.domain.errors import EngineFailure
 
 Told = Callable[[str, float | None], None]
@@ -132,11 +133,13 @@ async def make_environment(
     await _run_uv(base, variables, held, lambda _: None)
     if not requirements:
         return
-    listed = folder / "requirements.txt"
+    listed, overrides = folder / "requirements.txt", folder / "left-out.txt"
     listed.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+    overrides.write_text(left_out(requirements), encoding="utf-8")
     told("looking up packages", 0.05)
     python = str(folder / "bin" / "python")
-    install = ("pip", "install", "--python", python, "--compile-bytecode", "--requirements", str(listed))
+    asked = ("--override", str(overrides), "--requirements", str(listed))
+    install = ("pip", "install", "--python", python, "--compile-bytecode", *asked)
     await _run_uv(install, variables, held, Progress(told).line)
 
 
