@@ -67,6 +67,7 @@ def job(ann: Client) -> Iterator[str]:
 def begun(url: str, *arguments: str, token: str = "ann", **how: object) -> subprocess.Popen[bytes]:
     """`commonage exec` as a process of its own."""
     environment = {**os.environ, "COMMONAGE_URL": url, "COMMONAGE_TOKEN": token, "TERM": "xterm"}
+    environment |= {"COLUMNS": "80", "LINES": "24"}  # as another terminal had it
     arguments = (sys.executable, "-m", "commonage", "exec", *arguments)
     return subprocess.Popen(arguments, env=environment, **how)  # type: ignore[call-overload,no-any-return]  # its own
 

@@ -78,9 +78,18 @@ async def _run(server: Server, workload: str, command: Sequence[str], at_termina
 def _terminal() -> TerminalIn:
     from commonage.wire.execs import TerminalIn
 
-    size = shutil.get_terminal_size()
+    size = _size()
     wanted = {"columns": size.columns, "rows": size.lines, "kind": os.environ.get("TERM") or "xterm"}
     return TerminalIn.model_validate(wanted)
+
+
+def _size() -> os.terminal_size:
+    """The terminal's own at our input: what COLUMNS says may be of another time, or of another terminal."""
+    with suppress(OSError):  # it is none, and one was asked for all the same
+        size = os.get_terminal_size(_STDIN)
+        if size.columns and size.lines:
+            return size
+    return shutil.get_terminal_size()
 
 
 async def _talk(running: Exec) -> int:
@@ -156,7 +165,7 @@ async def _resizing(running: Exec) -> AsyncIterator[None]:
     telling: set[asyncio.Task[None]] = set()
 
     def changed() -> None:
-        size = shutil.get_terminal_size()
+        size = _size()
         task = asyncio.create_task(running.resize(size.columns, size.lines))
         telling.add(task)
         task.add_done_callback(telling.discard)

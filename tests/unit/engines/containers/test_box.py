@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -135,10 +136,18 @@ def test_a_signal_from_outside_is_told_apart(asked: Box) -> None:
     assert end.outside
 
 
-def test_what_was_started_can_be_interrupted(asked: Box) -> None:
+def test_what_was_started_can_be_interrupted(asked: Box, heeding: None) -> None:
     code = "import signal, time; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)"
     assert started(asked, sys.executable, "-c", code).wait(20) == 0
     assert (asked.path.parent / "log").read_text() == "True\n"
+
+
+@pytest.fixture
+def heeding() -> Iterator[None]:
+    """We heed an interrupt: who started the tests in the background of a script has what they start ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_what_is_in_the_place_of_an_end_is_no_end(asked: Box, tmp_path: Path) -> None:
