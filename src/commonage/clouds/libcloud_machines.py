@@ -109,7 +109,7 @@ class LibcloudMachines:
                 return
             try:
                 taken = driver.destroy_node(node)
-            except Exception:
+            except Exception:  # drivers raise whatever their provider's library does
                 if listed is not None:
                     raise
                 return  # it is gone, or is found by its name once it is listed
@@ -162,7 +162,7 @@ class LibcloudMachines:
         wanted = self._rental.image
         try:
             return driver.get_image(wanted)
-        except Exception:  # it cannot, or this is a name
+        except Exception:  # it cannot, or this is a name: each driver says so in its own way
             can_filter = "ex_filters" in inspect.signature(driver.list_images).parameters
             only: dict[str, Any] = {"ex_filters": {"name": wanted}} if can_filter else {}
             return _named(driver.list_images(**only), wanted, "image", self.provider)

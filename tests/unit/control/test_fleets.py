@@ -18,7 +18,7 @@ from commonage.domain.events import EventKind
 from commonage.domain.fleet import NodeState
 from commonage.domain.fleets import FleetPolicy, FleetView, Machine, MachineKind
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
-from commonage.domain.workloads import State
+from commonage.domain.workloads import State, Workload
 from commonage.ports.joining import JoinToken
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
@@ -237,6 +237,16 @@ async def test_fleets_are_for_admins(rented: Rented) -> None:
             control.fleets.views(ANN)
 
 
+async def on_a_rented_one(rented: Rented, control: Control) -> tuple[Workload, str]:
+    """A job that only a rented machine has room for, and the name of the machine that came for it and joined."""
+    (made,) = (await control.work.submit(ANN, job("true", cpus_milli=6000))).workloads
+    await rented.pass_time(90)
+    (name,) = rented.cloud.ours
+    rented.joins()
+    await rented.pass_time(30)
+    return made, name
+
+
 # --- machines that die --------------------------------------------------------------------------------------------
 
 
@@ -244,11 +254,7 @@ async def test_one_that_stays_listed_as_down_is_given_back_and_replaced_for_what
     rented = Rented(most=1)
     site = rented.site
     async with site.open() as control:
-        (made,) = (await control.work.submit(ANN, job("true", cpus_milli=6000))).workloads
-        await rented.pass_time(90)
-        (first,) = rented.cloud.ours
-        rented.joins()
-        await rented.pass_time(30)
+        made, first = await on_a_rented_one(rented, control)
         assert site.there(made).state is State.RUNNING
         site.engine.give_up_node(first, "heartbeat failure")
         await rented.pass_time(30)
@@ -283,11 +289,7 @@ async def test_what_may_still_run_there_begins_elsewhere_once_the_cloud_has_the_
     rented.cloud.goes_after_s = 100.0
     site = rented.site
     async with site.open() as control:
-        (made,) = (await control.work.submit(ANN, job("true", cpus_milli=6000))).workloads
-        await rented.pass_time(90)
-        (first,) = rented.cloud.ours
-        rented.joins()
-        await rented.pass_time(30)
+        made, first = await on_a_rented_one(rented, control)
         site.engine.add_node(replace(control.board.nodes[first].report, gone=True, faults=("cut off",)))
         rented.cloud.gone = lambda _: None
         await rented.pass_time(580)
