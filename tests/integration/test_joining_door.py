@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import re
 import subprocess
 import tarfile
 import time
@@ -314,6 +317,72 @@ async def test_admins_make_and_revoke_tokens(world: World, tmp_path: Path) -> No
             world.tokens.check(said["token"], time.time())
         expelled = await client.post(f"{API_PATH}/nodes/here/gpu-1/expel", headers=ADMIN)
         assert "revoked" in expelled.json()["done"][0]
+
+
+class FullDisk:
+    """Files of these names find no room any more, as on a real disk: none of their bytes arrive."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *names: str) -> None:
+        self._names, self._really = names, os.fsync
+        patch.setattr(os, "fsync", self._fsync)
+
+    def _fsync(self, descriptor: int) -> None:
+        if any(name in os.readlink(f"/proc/self/fd/{descriptor}") for name in self._names):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._really(descriptor)
+
+
+@pytest.mark.parametrize("full", ["issued", "secret"])
+async def test_on_a_full_disk_a_machine_is_expelled_whole_or_not_at_all(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    csr = await asyncio.to_thread(request_for, "gpu-1", tmp_path)
+    await world.ask("/certificate", node="gpu-1", csr=csr)
+    world.swarm.removed.clear()
+    token = world.tokens.make([world.at], time.time())
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file() and "full" not in path.parts)
+    async with api(tmp_path / "full", world) as client:
+        with monkeypatch.context() as patch:
+            FullDisk(patch, full)
+            answer = await client.post(f"{API_PATH}/nodes/here/gpu-1/expel", headers=ADMIN)
+            assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+            assert answer.json()["retryable"] is True
+            assert re.search(r"the disk of \S+ is full: .* free some space, then ask again", answer.json()["detail"])
+        world.tokens.check(token, time.time())
+        assert (world.cut, world.swarm.removed, world.swarm.token) == ([], [], 1)
+        assert not world.authority.revoked()
+        assert before == sorted(path for path in tmp_path.rglob("*") if path.is_file() and "full" not in path.parts)
+        again = await client.post(f"{API_PATH}/nodes/here/gpu-1/expel", headers=ADMIN)
+        assert (again.status_code, len(again.json()["done"])) == (200, 4)
+    assert len(world.authority.revoked()) == 1
+    with pytest.raises(Forbidden, match="revoked"):
+        world.tokens.check(token, time.time())
+
+
+@pytest.mark.parametrize("call", [("POST", "/join-tokens"), ("DELETE", "/join-tokens")], ids=" ".join)
+async def test_on_a_full_disk_join_tokens_are_as_they_were(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[str, str]
+) -> None:
+    async with api(tmp_path / "full", world) as client:
+        with monkeypatch.context() as patch:
+            FullDisk(patch, "secret")
+            answer = await client.request(call[0], f"{API_PATH}{call[1]}", headers=ADMIN)
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        assert "the secret of the join tokens cannot be kept" in answer.json()["detail"]
+        assert (world.swarm.token, list(tmp_path.glob(".secret*"))) == (1, [])
+        again = await client.request(call[0], f"{API_PATH}{call[1]}", headers=ADMIN)
+        assert again.status_code in (200, 201)
+
+
+async def test_on_a_full_disk_a_machine_that_joins_is_told(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    csr = await asyncio.to_thread(request_for, "gpu-1", tmp_path)
+    door = world.door()
+    with monkeypatch.context() as patch:
+        FullDisk(patch, "issued")
+        with pytest.raises(Refusal, match="is full: which machine has which certificate cannot be kept"):
+            await asyncio.to_thread(door.post, "/certificate", {"node": "gpu-1", "csr": csr})
 
 
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)

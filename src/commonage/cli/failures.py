@@ -9,7 +9,7 @@ import click
 from commonage.sdk.errors import ApiError, Unreachable
 
 FAILED, MISUSED, UNREACHABLE = 1, 2, 3
-_BECAUSE_OF_THE_ASK = range(400, 500)
+BECAUSE_OF_THE_ASK = range(400, 500)
 
 
 class Failure(click.ClickException):
@@ -35,7 +35,7 @@ class Refused(Failure):
 def _code(error: ApiError) -> int:
     if isinstance(error, Unreachable) or error.status == 503:
         return UNREACHABLE
-    return MISUSED if error.status in _BECAUSE_OF_THE_ASK else FAILED
+    return MISUSED if error.status in BECAUSE_OF_THE_ASK else FAILED
 
 
 def _sentence(error: ApiError) -> str:

@@ -15,7 +15,8 @@ import click
 from commonage.cli import show
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
-from commonage.cli.failures import MISUSED, Failure
+from commonage.cli.failures import BECAUSE_OF_THE_ASK, MISUSED, Failure
+from commonage.sdk.errors import ApiError
 
 if TYPE_CHECKING:
     from commonage.wire.joining import JoinTokenOut
@@ -163,7 +164,12 @@ def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
         if any(name in (one.name, f"{one.site}/{one.name}") for one in client.nodes()):
             site, machine = find(client, name)
             client.remove_node(site, machine, force=force)
-        done = client.expel_node(site, machine)
+        try:
+            done = client.expel_node(site, machine)
+        except ApiError as error:
+            if error.status not in BECAUSE_OF_THE_ASK:
+                click.echo(f"{machine} may still be let in: see to what follows, then run the same again.", err=True)
+            raise
     if as_json:
         show.print_json({"done": list(done)})
     else:

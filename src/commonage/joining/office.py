@@ -128,18 +128,28 @@ class Office:
     async def forget_tokens(self) -> Sequence[str]:
         """No token that was made until now is good any more, nor the Swarm's, which was told to who had one."""
         await asyncio.to_thread(self._tokens.forget)
+        return await self._forgot_tokens()
+
+    async def _forgot_tokens(self) -> Sequence[str]:
         log.info("all join tokens were revoked")
         return ["no join token that was made until now is good any more", await self._renew_swarm_token()]
 
     async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
-        """Take back all that lets the machine in; a sentence for each. Of one that is gone, join tokens stay good."""
-        if self._agents is None:
-            await asyncio.to_thread(self._signer.revoke, node)
-        else:
-            await self._agents.revoke(node, gone=gone)
+        """Take back all that lets the machine in; a sentence for each. Of one that is gone, join tokens stay good.
+
+        Raises Unavailable before anything was taken back if that cannot be written down.
+        """
+        forgetting = None if gone else await asyncio.to_thread(self._tokens.begin_to_forget)
+        try:
+            await self._revoke(node, gone)
+            if forgetting is not None:
+                await asyncio.to_thread(forgetting.carry_out)
+        finally:
+            if forgetting is not None:
+                await asyncio.to_thread(forgetting.drop)
         said = [f"{node}'s certificate is revoked: its agent is not let in any more, nor its Docker into the registry"]
         # Before it is put out, or it would come in again.
-        said += [await self._renew_swarm_token()] if gone else await self.forget_tokens()
+        said += [await self._renew_swarm_token()] if gone else await self._forgot_tokens()
         try:
             found = await self._swarm.remove(node)
         except CommonageError as error:
@@ -147,6 +157,12 @@ class Office:
             return [*said, f"it could not be put out of the Swarm: {error.message}; {by_hand}"]
         log.info("machine expelled", extra={"node": node, "was_in_swarm": found})
         return [*said, f"{node} is put out of the Swarm" if found else f"the Swarm has no {node}"]
+
+    async def _revoke(self, node: str, gone: bool) -> None:
+        if self._agents is None:
+            await asyncio.to_thread(self._signer.revoke, node)
+        else:
+            await self._agents.revoke(node, gone=gone)
 
     async def _renew_swarm_token(self) -> str:
         try:

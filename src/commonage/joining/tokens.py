@@ -8,20 +8,42 @@ import hmac
 import json
 import os
 import secrets
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
+from commonage.domain.keeping import keeping
 
 LONGEST_S = 7 * 86400
 USUAL_S = 3600
 _VERSION = "cmj1"
+_WHAT = "the secret of the join tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """That no token is good any more, written beside and not in force: what comes next needs no room on the disk."""
+
+    fresh: Path
+    file: Path
+
+    def carry_out(self) -> None:
+        """From now on no token that was made until now is good."""
+        with keeping(_WHAT, self.file):
+            self.fresh.replace(self.file)
+
+    def drop(self) -> None:
+        """Leave it at what was; nothing once it was carried out."""
+        self.fresh.unlink(missing_ok=True)
 
 
 class Tokens:
     """Makes tokens and checks them, with a secret in a file (0600) that is made at the first use.
 
-    `authority` is the fingerprint of the site's own certificate, by which a machine knows whom it talks to.
+    All that writes it raises Unavailable, and changes nothing, if it cannot: the disk may be full. `authority` is the
+    fingerprint of the site's own certificate, by which a machine knows whom it talks to.
     """
 
     def __init__(self, secret: Path, authority: str) -> None:
@@ -49,7 +71,16 @@ class Tokens:
 
     def forget(self) -> None:
         """From now on no token that was made until now is good."""
-        self._write(secrets.token_hex(32))
+        forgetting = self.begin_to_forget()
+        try:
+            forgetting.carry_out()
+        finally:
+            forgetting.drop()
+
+    def begin_to_forget(self) -> Forgetting:
+        """Make all ready to forget them, for who has to do something else with it, or neither."""
+        with keeping(_WHAT, self._file):
+            return Forgetting(self._beside(secrets.token_hex(32)), self._file)
 
     def _signature(self, body: str) -> bytes:
         return hmac.digest(self._secret().encode(), f"{_VERSION}.{body}".encode(), hashlib.sha256)
@@ -60,18 +91,22 @@ class Tokens:
                 raise CommonageError(f"{self._file} can be read by others; run: chmod 600 {self._file}")
             return self._file.read_text(encoding="utf-8").strip()
         except FileNotFoundError:
-            self._write(secrets.token_hex(32))
+            self.forget()
             return self._file.read_text(encoding="utf-8").strip()
 
-    def _write(self, value: str) -> None:
+    def _beside(self, value: str) -> Path:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = self._file.with_suffix(".new")
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(value + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._file)
+        # mkstemp makes it 0600.
+        handle, fresh = tempfile.mkstemp(dir=self._file.parent, prefix=f".{self._file.name}-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(value + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            Path(fresh).unlink()
+            raise
+        return Path(fresh)
 
 
 def _text(data: bytes) -> str:

@@ -14,6 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from commonage.domain.errors import Forbidden
+from commonage.domain.keeping import keeping
+
+_WHAT = "which machine has which certificate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,10 @@ class Entry:
 
 
 class Issued:
-    """The file. Entries are dropped when their certificate has expired by itself."""
+    """The file. Entries are dropped when their certificate has expired by itself.
+
+    All that writes it raises Unavailable, and changes nothing, if it cannot: the disk may be full.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -83,15 +89,18 @@ class Issued:
 
     def _write(self, entries: list[Entry]) -> None:
         temporary = self._path.with_suffix(".new")
-        with open(temporary, "w", encoding="utf-8", opener=_private) as file:
-            json.dump([asdict(entry) for entry in entries], file, indent=0)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
+        try:
+            with open(temporary, "w", encoding="utf-8", opener=_private) as file:
+                json.dump([asdict(entry) for entry in entries], file, indent=0)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+        finally:
+            temporary.unlink(missing_ok=True)  # what was written of it takes room where there is none
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        with self._path.with_suffix(".lock").open("w", encoding="utf-8") as file:
+        with keeping(_WHAT, self._path), self._path.with_suffix(".lock").open("w", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

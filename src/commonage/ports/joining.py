@@ -61,7 +61,7 @@ class Joining(Protocol):
         ...
 
     async def token(self, for_s: int) -> JoinToken:
-        """A new one. Raises InvalidInput."""
+        """A new one. Raises InvalidInput; Unavailable when the disk is full."""
         ...
 
     async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
@@ -74,7 +74,7 @@ class Joining(Protocol):
     async def forget_tokens(self) -> Sequence[str]:
         """No token that was made until now is good any more, nor is what was told to who had one: the Swarm's.
 
-        Says what was done, and what could not be.
+        Says what was done, and what could not be. Raises Unavailable, with nothing done, when the disk is full.
         """
         ...
 
@@ -82,6 +82,7 @@ class Joining(Protocol):
         """Take back all that lets the machine in, join tokens included, and its place in the Swarm.
 
         Says what was done, and what could not be. It may join again with a new token. `gone`: the machine itself is no
-        more, so that join tokens stay good. Unknown machines are no error.
+        more, so that join tokens stay good. Unknown machines are no error. Raises Unavailable, with nothing done, when
+        the disk is full.
         """
         ...

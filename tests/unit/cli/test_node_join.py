@@ -1,9 +1,16 @@
 """What `commonage node join` and `token` make of what is typed, without a server."""
 
-import pytest
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 
+import pytest
+from click.testing import CliRunner
+
+from commonage.cli import node_join
 from commonage.cli.node_join import commands
 from commonage.cli.over_ssh import split_host
+from commonage.sdk.errors import ApiError
 from commonage.wire.joining import JoinTokenOut
 
 
@@ -40,3 +47,20 @@ def test_the_command_for_a_machine_is_one_line() -> None:
 def test_a_script_that_comes_unencrypted_can_be_checked_first() -> None:
     *_, checked = commands(token("http://hub:8000/services/commonage/join"))
     assert f'echo "{"ab" * 32}  join.sh" | sha256sum -c && sudo sh join.sh cmj1.a.b' in checked
+
+
+@pytest.mark.parametrize(("status", "is_said"), [(503, True), (0, True), (409, False), (403, False)])
+def test_who_is_forgotten_and_may_still_be_let_in_is_said(
+    monkeypatch: pytest.MonkeyPatch, status: int, is_said: bool
+) -> None:
+    def expel(_site: str, _name: str) -> None:
+        raise ApiError("unavailable", "the disk of /data is full", status=status)
+
+    @contextmanager
+    def connect(_server: object) -> Iterator[object]:
+        yield SimpleNamespace(nodes=list, expel_node=expel)
+
+    monkeypatch.setattr(node_join, "connect", connect)
+    ran = CliRunner().invoke(node_join.rm, ["gpu-7", "--url", "http://localhost:1", "--token", "x"])
+    assert isinstance(ran.exception, ApiError)
+    assert ("gpu-7 may still be let in" in ran.stderr) is is_said
