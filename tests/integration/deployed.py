@@ -45,7 +45,7 @@ def archives() -> Path:
     sources = [*(ROOT / "requirements").iterdir(), ROOT / "pyproject.toml", ROOT / "package-lock.json"]
     sources += [path for folder in ("src", "deploy") for path in (ROOT / folder).rglob("*") if path.is_file()]
     digest = hashlib.sha256()
-    for path in sorted(path for path in sources if path.suffix != ".pyc"):
+    for path in sorted(path for path in sources if "__pycache__" not in path.parts):
         digest.update(str(path).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     folder = CACHE / digest.hexdigest()[:16]
     if not folder.exists():
