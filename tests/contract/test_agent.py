@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.contract.agents import AgentProgram, make_config
 from tests.contract.dockerd import IMAGE, Dockerd, minimal_image, new_folder
+from tests.contract.refusing_registry import ACCOUNT, BASIC, DENIED, refusing
 from tests.contract.test_engine_docker_walls import mapping as mapping_of_users
 
 from commonage.agent.containers import CPUS_LABEL, LABEL, processes_of
@@ -175,6 +176,24 @@ async def test_an_image_that_is_not_to_be_had_is_said_in_the_daemons_words(site:
     assert told == []  # it is here
     with pytest.raises(EngineFailure, match=r"127\.0\.0\.1:1"):
         await site.agents.pull(NODE, "127.0.0.1:1/lab/none:1", lambda detail, _: told.append(detail))
+
+
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [
+        (ACCOUNT, r"does not accept the account of worker1, .*this is no account of a machine.*commonage node join"),
+        (DENIED, r"does not let worker1 have the image .*Check the name, and that the tenant in it may use it"),
+        (BASIC, r"does not accept the account of worker1, .*no basic auth credentials"),
+    ],
+)
+async def test_what_a_registry_refuses_is_final_and_says_what_to_do(site: Site, way: str, why: str) -> None:
+    with refusing(way) as registry:
+        image = f"{registry}/lab/torch:2"
+        with pytest.raises(EngineFailure, match=why) as refused:
+            await site.agents.pull(NODE, image, lambda detail, _: None)
+    assert not refused.value.is_retryable
+    assert f"the image {image}" in refused.value.message
+    assert f"`docker login {registry}` and `docker pull {image}`" in refused.value.message
 
 
 async def test_without_its_daemon_it_ends_what_runs_itself_and_says_so(site: Site, dockerd: Dockerd) -> None:

@@ -34,11 +34,11 @@ class DaemonSilent(EngineFailure):
 
 
 class DaemonRefused(EngineFailure):
-    """It answered, and refuses. `http_status` is its own."""
+    """It answered, and refuses. `http_status` and `said` are its own."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(f"Docker: {message[:400]}", retryable=status >= 500)
-        self.http_status = status
+        self.http_status, self.said = status, message
 
 
 class DockerDaemon:

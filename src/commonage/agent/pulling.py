@@ -9,24 +9,24 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from commonage.agent.docker import DaemonSilent, DockerDaemon, split_image
+from commonage.agent.docker import DaemonRefused, DaemonSilent, DockerDaemon, split_image
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.fetching import progress_of
+from commonage.engines.containers.fetching import progress_of, refusal_of
 
 Told = Callable[[str, float | None], None]
 _SILENCE_S = 120.0
 
 
 class Puller:
-    """One fetch of each image, for all who wait for it."""
+    """One fetch of each image, for all who wait for it. `node` is this machine's name."""
 
-    def __init__(self, daemon: DockerDaemon, docker_config: Path) -> None:
-        self._daemon, self._docker_config = daemon, docker_config
+    def __init__(self, daemon: DockerDaemon, docker_config: Path, node: str) -> None:
+        self._daemon, self._docker_config, self._node = daemon, docker_config, node
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._listeners: dict[str, list[Told]] = {}
 
     async def ensure(self, image: str, told: Told) -> None:
-        """Have it here. Raises EngineFailure, with the daemon's words."""
+        """Have it here. Raises EngineFailure, with the daemon's words; one that may pass is retryable."""
         if await asyncio.to_thread(self._daemon.has_image, image):
             return
         listeners = self._listeners.setdefault(image, [])
@@ -65,6 +65,10 @@ class Puller:
         except DaemonSilent as error:
             words = f"the registry of {image} said nothing for {_SILENCE_S:.0f} s"
             raise EngineFailure(words, retryable=True) from error
+        except DaemonRefused as error:  # with 500, as any trouble of its own, what the registry refuses
+            if why := refusal_of(image, error.said, self._node):
+                raise EngineFailure(why, retryable=False) from error
+            raise
         finally:
             stop.set()
 

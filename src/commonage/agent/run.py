@@ -59,7 +59,7 @@ class Agent:
         self._cards = Cards(config)
         self._machine = Machine(config)
         self._execs = Execs(self._daemon)
-        self._puller = Puller(self._daemon, Path(config.docker_config))
+        self._puller = Puller(self._daemon, Path(config.docker_config), config.node)
         self._walls = StandingWalls(config, state)
         self._vigil = Vigil(config.fence_after_s, config.fence_silent_after_s)
         self._contact = Contact(config, state)

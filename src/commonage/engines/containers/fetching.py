@@ -1,16 +1,55 @@
-"""How far the fetching of an image is, from what a Docker daemon says meanwhile. Pure; agents use it, too."""
+"""How far the fetching of an image is, from what a Docker daemon says meanwhile, and whether its registry refuses it.
+
+Pure; agents use it, too.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+# As moby words what registries answer. It says one word alone where the answer was to a HEAD, which has no body.
+_DENIED = re.compile(
+    r"pull access denied|requested access to the resource is denied|(^|: )denied(:|$)|\b403 forbidden", re.IGNORECASE
+)
+_UNKNOWN = re.compile(r"(^|: )unauthorized(:|$)|no basic auth credentials|\b401 unauthorized", re.IGNORECASE)
+_MOST = 300
 _PULLED = ("Download complete", "Pull complete", "Already exists")
 
 
 def words_of_fetching(image: str, said: str) -> str:
     """What a user who waits for it reads; `said` is what `progress_of` said last."""
     return f"fetching the image {image}: {said}"
+
+
+def refusal_of(image: str, said: str, machine: str = "") -> str:
+    """Why a registry refuses an image, in words; empty where `said` (the daemon's) is no such thing, and may pass.
+
+    `machine` is the name of one that has an account of its own at the site's registry.
+    """
+    registry, said = registry_of(image), " ".join(said.split()).strip()
+    short = said if len(said) <= _MOST else f"{said[:_MOST]} …"
+    who = machine or "this machine"
+    by_hand = f"run `docker login {registry}` and `docker pull {image}` on the machine, as root"
+    if _DENIED.search(said):
+        return (
+            f"the registry {registry} does not let {who} have the image {image}, or has none of that name (Docker: "
+            f"{short}). Check the name, and that the tenant in it may use it; if it needs an account there, {by_hand}"
+        )
+    if _UNKNOWN.search(said):
+        joins = f"have it join again (`commonage node join`) if the registry is the site's own, else {by_hand}"
+        return (
+            f"the registry {registry} does not accept the account of {who}, and does not give it the image {image} "
+            f"(Docker: {short}). What to do: {joins if machine else by_hand}"
+        )
+    return ""
+
+
+def registry_of(image: str) -> str:
+    """`HOST:PORT` of the registry that an image's name means."""
+    first, slash, _ = image.partition("/")
+    return first if slash and (first == "localhost" or "." in first or ":" in first) else "docker.io"
 
 
 def progress_of(message: Mapping[str, Any], layers: dict[str, tuple[int, int]]) -> tuple[str, float | None]:

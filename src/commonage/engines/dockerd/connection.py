@@ -75,10 +75,13 @@ class Connection:
             raise
 
     async def pull(self, name: str, account: RegistryAccount | None = None) -> AsyncIterator[Json]:
-        """Fetch an image, with the account where it is for that; what comes are the daemon's progress messages."""
+        """Fetch an image, with the account where it is for that; what comes are the daemon's progress messages.
+
+        What its registry refuses is no passing trouble.
+        """
         known = account is not None and account.is_for(name)
         auth = {"username": account.user, "password": account.password} if account is not None and known else None
-        with translated(self.url):
+        with translated(self.url, name):
             async for message in self._daemon.images.pull(name, auth=auth, stream=True):
                 yield message
 

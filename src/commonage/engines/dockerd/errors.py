@@ -10,6 +10,7 @@ import aiohttp
 from aiodocker.exceptions import DockerError
 
 from commonage.domain.errors import EngineFailure
+from commonage.engines.containers.fetching import refusal_of
 from commonage.engines.containers.hands import Away
 
 # What the daemon says, what we say of it, and whether the same may work later.
@@ -21,7 +22,8 @@ _WORDS: tuple[tuple[str, str, bool], ...] = (
      "Toolkit and run `nvidia-ctk runtime configure`", False),
     (r"(unresolvable CDI devices|CDI.*not)", "Docker does not know this GPU by CDI: run `nvidia-ctk cdi generate`",
      False),
-    (r"pull access denied|repository does not exist|requested access to the resource is denied|unauthorized",
+    (r"pull access denied|repository does not exist|requested access to the resource is denied|unauthorized"
+     r"|no basic auth credentials|(^|: )denied(:|$)",
      "the registry has no such image, or does not let us have it", False),
     (r"manifest (for .* )?(not found|unknown)", "the registry has no such image", False),
     (r"invalid reference format|repository name must be", "that is not a name of an image", False),
@@ -51,11 +53,16 @@ class Refused(EngineFailure):
 
 
 @contextmanager
-def translated(url: str) -> Iterator[None]:
-    """Have what the client library raises leave as an EngineFailure. `url` is the daemon's address."""
+def translated(url: str, image: str = "") -> Iterator[None]:
+    """Have what the client library raises leave as an EngineFailure. `url` is the daemon's address.
+
+    `image` is the one that is fetched within.
+    """
     try:
         yield
     except DockerError as error:
+        if image and (why := refusal_of(image, str(error.message))):
+            raise Refused(why, error.status, retryable=False) from error
         raise failure_of(error.status, str(error.message), url) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise _unreachable(url, str(error) or type(error).__name__) from error

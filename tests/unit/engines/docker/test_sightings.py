@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiodocker.exceptions import DockerError
 
 from commonage.engines.containers.box import Claim
 from commonage.engines.containers.fetching import progress_of
 from commonage.engines.docker.daemon import notes_of, remapped_root
 from commonage.engines.docker.doctor import examined
 from commonage.engines.docker.sightings import Circumstances, end_of
-from commonage.engines.dockerd.errors import DaemonUnreachable, failure_of
+from commonage.engines.dockerd.errors import DaemonUnreachable, Refused, failure_of, translated
 from commonage.engines.dockerd.times import instant
 
 ABOUT = Circumstances(Claim.RAN, False, False, 500.0, 600.0, False, 2000.0)
@@ -77,6 +78,9 @@ def test_other_ends_have_their_reason(change: dict[str, Any], code: int | None, 
     [
         (500, "write /x: no space left on device", "disk of the Docker daemon is full", True),
         (404, "pull access denied for x, repository does not exist", "no such image", False),
+        (500, "denied", "does not let us have it", False),
+        (500, 'Head "https://r/v2/x/manifests/1": no basic auth credentials', "does not let us have it", False),
+        (500, "mkdir /data: permission denied", "Docker: mkdir /data", True),
         (500, "Get https://r/v2/: dial tcp: lookup r: no such host", "registry cannot be reached", True),
         (400, "invalid reference format", "not a name of an image", False),
         (500, 'could not select device driver "nvidia" with capabilities: [[gpu]]', "NVIDIA Container Toolkit", False),
@@ -88,6 +92,13 @@ def test_the_daemons_errors_have_our_words(status: int, message: str, said: str,
     failure = failure_of(status, message)
     assert said in failure.message
     assert failure.is_retryable is retryable
+
+
+def test_what_a_registry_refuses_is_said_of_the_image_that_was_fetched() -> None:
+    why = "does not let this machine have the image lab/torch:2"
+    with pytest.raises(Refused, match=why) as refused, translated("unix:///x", "lab/torch:2"):
+        raise DockerError(500, "denied")
+    assert (refused.value.is_retryable, refused.value.http_status) == (False, 500)
 
 
 def test_a_daemon_that_does_not_answer_is_another_error() -> None:
