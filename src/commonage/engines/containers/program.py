@@ -11,9 +11,9 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
-from commonage.engines.common.sessions import SESSION_COMMAND
 from commonage.engines.common.workspaces import folder_name
 from commonage.engines.containers.box import can_export
+from commonage.engines.containers.session import CONTAINER_SESSION
 
 MARK = "COMMONAGE_ATTEMPT_ID"
 PORT = 8888
@@ -62,7 +62,7 @@ def program_of(order: Order, inside: Inside, shared: Mapping[str, str], devices:
     Later ones win: what is shared, ours, the environment's, the owner's, the devices'; our ids are nobody else's to
     set. The loopback that an order speaks of is this machine's: for a container it has another name.
     """
-    command = order.command or (SESSION_COMMAND if order.kind is Kind.SESSION else ())
+    command = order.command or (CONTAINER_SESSION if order.kind is Kind.SESSION else ())
     if not command:
         raise EngineFailure(f"{order.workload_id} has no command, so there is nothing to run")
     home = f"/home/{folder_name(order.owner)}"

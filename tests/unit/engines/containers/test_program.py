@@ -7,8 +7,8 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease
 from commonage.domain.sightings import Order
 from commonage.domain.workloads import Kind
-from commonage.engines.common.sessions import SESSION_COMMAND
 from commonage.engines.containers.program import Inside, Program, program_of, shared_variables
+from commonage.engines.containers.session import CONTAINER_SESSION
 
 INSIDE = Inside("10.213.0.1", frozenset({8081}))
 
@@ -76,7 +76,7 @@ def test_a_job_with_files_works_among_them() -> None:
 
 
 def test_a_session_needs_no_command_and_a_job_does() -> None:
-    assert program(kind=Kind.SESSION, command=()).command == SESSION_COMMAND
+    assert program(kind=Kind.SESSION, command=()).command == CONTAINER_SESSION
     with pytest.raises(EngineFailure, match="nothing to run"):
         program(command=())
 
