@@ -27,6 +27,7 @@ from commonage.engines.containers.ending import end_run
 from commonage.engines.containers.hands import Away, Gone, Hands
 from commonage.engines.containers.launching import launch_patiently
 from commonage.engines.containers.looking import Looker, Unclear, Unstarted, write_end
+from commonage.engines.containers.turns import Turns
 from commonage.ports.execs import ExecStream, Terminal
 
 AGAIN_S = 2.0
@@ -49,6 +50,7 @@ class ContainerEngine:
         self._board = Board()
         self._tasks = Tasks(name)
         self._in_thread, self._spawn = self._tasks.in_thread, self._tasks.spawn
+        self._turns = Turns(self._spawn)
 
     @property
     def site(self) -> str:

@@ -83,7 +83,7 @@ class DockerEngine(ContainerEngine):
         shared = shared_variables(os.environ)
         place = Place(name, self._data / "workspaces", shared, settings.bundle_max_mib, here=True)
         self._launcher = Launcher(place, settings, self._client, self._networks, self._in_thread)
-        self._launcher.devices = self._devices
+        self._launcher.devices, self._launcher.turns = self._devices, self._turns
         self._launcher.owner, self._launcher.gpus = self._daemon.owner, self._daemon.gpus
         await self._networks.open()
         hands = DockerHands(self._client, self._daemon, self._images, self._launcher, self._in_thread, name)

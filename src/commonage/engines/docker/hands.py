@@ -69,7 +69,7 @@ class DockerHands:
     async def launch(self, run: Run, told: Told) -> None:
         """Have its image here and its container started."""
         await self._images.ensure(run.order.environment, told)
-        await self._launcher.launch(run)
+        await self._launcher.launch(run, told)
 
     async def look(self, run: Run) -> Look:
         """What the daemon says of it now."""

@@ -7,6 +7,7 @@ entry in it runs the command only once (entry.sh).
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Mapping
 from typing import Literal
@@ -19,6 +20,7 @@ from commonage.engines.containers.box import Claim
 from commonage.engines.containers.mounts import has_sizes
 from commonage.engines.containers.preparing import ENTRY, Place, have_folders, ourselves
 from commonage.engines.containers.program import Inside, Program, program_of
+from commonage.engines.containers.turns import Turns
 from commonage.engines.docker.client import Client, Json, Refused
 from commonage.engines.docker.networks import Networks
 from commonage.engines.docker.settings import DockerSettings
@@ -26,6 +28,7 @@ from commonage.engines.docker.translate import Surroundings, container_config, c
 from commonage.engines.dockerd.networks import Network
 from commonage.engines.dockerd.shared import see_that_nothing_leads_elsewhere
 from commonage.engines.dockerd.words import LABEL, Folders
+from commonage.ports.agents import Told
 from commonage.ports.devices import Devices, Hold
 
 _AT_ONCE = 16
@@ -45,14 +48,16 @@ class Launcher:
         self._in_thread = in_thread
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self.devices: Devices | None = None
+        self.turns: Turns
         self.owner = ourselves()
         self.gpus: Literal["cdi", "request"] = "request"
 
-    async def launch(self, run: Run) -> str:
+    async def launch(self, run: Run, told: Told) -> str:
         """Have the attempt's container started; its id. Idempotent. Raises EngineFailure.
 
         After a DaemonUnreachable nobody knows: ask again.
         """
+        await self.turns.take(run, run.sighting.node, os.cpu_count() or 1, told)
         async with self._at_once:
             try:
                 return await self._launch(run)

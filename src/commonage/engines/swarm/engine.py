@@ -123,6 +123,7 @@ class SwarmEngine(ContainerEngine):
         )
         launcher = Launcher(place, settings, self._client, self._fleet, self._folder / "entry.sh")
         launcher.images, launcher.networks, launcher.in_thread = self._images, self._networks, self._in_thread
+        launcher.turns = self._turns
         await launcher.open()
         await self._networks.open()
         self._launcher = launcher

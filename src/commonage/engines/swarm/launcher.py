@@ -21,6 +21,7 @@ from commonage.engines.containers.board import Run
 from commonage.engines.containers.fetching import words_of_fetching
 from commonage.engines.containers.preparing import ENTRY, Place, have_folders, ourselves
 from commonage.engines.containers.program import PORT, Inside, program_of
+from commonage.engines.containers.turns import Turns
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.errors import Refused
 from commonage.engines.dockerd.images import Images
@@ -54,6 +55,7 @@ class Launcher:
         self._creating: dict[str, asyncio.Task[str]] = {}
         self.images: Images
         self.networks: Networks
+        self.turns: Turns
         self.in_thread: InThread
 
     async def open(self) -> None:
@@ -123,6 +125,7 @@ class Launcher:
         order = run.order
         machine = self._fleet.machine(order.lease.node)
         await self.have_image(order.environment, machine.name, told)
+        await self.turns.take(run, machine.name, machine.cpus_milli // 1000, told)
         async with self._at_once:
             try:
                 return await self._launch(run, machine, told)

@@ -19,6 +19,7 @@ from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.preparing import Place
+from commonage.engines.containers.turns import Turns
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.errors import Refused
 from commonage.engines.dockerd.images import Images
@@ -127,6 +128,7 @@ class Scene:
         place = Place("0123456789abcdef", folder / "workspaces", {}, 1, here=False)
         settings = SwarmSettings(account=account)
         self.launcher = Launcher(place, settings, client, self.fleet, folder / "entry.sh")
+        self.launcher.turns = Turns(asyncio.create_task)
         self.launcher.images, self.launcher.networks = Images(client, "site", "missing", account), networks
         self.launcher.in_thread = asyncio.to_thread
         self.tasks = Tasks(client, "0123456789abcdef")

@@ -1,0 +1,126 @@
+"""Sessions come up a few at a time on each machine."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.unit.engines.containers.test_program import order
+
+from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.workloads import Kind
+from commonage.engines.common.runs import Runs
+from commonage.engines.containers import turns
+from commonage.engines.containers.board import Board, Run
+from commonage.engines.containers.turns import Turns
+from commonage.ports.agents import unheard
+
+pytestmark = pytest.mark.anyio
+
+
+class Scene:
+    """An engine's board, and turns on machines of one core, on each of which two sessions may come up."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = Runs(folder)
+        self.files.open()
+        self.board = Board()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.turns = Turns(self._spawn)
+        self.told: list[str] = []
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def run(self, name: str, kind: Kind = Kind.SESSION) -> Run:
+        one = Run(order(attempt_id=name, kind=kind), self.files.folder(name), Sighting(name, Seen.STARTING, 0.0, "m"))
+        self.board.runs[name] = one
+        return one
+
+    def taking(self, run: Run, node: str = "m") -> asyncio.Task[None]:
+        return asyncio.create_task(self.turns.take(run, node, 1, lambda said, _: self.told.append(said)))
+
+    def see(self, run: Run, seen: Seen, url: str | None = None) -> None:
+        self.board.tell(run, Sighting(run.id, seen, 1.0, "m", url=url))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path / "runs")
+
+
+@asynccontextmanager
+async def server() -> AsyncIterator[str]:
+    """Something that answers as a Jupyter server does; its address."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"HTTP/1.0 302 Found\r\n\r\n")
+        writer.close()
+
+    listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+
+
+async def settled(*tasks: asyncio.Task[None]) -> list[bool]:
+    await asyncio.sleep(0.05)
+    return [task.done() for task in tasks]
+
+
+async def test_who_came_first_starts_first_and_the_next_when_one_answers(scene: Scene) -> None:
+    runs = [scene.run(f"a{number}") for number in range(4)]
+    waiting = [scene.taking(run) for run in runs]
+    assert await settled(*waiting) == [True, True, False, False]
+    assert scene.told == ["waiting for its turn, as 2 sessions are coming up on m"] * 2
+    async with server() as url:
+        scene.see(runs[1], Seen.RUNNING, url)
+        await asyncio.wait_for(waiting[2], 10)
+        assert await settled(waiting[3]) == [False]
+    scene.see(runs[0], Seen.ENDED)
+    await asyncio.wait_for(waiting[3], 10)
+
+
+async def test_one_that_runs_but_does_not_answer_yet_is_still_coming_up(scene: Scene) -> None:
+    runs = [scene.run(f"a{number}") for number in range(3)]
+    waiting = [scene.taking(run) for run in runs]
+    async with server() as url:
+        pass
+    for run in runs[:2]:
+        scene.see(run, Seen.RUNNING, url)  # refuses connections by now
+    await asyncio.sleep(0.6)
+    assert await settled(*waiting) == [True, True, False]
+    waiting[2].cancel()
+
+
+async def test_one_that_never_answers_keeps_nobody_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MOST_S", 0.2)
+    waiting = [scene.taking(scene.run(f"a{number}")) for number in range(3)]
+    await asyncio.wait_for(waiting[2], 10)
+
+
+async def test_machines_do_not_wait_for_each_other_nor_jobs_for_sessions(scene: Scene) -> None:
+    full = [scene.taking(scene.run(f"a{number}")) for number in range(3)]
+    assert await settled(*full) == [True, True, False]
+    await asyncio.wait_for(scene.taking(scene.run("b"), node="other"), 10)
+    await asyncio.wait_for(scene.taking(scene.run("c", Kind.JOB)), 10)
+    full[2].cancel()
+
+
+async def test_who_is_stopped_while_it_waits_takes_no_turn(scene: Scene) -> None:
+    runs = [scene.run(f"a{number}") for number in range(4)]
+    waiting = [scene.taking(run) for run in runs]
+    await settled(*waiting)
+    waiting[2].cancel()
+    scene.see(runs[0], Seen.ENDED)
+    await asyncio.wait_for(waiting[3], 10)
+
+
+async def test_a_start_that_is_tried_again_takes_one_turn(scene: Scene) -> None:
+    first = scene.run("a")
+    for _ in range(3):
+        await asyncio.wait_for(scene.turns.take(first, "m", 1, unheard), 10)
+    await asyncio.wait_for(scene.taking(scene.run("b")), 10)
