@@ -66,8 +66,8 @@ def test_sessions_that_fail_are_counted_and_said(hub: Hub) -> None:
     assert len(measured.ready) == 1
     assert [why.partition(":")[0] for why in measured.failed] == ["bench1", "bench2"]
     assert any("403" in line and "no room" in line for line in said), "why one failed is to be read"
-    table = {figure.name: figure for figure in _figures(3, measured, measured)}
-    assert table["3 at once, failed"].value == 2
+    table = {figure.name: figure for figure in _figures(3, [measured, measured], [measured])}
+    assert table["3 at once, failed"].value == 4
     assert table["3 at once, failed"].peer == 2
     assert table["3 at once, last"].value == measured.ready[-1]
 

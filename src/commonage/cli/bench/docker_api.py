@@ -13,6 +13,7 @@ import httpx2
 
 _AT_ONCE = 16
 _LOOK_S = 0.1
+_GONE_WITHIN_S = 120.0
 _LABEL = "commonage-bench"
 _DONE = ("complete", "failed", "rejected", "shutdown", "orphaned")
 
@@ -55,6 +56,23 @@ def overlay(url: str, name: str) -> Iterator[str]:
         yield name
     finally:
         asyncio.run(ask("DELETE", f"/networks/{name}"))
+
+
+def until_none_runs(url: str, image: str) -> None:
+    """Wait until no task of this image is left that has not ended, also of services that are removed."""
+
+    async def ask() -> None:
+        async with _client(url) as client:
+            give_up = time.perf_counter() + _GONE_WITHIN_S
+            while time.perf_counter() < give_up:
+                tasks = await _ask(client, "GET", "/tasks")
+                of_it = [one for one in tasks if one["Spec"].get("ContainerSpec", {}).get("Image") == image]
+                if all(one["Status"]["State"] in _DONE for one in of_it):
+                    return
+                await asyncio.sleep(_LOOK_S)
+        raise RuntimeError(f"containers of {image} still run {_GONE_WITHIN_S:.0f} s after all were stopped")
+
+    asyncio.run(ask())
 
 
 def services_through(url: str, image: str, command: Sequence[str], count: int, network: str | None = None) -> float:

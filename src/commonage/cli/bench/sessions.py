@@ -20,15 +20,20 @@ from typing import Any
 import httpx2
 
 from commonage.cli.bench import peers
-from commonage.cli.bench.docker_api import overlay
+from commonage.cli.bench.docker_api import overlay, until_none_runs
 from commonage.cli.bench.peers import Hub
 from commonage.cli.bench.report import Figure, median
 from commonage.cli.bench.server import Served, server
 
 Say = Callable[[str], None]
 GIVE_UP_S = 300.0
-_LOOK_S = 0.1
+OURS, PEER = "ours", "peer"
+# A hub feels who asks: more often, it would be busy with the measuring.
+_LOOK_S = 0.25
+# A few first, not measured: each machine has to read the image's files from its disk once.
 _WARM = 6
+_TURNS = {1: 4}
+_TURNS_OF_MANY = 2
 _NETWORK = "commonage-bench-peer"
 PEERS = {"process": "local", "swarm": "swarmspawner"}
 """The peer of each engine of ours."""
@@ -62,6 +67,11 @@ class Setting:
             "COMMONAGE_POLICY": "spread",
         }
 
+    def settle(self) -> None:
+        """Wait until nothing of a round runs any more: SwarmSpawner does not."""
+        if self.engine != "process":
+            until_none_runs(self.docker_url, self.image)
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -77,32 +87,49 @@ class Round:
 
 
 def run(sizes: Sequence[int], say: Say, setting: Setting) -> list[Figure]:
-    """For each number of sessions at once: the median and the slowest, ours and the peer's."""
-    with server(*setting.flags(), variables=setting.variables()) as served:
+    """For each number of sessions at once: the median and the slowest, ours and the peer's.
+
+    They take turns, each as often the first, as a machine is now faster and now slower.
+    """
+    with server(*setting.flags(), variables=setting.variables()) as served, contextlib.ExitStack() as stack:
         options = {"environment": "notebook", "cpus": "0.05", "memory": "256MiB"}
-        with _peer(served, setting, say) as start_peer:
-            token = (served.folder / "data" / "secrets" / "hub_service_token").read_text().strip()
-            hub = Hub(f"{served.url}/hub/api", token, options)
-            ours = _measure_all(hub, sizes, say, "ours")
-            theirs: dict[int, Round] = {}
-            if start_peer is not None:
-                with start_peer() as hub:
-                    theirs = _measure_all(hub, sizes, say, "peer")
-    return [figure for size in sizes for figure in _figures(size, ours[size], theirs.get(size))]
+        token = (served.folder / "data" / "secrets" / "hub_service_token").read_text().strip()
+        hubs = {OURS: Hub(f"{served.url}/hub/api", token, options)}
+        start_peer = stack.enter_context(_peer(served, setting, say))
+        if start_peer is not None:
+            hubs[PEER] = stack.enter_context(start_peer())
+        for whose, hub in hubs.items():
+            say(f"warming up, {whose}")
+            _one_round(hub, _WARM)
+            setting.settle()
+        figures: list[Figure] = []
+        for size in sizes:
+            rounds: dict[str, list[Round]] = {whose: [] for whose in hubs}
+            for turn in range(_TURNS.get(size, _TURNS_OF_MANY)):
+                for whose in list(hubs)[:: -1 if turn % 2 else 1]:
+                    rounds[whose].append(_measure(hubs[whose], size, say, whose))
+                    setting.settle()
+            figures += _figures(size, rounds[OURS], rounds.get(PEER))
+        return figures
 
 
-def _figures(size: int, ours: Round, theirs: Round | None) -> Iterator[Figure]:
-    def figure(name: str, value: Callable[[Round], float], unit: str, how: str) -> Figure:
+def _figures(size: int, ours: Sequence[Round], theirs: Sequence[Round] | None) -> Iterator[Figure]:
+    def figure(name: str, value: Callable[[Sequence[Round]], float], unit: str, how: str) -> Figure:
         return Figure(f"{size} {name}", value(ours), unit, how, value(theirs) if theirs else None)
 
+    def ready(rounds: Sequence[Round]) -> list[float]:
+        return [took for one in rounds for took in one.ready]
+
     how = "POST to the hub's API until it says ready"
-    yield figure("at once, median", lambda one: median(one.ready or [math.nan]), "s", how)
+    yield figure("at once, median", lambda rounds: median(ready(rounds) or [math.nan]), "s", how)
     if size > 1:
-        yield figure("at once, last", lambda one: max(one.ready, default=math.nan), "s", how)
-        yield figure("stopped", lambda one: one.gone, "s", "DELETE of all until the last is gone")
-        yield figure(
-            "at once, failed", lambda one: len(one.failed), "", f"refused, failed, or took over {GIVE_UP_S:.0f} s"
-        )
+        lasts = "the median of the rounds"
+        yield figure("at once, last", lambda rounds: median([max(one.ready, default=math.nan) for one in rounds]),
+            "s", f"{how}, {lasts}")  # fmt: skip
+        yield figure("stopped", lambda rounds: median([one.gone for one in rounds]),
+            "s", f"DELETE of all until the last is gone, {lasts}")  # fmt: skip
+        yield figure("at once, failed", lambda rounds: sum(len(one.failed) for one in rounds),
+            "", f"refused, failed, or took over {GIVE_UP_S:.0f} s, in {len(ours)} rounds")  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -134,21 +161,13 @@ def _environment(url: str, token: str, folder: Path) -> Path:
     return Path(found[0])
 
 
-def _measure_all(hub: Hub, sizes: Sequence[int], say: Say, whose: str) -> dict[int, Round]:
-    """A few sessions first, not measured: each machine has to read the image's files from its disk once."""
-    say(f"warming up, {whose}")
-    _one_round(hub, _WARM)
-    return {size: _measure(hub, size, say, whose) for size in sizes}
-
-
 def _measure(hub: Hub, size: int, say: Say, whose: str) -> Round:
-    """`size` sessions asked for at once, and all stopped again; a single one three times."""
+    """`size` sessions asked for at once, and all stopped again."""
     say(f"{size} at once, {whose}")
-    rounds = [_one_round(hub, size) for _ in range(3 if size == 1 else 1)]
-    for why in (why for one in rounds for why in one.failed):
+    done = _one_round(hub, size)
+    for why in done.failed:
         say(f"failed: {why}")
-    ready = sorted(took for one in rounds for took in one.ready)
-    return Round(ready, [why for one in rounds for why in one.failed], max(one.gone for one in rounds))
+    return done
 
 
 def _one_round(hub: Hub, size: int) -> Round:
