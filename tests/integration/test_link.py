@@ -349,7 +349,7 @@ async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: 
     await first.open("127.0.0.1", 0)
     machine = Machine(site.config())
     card = factories.device()
-    machine.report = Report(1, NodeReport(NODE, 4000, 8000, (card,)), fenced=("a-1",))
+    machine.report = Report(1, NodeReport(NODE, 4000, 8000, (card,)), fenced=("a-1",), notices=("hot",))
     async with machine:
         await site.connected()
         port = first.port
@@ -363,6 +363,7 @@ async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: 
     await third.open("127.0.0.1", port)
     [heard] = third.heard()
     assert (heard.connected, heard.report.devices, heard.fenced) == (False, (card,), ("a-1",))
+    assert heard.notices == ("hot",)
     await third.revoke(NODE)
     await third.close()
     memory.write_text("{ half")

@@ -42,6 +42,7 @@ class Containers:
     """Those that run, as the daemon said last.
 
     `may_gain`: a program in one of them may become more than who starts it, as the daemon was not told to forbid that.
+    As it was with those that ran last, while none runs.
     """
 
     def __init__(self, daemon: DockerDaemon) -> None:
@@ -55,7 +56,8 @@ class Containers:
         new = [made for one in sorted(listed.keys() - self.running.keys()) if (made := self._made(one)) is not None]
         kept = {key: one for key, one in self.running.items() if key in listed}
         self.running = {**kept, **{one.id: one for one in new}}
-        self.may_gain = any(_gains_privileges(one.pid) for one in self.running.values())
+        seen = {_gains_privileges(one.pid) for one in self.running.values()} - {None}
+        self.may_gain = True in seen if seen else self.may_gain
         return new
 
     def _made(self, container: str) -> Container | None:
@@ -72,11 +74,12 @@ class Containers:
         return {one.id: one.attempt_id for one in self.running.values()}
 
 
-def _gains_privileges(pid: int) -> bool:
+def _gains_privileges(pid: int) -> bool | None:
+    """None if it has ended."""
     try:
         return b"NoNewPrivs:\t0" in Path(f"/proc/{pid}/status").read_bytes()
-    except OSError:  # it ended
-        return False
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from commonage.agent.vigil import Answer, Vigil
 from commonage.domain.errors import EngineFailure, InvalidInput
 from commonage.domain.sightings import ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
-from commonage.engines.dockerd.security import swarm_faults
+from commonage.engines.dockerd.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.link import messages
 from commonage.link.execs import EXEC
 from commonage.link.messages import Call, ReportHeard, Welcome
@@ -43,7 +43,6 @@ _PING_EVERY_S, _PING_WITHIN_S = 1.0, 3.0
 _LOOK_EVERY_S = 0.25
 _RELEASE_EVERY_S = 60.0
 _MOST_WARNINGS = 200
-_MAY_GAIN = "its containers may gain privileges (no-new-privileges is off): run `commonage node join` for it again"
 
 
 class Agent:
@@ -135,6 +134,7 @@ class Agent:
     def _get_to_know(self) -> None:
         info = self._daemon.info()
         self._unfit = swarm_faults(info)
+        self._containers.may_gain = may_gain(info) or False
         root = str(info["DockerRootDir"])
         self._machine.docker_root = Path(root)
         self._fences.note_root(root)
@@ -195,7 +195,7 @@ class Agent:
             samples=look.samples,
             owners=look.owners,
             witnesses=self._contact.witnesses,
-            notices=(_MAY_GAIN,) if self._containers.may_gain else (),
+            notices=(MAY_GAIN,) if self._containers.may_gain else (),
             warnings=told,
         )
 

@@ -29,11 +29,21 @@ class Remembered:
     engine_fault: str = ""
     fenced: tuple[str, ...] = ()
     witnesses: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     def heard(self, now: float) -> Heard:
         """As it is told after a restart: its link does not stand. If it did when we ended, it may have until now."""
         at = now if self.connected else self.at
-        return Heard(self.node, self.report, at, False, self.engine_fault, self.fenced, witnesses=self.witnesses)
+        return Heard(
+            self.node,
+            self.report,
+            at,
+            connected=False,
+            engine_fault=self.engine_fault,
+            fenced=self.fenced,
+            witnesses=self.witnesses,
+            notices=self.notices,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,9 @@ def read(path: Path) -> tuple[Remembered, ...]:
 def write(path: Path, heard: Iterable[Heard]) -> None:
     """Whole or not at all. Raises OSError."""
     kept = [
-        Remembered(one.node, one.report, one.at, one.connected, one.engine_fault, one.fenced, one.witnesses)
+        Remembered(
+            one.node, one.report, one.at, one.connected, one.engine_fault, one.fenced, one.witnesses, one.notices
+        )
         for one in heard
     ]
     new = path.with_suffix(".new")

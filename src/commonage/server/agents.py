@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from commonage.domain.fleet import NodeReport
 from commonage.link import remembered
 from commonage.link.agents import LinkedAgents
+from commonage.ports.agents import Heard
 from commonage.server.authority import authority_of
 from commonage.server.settings import Settings
 
@@ -29,9 +29,9 @@ def _memory(data_dir: Path) -> Path:
     return data_dir.absolute() / "agents.json"
 
 
-def told_last(data_dir: Path) -> Mapping[str, NodeReport]:
+def told_last(data_dir: Path) -> Mapping[str, Heard]:
     """What agents told of their machines, as it was kept last, by the machines' names. Blocks a moment."""
-    return {one.node: one.report for one in remembered.read(_memory(data_dir))}
+    return {one.node: one.heard(one.at) for one in remembered.read(_memory(data_dir))}
 
 
 async def listen_for_agents(settings: Settings, agents: LinkedAgents) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from commonage.agent.containers import OnDisk, on_disk
+from commonage.agent import containers
+from commonage.agent.containers import Containers, OnDisk, on_disk
 from commonage.agent.docker import split_image
 from commonage.agent.machine import SharedFolder, memory_mib
 from commonage.agent.pulling import credentials_for
@@ -54,6 +57,30 @@ def test_containers_of_ours_are_known_by_the_daemons_files(tmp_path: Path) -> No
     keep("f", "{ half")
     found = sorted(on_disk(tmp_path), key=lambda one: one.id)
     assert found == [OnDisk("a", "x-1", True), OnDisk("b", "x-2", False), OnDisk("c", "x-3", True)]
+
+
+def test_that_containers_may_gain_privileges_is_known_while_none_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    gains: dict[int, bool | None] = {}
+    about = {"Config": {"Labels": {"commonage.attempt": "x"}}}
+    daemon: Any = SimpleNamespace(
+        containers=lambda label: [{"Id": str(pid)} for pid in gains],
+        inspect=lambda id: {**about, "State": {"Pid": int(id)}},
+    )
+    monkeypatch.setattr(containers, "_gains_privileges", lambda pid: gains[pid])
+    found = Containers(daemon)
+
+    def look(**pids: bool | None) -> bool:
+        gains.clear()
+        gains.update({int(name[1:]): may for name, may in pids.items()})
+        found.look()
+        return found.may_gain
+
+    assert look() is False
+    assert look(p1=False) is False
+    assert look(p1=False, p2=True) is True
+    assert look(p2=None) is True, "it has just ended"
+    assert look() is True, "nothing that runs says otherwise"
+    assert look(p3=False) is False
 
 
 def test_the_machines_memory(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commonage.domain.fleet import NodeReport
 from commonage.engines.dockerd.connection import Json
-from commonage.engines.dockerd.security import swarm_faults
+from commonage.engines.dockerd.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes import Machine, machines_of
+from commonage.ports.agents import Heard
 
 # A machine is given up after three heartbeats that are missing.
 _HEARTBEATS = 3
@@ -26,10 +26,11 @@ class Examined:
     advice: str
 
 
-async def examine_swarm(url: str, folder: Path, told: Mapping[str, NodeReport]) -> Examined:
+async def examine_swarm(url: str, folder: Path, told: Mapping[str, Heard]) -> Examined:
     """Ask the manager at `url`. Raises EngineFailure when it does not answer, or is none.
 
-    `told` is what the agents on machines said last, by the machines' names.
+    `told` is what the agents on machines said last, by the machines' names. That containers may gain privileges a
+    daemon of moby 20.10 does not say: its agent finds it out by the first that runs.
     """
     client = Client(url)
     try:
@@ -40,7 +41,7 @@ async def examine_swarm(url: str, folder: Path, told: Mapping[str, NodeReport]) 
 
 
 def examined(
-    info: Mapping[str, Any], nodes: Sequence[Json], heartbeat_s: float, folder: Path, told: Mapping[str, NodeReport]
+    info: Mapping[str, Any], nodes: Sequence[Json], heartbeat_s: float, folder: Path, told: Mapping[str, Heard]
 ) -> Examined:
     """The same of what it says of itself."""
     machines = machines_of(nodes)
@@ -51,13 +52,17 @@ def examined(
         f"{' (not: ' + ', '.join(down) + ')' if down else ''}; "
         f"one that is gone is noticed after {_HEARTBEATS * heartbeat_s:.0f} s; {folder} must be mounted on all"
     )
-    advice = [f"{info.get('Name', 'the manager')}: {fault}" for fault in swarm_faults(info)]
+    here = str(info.get("Name", "the manager"))
+    advice = [f"{here}: {fault}" for fault in swarm_faults(info)]
+    gains = {name for name, one in told.items() if name in machines and MAY_GAIN in one.notices}
+    gains |= {here} if may_gain(info) else set()
+    advice += [f"{name}: {MAY_GAIN}" for name in sorted(gains)]
     if heartbeat_s > _SLOW_S:
         advice.append("have it noticed sooner: docker swarm update --dispatcher-heartbeat 2s")
     return Examined(said, "; ".join([*advice, *_of_machines(machines, told)]))
 
 
-def _of_machines(machines: Mapping[str, Machine], told: Mapping[str, NodeReport]) -> Iterator[str]:
+def _of_machines(machines: Mapping[str, Machine], told: Mapping[str, Heard]) -> Iterator[str]:
     without = sorted(machines.keys() - told.keys())
     if without:
         yield (
@@ -66,7 +71,7 @@ def _of_machines(machines: Mapping[str, Machine], told: Mapping[str, NodeReport]
         )
     undeclared = sorted(
         name for name, one in machines.items()
-        if one.vram_mib is None and name in told and any(not card.simulated for card in told[name].devices)
+        if one.vram_mib is None and name in told and any(not card.simulated for card in told[name].report.devices)
     )  # fmt: skip
     if undeclared:
         yield (

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from commonage.domain.fleet import Device, NodeReport
+from commonage.engines.dockerd.security import MAY_GAIN, may_gain
 from commonage.engines.swarm.doctor import examined, notes_of
 from commonage.engines.swarm.nodes import Wait, machines_of, notes_on, report_of
 from commonage.ports.agents import Heard
@@ -120,14 +121,14 @@ def test_an_admin_is_told_of_machines_without_an_agent_and_what_their_agents_not
 def test_the_doctor_says_what_would_be_better() -> None:
     info = {"ServerVersion": "20.10.24", "SwapLimit": False, "SecurityOptions": ["name=seccomp,profile=default"]}
     nodes = [node("a", generic=None), node("b", "n2", "down", generic=None)]
-    found = examined(info, nodes, 5.0, Path("/srv/site"), {"b": heard("b").report})
+    found = examined(info, nodes, 5.0, Path("/srv/site"), {"b": heard("b")})
     assert "2 machines, 1 there (not: b)" in found.said
     assert "/srv/site must be mounted on all" in found.said
     assert "--dispatcher-heartbeat 2s" in found.advice
     assert "a without an agent, so without walls" in found.advice
     assert "b with cards, but no VRAM declared" in found.advice
     assert "seccomp" not in found.advice
-    told = {"a": heard("a").report}
+    told = {"a": heard("a")}
     assert examined(info, [node("a")], 2.0, Path("/srv/site"), told).advice == ""
     unfit = {**info, "Name": "hub", "SecurityOptions": ["name=userns"]}
     advice = examined(unfit, [node("a")], 2.0, Path("/srv/site"), told).advice
@@ -136,3 +137,26 @@ def test_the_doctor_says_what_would_be_better() -> None:
     notes = " ".join(notes_of(info, 5.0, Path("/srv/site")))
     assert "after 15 s" in notes
     assert "does not limit swap" in notes
+
+
+def test_the_doctor_names_machines_whose_containers_may_gain_privileges() -> None:
+    def advice(version: str, *options: str, **told: tuple[str, ...]) -> str:
+        info = {"Name": "hub", "ServerVersion": version, "SecurityOptions": ["name=seccomp,profile=default", *options]}
+        nodes = [node(name, f"id-{name}") for name in ("hub", "a", "b")]
+        said = {name: heard(name, notices=told.get(name, ())) for name in ("hub", "a", "b", "gone")}
+        return examined(info, nodes, 2.0, Path("/srv/site"), said).advice
+
+    assert advice("20.10.24") == "", "it does not say"
+    found = advice("20.10.24", a=(MAY_GAIN,), gone=(MAY_GAIN,))
+    assert found == f"a: {MAY_GAIN}"
+    assert "commonage node join" in found and '"no-new-privileges": true in /etc/docker/daemon.json' in found
+    assert advice("28.1.1", hub=(MAY_GAIN,)) == f"hub: {MAY_GAIN}", "said once"
+    assert advice("28.1.1", b=(MAY_GAIN,)) == f"b: {MAY_GAIN}; hub: {MAY_GAIN}"
+    assert advice("28.1.1", "name=no-new-privileges") == ""
+
+
+def test_whether_containers_may_gain_privileges_is_what_the_daemon_says_or_unknown() -> None:
+    assert may_gain({"ServerVersion": "24.0.5", "SecurityOptions": ["name=no-new-privileges"]}) is False
+    assert may_gain({"ServerVersion": "27.0.3", "SecurityOptions": ["name=cgroupns"]}) is True
+    for unknown in ({}, {"ServerVersion": "20.10.24+dfsg1", "SecurityOptions": None}, {"ServerVersion": "dev"}):
+        assert may_gain(unknown) is None
