@@ -182,7 +182,8 @@ class SwarmHands:
         if (own := await self._in_thread(partial(_own_end, run.box))) is not None:
             return own
         with suppress(OSError):
-            if await self._in_thread(run.box.claim_never):
+            # What was seen running has run, whatever it made of its box since: it may run on.
+            if await self._in_thread(run.box.claim_never) and not run.is_running:
                 return Exit(None, why, time.time())
         if not await self._fleet.have_ended(run.id, run.order.lease.node):
             with suppress(OSError):

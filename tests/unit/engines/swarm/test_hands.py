@@ -1,0 +1,133 @@
+"""What is made of an attempt whose machine is lost: what may run on is ended first, and what ran never "never ran"."""
+
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.engines.swarm.test_launcher import Scene
+from tests.unit.engines.swarm.test_sightings import task
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.sightings import Seen
+from commonage.engines.common.runs import Exit
+from commonage.engines.containers.board import Run
+from commonage.engines.containers.box import Claim, Owner
+from commonage.engines.containers.hands import Over
+from commonage.engines.swarm import hands
+from commonage.engines.swarm.nodes import machines_of
+
+pytestmark = pytest.mark.anyio
+WHY = "its machine worker1 does not answer: heartbeat failure"
+OWNER = Owner(0, 0, 0, 0)
+
+
+class Lost:
+    """An attempt on a machine that the Swarm gave up. `ends`: what its agent is asked to end, it ends."""
+
+    def __init__(self, folder: Path, *, agent: bool = True, ends: bool = True) -> None:
+        self.scene, self.fenced, self.ends = Scene(folder), list[str](), ends
+        self.scene.agents.connected = agent
+        self.scene.hear()
+        agents: Any = self.scene.agents
+        agents.fence = self._fence
+        status = {"State": "down", "Message": "heartbeat failure"}
+        node = {"ID": "node-1", "Description": {"Hostname": "worker1"}, "Status": status, "Spec": {}}
+        self.scene.fleet.machines = machines_of([node])
+        self.scene.fleet.by_id = {"node-1": self.scene.fleet.machines["worker1"]}
+        self.run: Run = self.scene.run()
+        self.run.box.make({}, replace(OWNER, outside_uid=self.run.folder.path.stat().st_uid), wish=True)
+
+    async def _fence(self, _node: str, attempts: Collection[str]) -> Collection[str]:
+        self.fenced += attempts
+        return list(attempts) if self.ends else []
+
+    def runs(self) -> None:
+        """It began, and was seen."""
+        (self.run.box.path / "claim").write_text("ran\n")
+        self.run.sighting = replace(self.run.sighting, seen=Seen.RUNNING)
+
+    @property
+    def wish(self) -> str:
+        return (self.run.box.path / "wish").read_text().strip()
+
+    async def look(self) -> Over:
+        told = {**task("running"), "NodeID": "node-1", "CreatedAt": "1", "Version": {"Index": 1}}
+        self.scene.swarm.all_tasks = [told]
+        await self.scene.tasks.ask()
+        seen = await self.scene.hands.look(self.run)
+        assert isinstance(seen, Over)
+        return seen
+
+    async def end(self) -> Exit:
+        return await (await self.look()).end()
+
+
+@pytest.fixture(autouse=True)
+def nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wish on a machine that is gone is not waited for."""
+    monkeypatch.setattr(hands, "_HEARD_S", 0.0)
+
+
+@pytest.mark.parametrize("agent", [True, False])
+async def test_what_runs_is_ended_and_then_lost_and_has_begun(tmp_path: Path, agent: bool) -> None:
+    lost = Lost(tmp_path, agent=agent)
+    lost.runs()
+    seen = await lost.look()
+    assert seen.started_at is not None
+    end = await seen.end()
+    assert (end.code, end.detail) == (None, WHY)
+    assert (lost.fenced, lost.wish) == ((["w-1"], "none") if agent else ([], "kill"))
+    assert lost.run.box.claim() is Claim.RAN
+
+
+@pytest.mark.parametrize("seen_running", [True, False])
+async def test_what_claimed_is_not_given_up_while_it_may_run_on(tmp_path: Path, seen_running: bool) -> None:
+    lost = Lost(tmp_path, ends=False)
+    lost.runs()
+    if not seen_running:
+        lost.run.sighting = replace(lost.run.sighting, seen=Seen.STARTING)
+    for _ in range(2):
+        with pytest.raises(EngineFailure, match="it is being ended on worker1 first"):
+            await lost.end()
+    assert lost.run.box.claim() is Claim.RAN
+    lost.ends = True
+    end = await lost.end()
+    assert (end.code, end.detail) == (None, WHY)
+
+
+@pytest.mark.parametrize("made_of_it", [None, "never"])
+@pytest.mark.parametrize("agent", [True, False])
+async def test_what_was_seen_running_is_ended_whatever_it_made_of_its_claim(
+    tmp_path: Path, made_of_it: str | None, agent: bool
+) -> None:
+    lost = Lost(tmp_path, agent=agent)
+    lost.runs()
+    claim = lost.run.box.path / "claim"
+    claim.unlink()
+    if made_of_it is not None:
+        claim.write_text(made_of_it)
+    end = await lost.end()
+    assert (end.code, end.detail) == (None, WHY)
+    assert (lost.fenced, lost.wish) == ((["w-1"], "none") if agent else ([], "kill"))
+
+
+async def test_what_never_began_never_will_and_nobody_is_asked(tmp_path: Path) -> None:
+    lost = Lost(tmp_path, ends=False)
+    seen = await lost.look()
+    assert seen.started_at is None
+    end = await seen.end()
+    assert (end.code, end.detail) == (None, WHY)
+    assert (lost.fenced, lost.wish, lost.run.box.claim()) == ([], "none", Claim.NEVER)
+
+
+async def test_what_ended_by_itself_before_keeps_its_code(tmp_path: Path) -> None:
+    lost = Lost(tmp_path, ends=False)
+    lost.runs()
+    (lost.run.box.path / "end").write_text("3\n")
+    end = await lost.end()
+    assert (end.code, end.detail) == (3, "")
+    assert end.at <= time.time()
+    assert lost.fenced == []
