@@ -82,11 +82,17 @@ class Site:
         return done.stdout
 
     def age(self, repository: str) -> None:
-        """Let what is in a repository have been pushed long ago."""
+        """Let what is in a repository have been pushed, and needed last, long ago."""
         then = time.time() - (KEEP_DAYS + 1) * 86400
         folder = self.storage / "docker/registry/v2/repositories" / repository / "_manifests/revisions/sha256"
         for link in folder.glob("*/link"):
             os.utime(link, (then, then))
+        noted = self.storage.parent / "needed.json"
+        if noted.exists():
+            known = json.loads(noted.read_text())
+            noted.write_text(
+                json.dumps({one: then if one.startswith(f"{repository}@") else at for one, at in known.items()})
+            )
 
 
 @contextmanager

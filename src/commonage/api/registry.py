@@ -97,9 +97,12 @@ router.routes.extend(_open.routes)
 def images_in_use(control: Control) -> set[str]:
     """The names of all images of the catalogue, and of those that were removed from it but that live work is in.
 
-    What waits may still get them, and what runs be started anew on a machine that does not have its image yet.
+    What waits may still get them, and what runs be started anew on a machine that does not have its image yet. One that
+    another took the place of is no longer among them: the registry keeps for a while what was needed lately.
     """
     there = {one.environment.image for one in control.fleet.environments() if one.environment.image}
+    # An environment of the settings may have the name of one of these.
+    there |= {one.reference for one in control.catalogue.images()}
     removed = (control.catalogue.removed(workload.spec.environment) for workload in control.board)
     return there | {one.reference for one in removed if one is not None}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,13 +47,24 @@ def tagged(storage: Path, repository: str, tag: str) -> str | None:
     return digest if _DIGEST.fullmatch(digest) else None
 
 
-def unneeded(storage: Path, address: str, keep: Collection[str], before: float) -> list[Stored]:
-    """Those pushed before an instant of which `keep` (names of images) has none, nor an index that lists them."""
-    everything = stored(storage)
-    needed = set(_with_parts(storage, _named(storage, address, keep)))
+def needed(storage: Path, address: str, keep: Collection[str]) -> set[str]:
+    """What of the images with the names in `keep` lies here, the parts of an index too, as `REPOSITORY@sha256:…`."""
+    return {f"{repository}@{digest}" for repository, digest in _with_parts(storage, _named(storage, address, keep))}
+
+
+def unneeded(
+    storage: Path, keep: Collection[str], before: float, last_needed: Mapping[str, float] | None = None
+) -> list[Stored]:
+    """Those that are not in `keep` (see `needed`), and were pushed, and needed last, before an instant.
+
+    Nor does an index that stays list them. `last_needed` says when (unix seconds) which were.
+    """
+    everything, noted = stored(storage), last_needed or {}
     # What is young may be about to be registered, and so may an index whose parts are old.
-    needed |= set(_with_parts(storage, ((one.repository, one.digest) for one in everything if one.at >= before)))
-    return [one for one in everything if one.at < before and (one.repository, one.digest) not in needed]
+    young = [one for one in everything if max(one.at, noted.get(str(one), 0.0)) >= before]
+    stays = _with_parts(storage, ((one.repository, one.digest) for one in young))
+    kept = {*keep, *(f"{repository}@{digest}" for repository, digest in stays)}
+    return [one for one in everything if str(one) not in kept]
 
 
 def size_bytes(storage: Path) -> int:

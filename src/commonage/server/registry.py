@@ -25,7 +25,8 @@ import yaml
 
 from commonage.domain.errors import Conflict, EngineFailure
 from commonage.domain.registry import DELETE, PULL, Access
-from commonage.images.files import Stored, size_bytes, unneeded
+from commonage.images.files import Stored, needed, size_bytes, stored, unneeded
+from commonage.images.needed import last_needed, note_needed
 from commonage.images.tokens import ISSUER, LASTS_S, Signer
 from commonage.link.ca import Authority
 from commonage.ports.registry import (
@@ -147,8 +148,7 @@ class PlatformRegistry:
             raise Conflict("the registry is being tidied up already; try again when that is done")
         async with self._collecting:
             storage = self._plan.storage
-            before = self._now() - self._plan.keep_days * _DAY_S
-            doomed = await asyncio.to_thread(unneeded, storage, self._plan.address, keep, before)
+            doomed = await asyncio.to_thread(self._judge, keep)
             had = await asyncio.to_thread(size_bytes, storage)
             await self._delete(doomed)
             await self.stop()
@@ -163,6 +163,14 @@ class PlatformRegistry:
             freed = had - await asyncio.to_thread(size_bytes, storage)
         log.info("the registry was tidied up", extra={"images": len(doomed), "freed_bytes": freed})
         return Collected(tuple(str(one) for one in doomed), max(freed, 0))
+
+    def _judge(self, keep: Collection[str]) -> list[Stored]:
+        """What goes, as nothing needs it and nothing has for long; what is needed now is noted."""
+        storage, now, file = self._plan.storage, self._now(), self._plan.folder / "needed.json"
+        wanted, noted = needed(storage, self._plan.address, keep), last_needed(file)
+        doomed = unneeded(storage, wanted, now - self._plan.keep_days * _DAY_S, noted)
+        note_needed(file, noted, dict.fromkeys(wanted, now), {str(one) for one in stored(storage)})
+        return doomed
 
     async def _back(self) -> None:
         """Run it as before. What keeps it from that stands in the log; the next collection tries again."""

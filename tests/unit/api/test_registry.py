@@ -7,6 +7,7 @@ from tests.unit.control.world import FOREVER, job
 from commonage.api.registry import images_in_use
 from commonage.domain.images import Kernel
 from commonage.domain.workloads import Dependency
+from commonage.testing import factories as make
 
 pytestmark = pytest.mark.anyio
 KERNELS = (Kernel("old", "Old", "/opt/old"), Kernel("new", "New", "/opt/new"))
@@ -33,3 +34,15 @@ async def test_what_was_removed_is_kept_while_work_needs_it() -> None:
             await control.work.stop(ADA, workload.id)
         await site.clock.advance(60)
         assert not images_in_use(control)
+
+
+async def test_what_took_the_place_of_another_is_kept_and_so_is_what_the_settings_hide() -> None:
+    site = lab()
+    async with site.open() as control:
+        hidden = make.image("base", "lab", reference=f"{REGISTRY}/lab/base@sha256:{'9' * 64}")
+        control.catalogue.put([hidden])
+        assert "base" in control.catalogue and control.catalogue["base"].image != hidden.reference
+        old, new = image("lab/torch", "1"), image("lab/torch", "2")
+        await control.images.add(ADA, old, REGISTRY)
+        await control.images.add(ADA, new, REGISTRY)
+        assert images_in_use(control) == {new.reference, hidden.reference}

@@ -1,12 +1,14 @@
 """What lies in the registry's folder, and what of it nobody needs."""
 
+import errno
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from commonage.images.files import size_bytes, stored, tagged, unneeded
+from commonage.images.files import needed, size_bytes, stored, tagged, unneeded
+from commonage.images.needed import last_needed, note_needed
 
 HUB = "hub.example:5000"
 OLD, YOUNG, LIMIT = 1000.0, 3000.0, 2000.0
@@ -34,7 +36,7 @@ class Storage:
         return f"sha256:{code}"
 
     def unneeded(self, *keep: str) -> list[str]:
-        return [str(one) for one in unneeded(self.root, HUB, keep, LIMIT)]
+        return [str(one) for one in unneeded(self.root, needed(self.root, HUB, keep), LIMIT)]
 
 
 @pytest.fixture
@@ -90,3 +92,39 @@ def test_a_tag_that_is_damaged_names_nothing(storage: Storage) -> None:
     named.write_text("nonsense")
     assert tagged(storage.root, "lab/a", "1") is None
     assert tagged(storage.root, "lab/a", "2") is None
+
+
+def test_what_was_needed_lately_stays_and_so_do_the_parts_of_an_index(storage: Storage) -> None:
+    part = storage.put("lab/many", "b", OLD)
+    index = storage.put("lab/many", "a", OLD, {"manifests": [{"digest": part}]})
+    other = storage.put("lab/other", "c", OLD)
+    lately, long_ago = {f"lab/many@{index}": YOUNG}, {f"lab/other@{other}": OLD + 1}
+    assert [str(one) for one in unneeded(storage.root, (), LIMIT, lately | long_ago)] == [f"lab/other@{other}"]
+
+
+def test_when_images_were_needed_is_kept_for_those_that_are_there(tmp_path: Path) -> None:
+    file = tmp_path / "needed.json"
+    assert last_needed(file) == {}
+    note_needed(file, {"lab/a@1": 1.0, "lab/gone@2": 1.0}, {"lab/a@1": 5.0, "lab/b@3": 5.0}, {"lab/a@1", "lab/b@3"})
+    assert last_needed(file) == {"lab/a@1": 5.0, "lab/b@3": 5.0}
+    assert [one.name for one in tmp_path.iterdir()] == ["needed.json"]
+
+
+@pytest.mark.parametrize("content", ["{ half", "[]", '{"lab/a@1": null}', '{"lab/a@1": []}'])
+def test_notes_that_are_damaged_say_nothing(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "needed.json"
+    file.write_text(content)
+    assert last_needed(file) == {}
+
+
+def test_on_a_full_disk_what_was_noted_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "needed.json"
+    note_needed(file, {}, {"lab/a@1": 1.0}, {"lab/a@1"})
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    note_needed(file, {"lab/a@1": 1.0}, {"lab/a@1": 2.0}, {"lab/a@1"})
+    assert last_needed(file) == {"lab/a@1": 1.0}
+    assert [one.name for one in tmp_path.iterdir()] == ["needed.json"]
