@@ -253,6 +253,25 @@ def test_what_leads_nowhere_leads_back(alice: tuple[Page, Problems]) -> None:
     assert problems.found == []
 
 
+def test_a_proxy_that_does_not_know_the_server_yet_takes_no_page_away(alice: tuple[Page, Problems]) -> None:
+    page, problems = alice
+    problems.allowed = ("404",)
+    go(page, "")
+    page.evaluate("window.isTheSame = true")
+    gone = "document.dispatchEvent(new CustomEvent('htmx:sse:error', {detail: {status: 404}}))"
+    page.route("**/api/v1/health", lambda route: route.fulfill(status=404, body="404 page not found"))
+    with page.expect_response("**/api/v1/health"):
+        page.evaluate(gone)
+    expect(page.locator(".live")).to_have_text("connecting again")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    assert page.evaluate("window.isTheSame")
+    page.unroute_all()
+    with page.expect_navigation():
+        page.evaluate(gone)
+    assert not page.evaluate("window.isTheSame")
+    assert problems.found == []
+
+
 def test_an_open_page_outlives_a_restart_of_the_server(installation: Served, alice: tuple[Page, Problems]) -> None:
     page, problems = alice
     problems.allowed = ("sse", "502", "503", "504", "404")

@@ -103,10 +103,17 @@
     element.querySelector(".live-text").textContent = text;
   }
 
+  // Signed out, or gone: the page itself says which. While the server starts, the proxy calls every page gone, and a
+  // page that asked then would be lost.
+  async function showWhyNot() {
+    const health = new URL("api/v1/health", document.querySelector(".brand").href);
+    const answer = await fetch(health).catch(() => null);
+    if (answer?.ok) location.reload();
+  }
+
   document.addEventListener("htmx:sse:after:connection", () => showLive("is-on", "live"));
   document.addEventListener("htmx:sse:error", (event) => {
-    // Signed out, or gone: the page itself says which.
-    if ([401, 403, 404].includes(event.detail.status)) location.reload();
+    if ([401, 403, 404].includes(event.detail.status)) showWhyNot();
     showLive("is-off", "connecting again");
   });
   document.addEventListener("htmx:sse:close", (event) => {
