@@ -165,7 +165,7 @@ class Fleets:
         except Unavailable as error:
             log.warning("fleet %s: %s", one.policy.name, error.message)
             one.trouble, one.rests_until = error.message, now + PAUSE_AFTER_TROUBLE_S
-        except (CommonageError, OSError) as error:  # the latter when our own disk is full, say
+        except (CommonageError, OSError) as error:  # the latter when a file of ours cannot be read, say
             log.warning("fleet %s: %s", one.policy.name, error)
             one.trouble = str(error)
         self._board.coming = tuple(
