@@ -23,6 +23,8 @@ from commonage.link.execs import (
 from commonage.link.peer import Peer, Told
 from commonage.ports.execs import ExecStream, NotRunning
 
+_LOOKS, _LOOK_S = 25, 0.2
+
 
 class Execs:
     """Those of this machine. `peer` is the link that stands now."""
@@ -67,11 +69,19 @@ class Execs:
             del self._lines[wish.id]
 
     async def _container_of(self, attempt_id: str) -> str:
-        """Only those of ours can be meant: they carry the attempt's label."""
-        found = await asyncio.to_thread(self._daemon.containers, f"{LABEL}={attempt_id}")
-        if not found:
-            raise NotRunning(f"{attempt_id[:100]} does not run here")
-        return str(found[0]["Id"])
+        """Only those of ours can be meant: they carry the attempt's label.
+
+        A program may have begun, and said so, before the daemon says that its container runs.
+        """
+        for _ in range(_LOOKS):
+            found = await asyncio.to_thread(self._daemon.containers, f"{LABEL}={attempt_id}", ended_too=True)
+            running = [one for one in found if one["State"] == "running"]
+            if running:
+                return str(running[0]["Id"])
+            if not any(one["State"] == "created" for one in found):
+                break
+            await asyncio.sleep(_LOOK_S)
+        raise NotRunning(f"{attempt_id[:100]} does not run here")
 
     async def end_left_over(self) -> None:
         """End those of a former life of this agent. Raises EngineFailure."""

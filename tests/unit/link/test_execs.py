@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -40,13 +41,15 @@ class Ends:
     def __init__(self, aside: Aside) -> None:
         self.aside = aside
         self.made: list[Counting] = []
+        self.states: Iterator[str] = repeat("running")
         self.lines = ExecLines()
         self.agent = Execs(DockerDaemon("unix:///nowhere.sock"))
         self.agent._daemon = self  # type: ignore[assignment]  # it knows one container
         self.agent._execs = self  # type: ignore[assignment]  # and begins commands in it
 
-    def containers(self, label: str) -> list[dict[str, str]]:
-        return [{"Id": "c0ffee"}] if label.endswith("=here-1") else []
+    def containers(self, label: str, *, ended_too: bool) -> list[dict[str, str]]:
+        assert ended_too
+        return [{"Id": "c0ffee", "State": next(self.states)}] if label.endswith("=here-1") else []
 
     async def begin(self, container: str, attempt: str, command: object, terminal: Terminal | None) -> Counting:
         self.made.append(Counting(self.aside, terminal, {}))
@@ -125,6 +128,17 @@ async def test_nothing_begins_where_the_attempt_does_not_run() -> None:
         with pytest.raises(NotRunning):
             await ends.lines.begin(control, "elsewhere-1", ("true",), None)
         assert not ends.made
+
+
+async def test_a_program_may_be_seen_before_its_container_counts_as_running() -> None:
+    async with linked(Aside(exit_code=3)) as (ends, control):
+        ends.states = chain(["created", "created"], repeat("running"))
+        line = await ends.lines.begin(control, "here-1", ("true",), None)
+        assert await line.exit_code() == 3
+        await line.close()
+        ends.states = repeat("exited")
+        with pytest.raises(NotRunning):
+            await ends.lines.begin(control, "here-1", ("true",), None)
 
 
 async def test_the_end_of_the_link_is_the_end_of_the_command() -> None:
