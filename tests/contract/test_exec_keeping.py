@@ -42,7 +42,11 @@ async def _leaves_nothing(
         aside = Aside(prints="here", lasts=True, leaves_child=terminal)
         stream = await first.exec(order.attempt_id, rig.aside(aside))
         assert await stream.read() is not None
-    assert len(beside(order.attempt_id)) == 3
+
+    async def are_there() -> bool:
+        return len(beside(order.attempt_id)) == 3
+
+    await rig.until(are_there, "both commands and the child of one are there")
     await second.open()  # as if the first one were no more
     try:
 
