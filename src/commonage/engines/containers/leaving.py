@@ -13,8 +13,8 @@ def main() -> None:
     del sys.argv[0]
     sys.path[0] = sys.argv[0].rpartition("/")[0]  # as for any program; with -c it would be the working folder
     import atexit  # noqa: PLC0415 - not before the path is right
-    import os  # noqa: PLC0415
-    import runpy  # noqa: PLC0415
+    import os  # noqa: PLC0415 - likewise
+    import runpy  # noqa: PLC0415 - likewise
 
     code = 1  # of what is not caught here
 
