@@ -1,8 +1,8 @@
 """Sessions come up a few at a time on each machine, who came first before others.
 
 All that a Jupyter server does until it answers is reckoning. Thirty at once on a few cores would share them, and the
-first would answer when the last does; in turns the first answers after seconds, and the last about when it would
-anyway. Used by the engines' launchers, once the image is there.
+first would answer when the last does; in turns the first answers after seconds. Used by the engines' launchers, once
+the image is there.
 """
 
 from __future__ import annotations
