@@ -116,3 +116,8 @@ class TestDocker(EngineContract, ExecContract):
     async def rig(self, tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[EngineRig]:
         async with docker_rig(tmp_path, dockerd) as rig:
             yield rig
+
+    async def test_no_rule_is_left_out(self, rig: EngineRig) -> None:
+        """The contract passes over what an engine does not say it can."""
+        can = (await rig.engine()).capabilities()
+        assert (can.limits_memory, can.limits_cpu, can.mounts, can.ports, can.isolates_users) == (True,) * 5

@@ -148,6 +148,8 @@ async def test_limits_are_the_leases(rig: DockerRig, dockerd: Dockerd) -> None:
     assert held["CpuShares"] == 1024
     assert held["Privileged"] is False
     assert held["RestartPolicy"]["Name"] == "no"
+    size = "python3 -c \"import shutil; print(shutil.disk_usage('/dev/shm').total)\""
+    assert await printed(rig, size, memory_mib=64) == [str(32 * 2**20)]
 
 
 async def test_a_fork_bomb_ends_itself(tmp_path: Path, dockerd: Dockerd) -> None:

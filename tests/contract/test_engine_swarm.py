@@ -99,3 +99,8 @@ class TestSwarm(EngineContract):
     async def rig(self, tmp_path: Path, swarm: Swarm) -> AsyncIterator[EngineRig]:
         async with swarm_rig(tmp_path, swarm, LocalAgents(swarm)) as rig:
             yield rig
+
+    async def test_no_rule_is_left_out(self, rig: EngineRig) -> None:
+        """The contract passes over what an engine does not say it can."""
+        can = (await rig.engine()).capabilities()
+        assert (can.limits_memory, can.limits_cpu, can.mounts, can.ports, can.isolates_users) == (True,) * 5

@@ -239,6 +239,21 @@ async def test_a_task_that_is_rejected_ends_with_its_reason(tmp_path: Path, swar
         end = await rig.ended(rig.orders(Behaviour()))
         assert end.exit_code is None, "it is the machine's lack, and not the program's failure"
         assert "worker1 does not see the folder /no/such/folder" in end.detail
+        [service] = swarm.services()
+        tried = swarm.manager.daemon.ask("GET", f'/tasks?filters={{"service":["{service["Spec"]["Name"]}"]}}')
+        assert [one["Status"]["State"] for one in tried] == ["rejected"], "once, and not again and again"
+        assert service["Spec"]["TaskTemplate"]["RestartPolicy"]["Condition"] == "none"
+
+
+async def test_swarm_is_told_the_machine_and_asked_for_no_virtual_address(rig: SwarmRig, swarm: Swarm) -> None:
+    """Virtual addresses and the ingress network are silent where the kernel lacks IPVS; here one does not know."""
+    order = await rig.started(at(rig.orders(FOREVER, wants_port=True), "worker2"))
+    [service] = [one for one in swarm.services() if order.attempt_id in str(one["Spec"]["Labels"])]
+    spec = service["Spec"]
+    assert spec["TaskTemplate"]["Placement"]["Constraints"] == [f"node.id=={swarm.nodes()['worker2']['ID']}"]
+    assert spec["EndpointSpec"]["Mode"] == "dnsrr"
+    assert [one["PublishMode"] for one in spec["EndpointSpec"]["Ports"]] == ["host"]
+    assert not service["Endpoint"].get("VirtualIPs")
 
 
 # --- what a program can write to ----------------------------------------------------------------------------------
