@@ -12,6 +12,7 @@ from commonage.domain.sightings import Order
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
 from commonage.engines.common.workspaces import folder_name
+from commonage.engines.containers import cards
 from commonage.engines.containers.box import can_export
 from commonage.engines.containers.session import CONTAINER_SESSION
 
@@ -37,13 +38,24 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What runs: the argument vector, the variables, those that nobody may read, and where it works."""
+    """What runs: the argument vector, the variables, those that nobody may read, and where it works.
+
+    `without`: names of variables that it shall not have, whatever its image says; `mps_pipe`: the machine's folder that
+    it must see at the same place.
+    """
 
     command: tuple[str, ...]
     variables: Mapping[str, str]
     secrets: Mapping[str, str]
     home: str
     cwd: str
+    without: tuple[str, ...] = ()
+    mps_pipe: str | None = None
+
+    @property
+    def env(self) -> list[str]:
+        """As Docker takes them: a name alone takes away what the image sets."""
+        return [*(f"{name}={value}" for name, value in self.variables.items()), *self.without]
 
 
 def shared_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -59,8 +71,9 @@ def _is_loopback(value: str) -> bool:
 def program_of(order: Order, inside: Inside, shared: Mapping[str, str], devices: Mapping[str, str]) -> Program:
     """The program of an order. `devices` are the variables that hold its shares. Raises EngineFailure.
 
-    Later ones win: what is shared, ours, the environment's, the owner's, the devices'; our ids are nobody else's to
-    set. The loopback that an order speaks of is this machine's: for a container it has another name.
+    Later ones win: what is shared, ours, the environment's, the owner's, the devices'; our ids, and which cards are
+    seen, are nobody else's to set. The loopback that an order speaks of is this machine's: for a container it has
+    another name.
     """
     command = order.command or (CONTAINER_SESSION if order.kind is Kind.SESSION else ())
     if not command:
@@ -73,19 +86,23 @@ def program_of(order: Order, inside: Inside, shared: Mapping[str, str], devices:
         "COMMONAGE_TENANT": order.tenant,
     }
     variables = {"LANG": "C.UTF-8", **shared, **_ours(order, home, inside.port), **dict(order.environment.variables)}
-    variables |= dict(order.variables) | dict(devices)
-    fixed = frozenset(ids) | frozenset(devices)
+    ours = dict(devices) | cards.of_the_environment(order) | cards.visible(order) | ids
+    refused = cards.refused(order)
+    variables |= dict(order.variables) | ours
+    fixed = ours.keys() | refused
     secrets = {name: value for name, value in order.secrets if name not in fixed}
     # A name that no shell takes cannot come by the entry's file.
-    variables |= {name: value for name, value in secrets.items() if not can_export(name)} | ids
+    variables |= {name: value for name, value in secrets.items() if not can_export(name)}
     secrets = {name: value for name, value in secrets.items() if can_export(name)}
-    variables = {name: value for name, value in variables.items() if name not in secrets}
+    variables = {name: value for name, value in variables.items() if name not in secrets and name not in refused}
     return Program(
         tuple(_filled(word, order, inside) for word in command),
         {name: _reachable(_filled(value, order, inside), inside) for name, value in variables.items()},
         {name: _filled(value, order, inside) for name, value in secrets.items()},
         home,
         f"{home}/jobs/{order.workload_id}" if order.bundle_path is not None else home,
+        tuple(sorted(refused)),
+        cards.mps_pipe(devices),
     )
 
 

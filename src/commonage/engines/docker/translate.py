@@ -68,7 +68,7 @@ def container_config(
         "Image": order.environment.image,
         "Entrypoint": ["/bin/sh", "-c", entry, "commonage"],
         "Cmd": list(program.command),
-        "Env": [f"{name}={value}" for name, value in program.variables.items()],
+        "Env": program.env,
         "WorkingDir": program.cwd,
         "User": around.user,
         "Hostname": host_name(order),
@@ -79,7 +79,7 @@ def container_config(
             **_limits(order, settings),
             **_isolation(around.network),
             "Mounts": [
-                *own_mounts(around.folders, program.home),
+                *own_mounts(around.folders, program),
                 *given_mounts(order, around.installation, settings.mounts, quota=around.volume_quota),
             ],
             "DeviceRequests": _device_requests(order.lease.shares, around.gpus),

@@ -14,6 +14,7 @@ from commonage.domain.folders import folder_name
 from commonage.domain.sightings import Order
 from commonage.engines.containers import box
 from commonage.engines.containers.mounts import docker_mounts
+from commonage.engines.containers.program import Program
 from commonage.engines.dockerd.shared import Mount, source_of
 
 LABEL = "commonage"
@@ -74,12 +75,13 @@ def bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:
     return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": not writable, "BindOptions": options}
 
 
-def own_mounts(folders: Folders, home: str) -> list[dict[str, Any]]:
-    """What every attempt has of its own."""
+def own_mounts(folders: Folders, program: Program) -> list[dict[str, Any]]:
+    """What every attempt has of its own, and the sockets of the MPS daemon that holds its share, if one does."""
     return [
-        bind(folders.workspace, home, writable=True),
+        bind(folders.workspace, program.home, writable=True),
         bind(folders.box, box.INSIDE, writable=True),
         bind(folders.log, box.LOG_INSIDE, writable=True),
+        *([bind(program.mps_pipe, program.mps_pipe, writable=True)] if program.mps_pipe is not None else []),
     ]
 
 

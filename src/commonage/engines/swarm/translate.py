@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from commonage.domain.fleet import Lease
@@ -116,12 +116,12 @@ def service_spec(order: Order, program: Program, around: Surroundings, settings:
 def _container(order: Order, program: Program, around: Surroundings, settings: SwarmSettings) -> dict[str, Any]:
     # What the agent on the machine holds cores by, as a service can have a quota only.
     cpus = {f"{LABEL}.cpus-milli": str(order.lease.cpus_milli)}
-    variables = {**program.variables, "TINI_KILL_PROCESS_GROUP": "1"}  # see entry.sh
+    told = replace(program, variables={**program.variables, "TINI_KILL_PROCESS_GROUP": "1"})  # see entry.sh
     return {
         "Image": order.environment.image,
         "Command": ["/bin/sh", ENTRY_INSIDE],
         "Args": list(program.command),
-        "Env": [f"{name}={value}" for name, value in variables.items()],
+        "Env": told.env,
         "Dir": program.cwd,
         "User": around.user,
         "Hostname": host_name(order),
@@ -134,7 +134,7 @@ def _container(order: Order, program: Program, around: Surroundings, settings: S
         # Its first process is Docker's own small init, which reaps, and with which all the others end.
         "Init": True,
         "Mounts": [
-            *own_mounts(around.folders, program.home),
+            *own_mounts(around.folders, program),
             bind(around.entry, ENTRY_INSIDE, writable=False),
             {
                 "Type": "tmpfs",

@@ -4,7 +4,7 @@ import pytest
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Lease, Share
 from commonage.domain.sightings import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, Program, program_of, shared_variables
@@ -45,6 +45,44 @@ def test_later_ones_win_and_our_ids_are_ours() -> None:
     assert made.variables["a.b"] == "y", "no shell takes it, so it cannot come by file"
     assert dict(made.secrets) == {"KEY": "x"}
     assert "KEY" not in made.variables
+
+
+def share(uuid: str, *, simulated: bool = False) -> Share:
+    return Share(uuid, 0, "A100", 1024, 250, False, 40960, simulated=simulated)
+
+
+def with_shares(*shares: Share) -> dict[str, object]:
+    return {"lease": Lease("w-1", "here", 1500, 64, shares, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("shares", "seen"),
+    [
+        ((), "void"),
+        ((share("GPU-SIM-1", simulated=True),), "void"),
+        ((share("GPU-b"), share("GPU-a"), share("GPU-b")), "GPU-b,GPU-a"),
+        ((share("GPU-SIM-1", simulated=True), share("GPU-b")), "GPU-b"),
+    ],
+)
+def test_which_cards_are_seen_is_said_by_the_shares_alone(shares: tuple[Share, ...], seen: str) -> None:
+    widened = (("NVIDIA_VISIBLE_DEVICES", "all"),)
+    environment = Environment("e", "E", image="i", variables=widened)
+    made = program(variables=widened, environment=environment, **with_shares(*shares))
+    assert made.variables["NVIDIA_VISIBLE_DEVICES"] == seen
+    hidden = program(secrets=widened, **with_shares(*shares))
+    assert hidden.variables["NVIDIA_VISIBLE_DEVICES"] == seen, "a secret is set within: the image would count"
+    assert not hidden.secrets
+
+
+def test_more_than_cards_is_given_where_the_environment_asks_for_it() -> None:
+    asked = (("NVIDIA_MOFED", "enabled"), ("NVIDIA_GDS", "enabled"))
+    environment = Environment("e", "E", image="i", variables=(("NVIDIA_MOFED", "enabled"),))
+    made = program(variables=asked, environment=environment)
+    assert made.variables["NVIDIA_MOFED"] == "enabled"
+    assert "NVIDIA_GDS" not in made.variables
+    assert "NVIDIA_GDS" in made.env, "a name alone, which takes away what the image sets"
+    assert "NVIDIA_MOFED" not in made.env
+    assert not program(secrets=asked).secrets
 
 
 def test_a_secret_covers_a_variable_of_its_name() -> None:
