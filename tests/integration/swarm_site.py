@@ -207,17 +207,18 @@ def swarm_site() -> Iterator[SwarmSite]:
         yield site
 
 
-def push_image(site: SwarmSite, name: str) -> str:
-    """Have the tests' image in the site's registry and catalogue under this name; the reference."""
-    folder = site.server.folder / "build"
+def push_image(server: Served, name: str) -> str:
+    """Have the tests' image in the site's registry and catalogue under this name; the reference.
+
+    The server's variables say where buildah keeps images.
+    """
+    folder = server.folder / "build"
     folder.mkdir()
     (folder / "root.tar").write_bytes(session_image())
     (folder / "Containerfile").write_text("FROM scratch\nADD root.tar /\nENV PATH=/usr/bin\n")
     words = ["buildah", "bud", "--quiet", "--tag", f"localhost/{name}", str(folder)]
-    built = subprocess.run(
-        words, env={**os.environ, **site.server.variables}, capture_output=True, text=True, check=False
-    )
+    built = subprocess.run(words, env={**os.environ, **server.variables}, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    done = site.server.cli("image", "push", name, token=site.server.token("admin", "--admin"))
+    done = server.cli("image", "push", name, token=server.token("admin", "--admin"))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()

@@ -124,7 +124,7 @@ def test_a_size_that_does_not_hold_is_said(site: SwarmSite) -> None:
 
 
 def test_an_image_of_the_sites_registry_is_fetched_once_by_the_machines_agent(site: SwarmSite) -> None:
-    reference = push_image(site, "public/small")
+    reference = push_image(site.server, "public/small")
     daemon = site.swarm.machines[STAYS].daemon
 
     def pulled(listens: bool = False) -> tuple[int, list[str]]:
@@ -147,6 +147,51 @@ def test_an_image_of_the_sites_registry_is_fetched_once_by_the_machines_agent(si
     other = site.swarm.machines[DIES].daemon
     with pytest.raises(RuntimeError, match="404"):
         other.ask("GET", f"/images/{reference}/json")
+    # Where an admin wishes it, it is there before anybody asks.
+    site.admin.prepull("public/small", [DIES])
+    until(lambda: [one.state for one in site.admin.image("public/small").nodes if one.node == DIES] == ["ready"], 60)
+    assert other.ask("GET", f"/images/{reference}/json")["RepoDigests"] == [reference]
+
+
+# --- a machine is drained -------------------------------------------------------------------------------------------
+
+
+def test_who_is_on_a_machine_that_is_drained_is_told_and_goes_on_elsewhere_where_they_wished(site: SwarmSite) -> None:
+    site.use(DIES)
+    ada, bob = site.session("ada", requeue="true"), site.session("bob")
+    client = site.client("ada")
+    small = {"memory": "64MiB", "cpus": "0.1"}
+    serve = "exec python3 -m http.server $COMMONAGE_PORT"
+    job = client.submit(SubmitIn(command=["sleep", "600"], **small)).workload
+    service = client.submit(SubmitIn(kind="service", command=["sh", "-c", serve], **small)).workload
+    for one in (job, service):
+        site.runs("ada", one.id)
+    assert {client.workload(one.id).node for one in (ada, job, service)} == {DIES}
+    site.use(*WORKERS)
+
+    site.admin.drain("local", DIES, requeue=True, by="10s")
+    [told] = [one.message for one in site.client("bob").event_page(bob.id).items if one.kind == "warning"]
+    assert f"its machine {DIES} is drained by admin and must be empty by" in told
+    assert "it then ends; save your work" in told
+    for one in (job, service):
+        until(lambda one=one: client.workload(one.id).node == STAYS and client.workload(one.id).state == "running", 60)
+        first, _ = sorted(client.attempts(one.id), key=lambda attempt: attempt.number)
+        assert processes_of(first.id) == []
+    until(lambda: site.is_ready("ada") and site.says("ada")["workload"] != ada.id, 60)
+    [again] = site.live("ada")
+    assert (again.node, again.state) == (STAYS, "running")
+    told = "; ".join(one.message for one in client.event_page(again.id).items)
+    assert f"started again in the place of {ada.id}" in told
+    # Who did not wish it stays until the deadline, and then reads why it is over.
+    until(lambda: site.client("bob").workload(bob.id).state == "stopped", 60)
+    assert (
+        f"its machine {DIES} is drained by admin and had to be empty by" in site.client("bob").workload(bob.id).reason
+    )
+    until(lambda: not site.swarm.machines[DIES].daemon.containers(label=["commonage.attempt"]), 60)
+    for one in (job, service):
+        client.stop(one.id)
+    assert site.browser("ada").delete("/hub/api/users/ada/server").status_code in (202, 204)
+    until(lambda: not site.live("ada") and not site.browser("bob").get("/hub/api/users/bob").json()["servers"], 60)
 
 
 # --- a machine dies ---------------------------------------------------------------------------------------------------
