@@ -13,6 +13,7 @@ from commonage.domain.environments import Environment
 from commonage.domain.sightings import Seen
 from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.docker.settings import DockerSettings
+from commonage.ports.devices import Devices
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import EngineRig, Orders
@@ -65,6 +66,7 @@ class DockerRig(EngineRig):
         self.data = data
         self._settings = settings
         self._engine: DockerEngine | None = None
+        self.devices: Devices | None = None
         self.orders = Orders(HERE, "here", _command, time.time)
         self.broken_environment = BROKEN
 
@@ -74,7 +76,7 @@ class DockerRig(EngineRig):
 
     async def engine(self) -> DockerEngine:
         if self._engine is None:
-            self._engine = DockerEngine("site", self.data, settings=self._settings)
+            self._engine = DockerEngine("site", self.data, devices=self.devices, settings=self._settings)
             await self._engine.open()
         return self._engine
 

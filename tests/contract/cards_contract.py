@@ -1,0 +1,168 @@
+"""What a container of ours sees of this machine's cards, looked at from within. The daemon is real, the cards are not.
+
+Inherited for each way in which cards reach containers; `site` is the fixture to give.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from tests.contract.dockerd import Dockerd, minimal_image, new_folder
+from tests.fakes.cards.harness import LOOK, A, B, Cards, seen, share_of
+
+from commonage.domain.environments import Environment
+from commonage.domain.fleet import Device, Isolation, Share
+from commonage.domain.sightings import Order
+from commonage.domain.workloads import Kind
+from commonage.gpus.isolation.devices import IsolatedDevices
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.engine_rig import EngineRig
+
+GREEDY = "commonage-greedy:1"
+"""An image that asks for every card, and for more, as NVIDIA's own do."""
+GREEDY_ENV = (
+    "CUDA_VERSION=12.8",
+    "NVIDIA_VISIBLE_DEVICES=all",
+    "NVIDIA_GDS=enabled",
+    "NVIDIA_MIG_CONFIG_DEVICES=all",
+    "NVIDIA_DRIVER_CAPABILITIES=all",
+)
+WIDER = (("NVIDIA_VISIBLE_DEVICES", "all"), ("NVIDIA_GDS", "enabled"), ("CUDA_VERSION", "12.8"))
+"""What a user may try."""
+NONE: dict[str, str] = {}
+
+
+@dataclass
+class Site:
+    """An engine under test whose machine has both cards."""
+
+    rig: EngineRig
+    cards: Cards
+    devices: IsolatedDevices
+
+    @property
+    def card(self) -> dict[str, Device]:
+        """By uuid."""
+        return {one.uuid: one for one in self.devices.inventory()}
+
+    def order(self, shares: Sequence[Share], variables: Sequence[tuple[str, str]] = (), **changes: object) -> Order:
+        """A job that looks what is there, and tries to make itself the first card's device; as control makes it."""
+        order = self.rig.orders(Behaviour(), command=("python3", "-c", LOOK))
+        told = {**self.devices.environment(shares), "OTHER": str(self.cards.numbers["nvidia0"]), **dict(variables)}
+        lease = replace(order.lease, shares=tuple(shares))
+        return replace(order, lease=lease, variables=tuple(told.items()), **changes)  # type: ignore[arg-type]  # its fields
+
+    async def look(self, *shares: Share, **changes: Any) -> dict[str, Any]:
+        """What a job with these shares sees."""
+        order = self.order(shares, **changes)
+        end = await self.rig.ended(order)
+        assert end.exit_code == 0, end.detail
+        return seen(await self.rig.lines(order.attempt_id))
+
+
+class CardsContract(ABC):
+    """Rules for every way."""
+
+    pytestmark = pytest.mark.anyio
+    names_cards = True
+    """Whether NVIDIA_VISIBLE_DEVICES says inside which cards there are; by CDI it is `void`."""
+
+    @abstractmethod
+    async def site(self) -> Site:
+        """A fixture."""
+
+    def visible(self, *uuids: str) -> str:
+        return ",".join(uuids) if self.names_cards else "void"
+
+    async def test_a_share_sees_its_card_and_no_other(self, site: Site) -> None:
+        found = await site.look(share_of(site.card[B]))
+        assert found["devices"] == {"nvidia1": "opens", "nvidiactl": "opens"}
+        assert found["libraries"] == ["libcuda.so.1", "libnvidia-ml.so.1"], "what computes, and what measures"
+        assert found["own"] == "Operation not permitted", "nor can it make itself the other's device"
+        told = found["variables"]
+        assert told["CUDA_VISIBLE_DEVICES"] == B
+        assert told["NVIDIA_VISIBLE_DEVICES"] == self.visible(B)
+        assert told["COMMONAGE_GPU_MEMORY_MIB"] == told["NVIDIA_GPU_MEMORY_LIMIT"] == "6144"
+        assert told["PYTORCH_CUDA_ALLOC_CONF"].startswith("per_process_memory_fraction:0.2")
+
+    async def test_without_a_share_there_is_no_card(self, site: Site) -> None:
+        found = await site.look()
+        assert (found["devices"], found["libraries"]) == (NONE, [])
+        assert found["variables"]["CUDA_VISIBLE_DEVICES"] == ""
+
+    async def test_two_shares_of_one_card_and_the_whole_machine(self, site: Site) -> None:
+        whole = [share_of(one, one.memory_mib) for one in site.card.values()]
+        parts = [[share_of(site.card[A], part)] for part in (6144, 12288)]
+        first, second, every = await asyncio.gather(*(site.look(*shares) for shares in (*parts, whole)))
+        assert first["devices"] == second["devices"] == {"nvidia0": "opens", "nvidiactl": "opens"}
+        assert second["variables"]["NVIDIA_GPU_MEMORY_LIMIT"] == "12288"
+        assert every["devices"] == {"nvidia0": "opens", "nvidia1": "opens", "nvidiactl": "opens"}
+        assert every["variables"]["CUDA_VISIBLE_DEVICES"] == f"{A},{B}"
+        assert "NVIDIA_GPU_MEMORY_LIMIT" not in every["variables"], "whole cards have no limit"
+
+    async def test_a_user_cannot_have_more_by_asking_for_it(self, site: Site) -> None:
+        share = share_of(site.card[B])
+        asked = [{"variables": WIDER}, {"secrets": WIDER}]
+        within = await asyncio.gather(*(site.look(share, **way) for way in asked))
+        assert [one["devices"] for one in within] == [{"nvidia1": "opens", "nvidiactl": "opens"}] * 2
+        without = await asyncio.gather(*(site.look(**way) for way in asked))
+        assert [one["devices"] for one in without] == [NONE] * 2
+
+    async def test_an_image_that_asks_for_all_cards_has_its_share(self, site: Site) -> None:
+        greedy = Environment("greedy", "Asks for all", image=GREEDY)
+        found, *without = await asyncio.gather(
+            site.look(share_of(site.card[B]), environment=greedy),
+            site.look(environment=greedy),
+            site.look(environment=greedy, secrets=WIDER),
+        )
+        assert found["devices"] == {"nvidia1": "opens", "nvidiactl": "opens"}
+        assert found["variables"]["NVIDIA_VISIBLE_DEVICES"] == self.visible(B)
+        assert "NVIDIA_GDS" not in found["variables"]
+        assert [one["devices"] for one in without] == [NONE] * 2
+
+    async def test_a_client_of_mps_reaches_its_daemon(self, site: Site) -> None:
+        found = await site.look(share_of(site.card[B], isolation=Isolation.MPS))
+        assert "nvidia-cuda-mps-control.pid" in found["pipe"]
+        assert found["variables"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=6144M"
+
+    async def test_a_session_sees_its_card_too(self, site: Site) -> None:
+        rig = site.rig
+        command = ("python3", "-c", f"{LOOK}\nimport sys, time; sys.stdout.flush(); time.sleep(600)")
+        order = site.order([share_of(site.card[A])], kind=Kind.SESSION, wants_port=True, command=command)
+        await rig.started(order)
+
+        async def has_looked() -> bool:
+            return bool(await rig.lines(order.attempt_id))
+
+        await rig.until(has_looked, "it has looked")
+        assert seen(await rig.lines(order.attempt_id))["devices"] == {"nvidia0": "opens", "nvidiactl": "opens"}
+        await (await rig.engine()).stop(order.attempt_id, 0)
+
+
+def add_greedy(daemon: Dockerd) -> None:
+    """The test image, as one that asks for everything."""
+    changes = "".join(f"&changes={quote(f'ENV {one}')}" for one in GREEDY_ENV)
+    repository, _, tag = GREEDY.partition(":")
+    daemon.ask("POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}{changes}", content=minimal_image())
+
+
+@contextmanager
+def cards_of_a_machine() -> Iterator[Cards]:
+    """Both, with MPS, on this machine for a while."""
+    cards = Cards(new_folder())
+    cards.have_mps()
+    try:
+        with pytest.MonkeyPatch.context() as here:
+            here.setenv("PATH", cards.on_path[1].removeprefix("PATH="))
+            yield cards
+            cards.close()
+    finally:
+        shutil.rmtree(cards.folder)

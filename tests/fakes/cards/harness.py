@@ -1,0 +1,202 @@
+"""Two cards that do not exist, for a real daemon: what the driver says of them, their device files, and the toolkit.
+
+`Cards` makes in one folder the fake NVML library with its state, character devices under NVIDIA's names (of harmless
+devices that this machine has), the stand-in of the container toolkit, and specifications for CDI. `LOOK` is the program
+that tells from within a container what is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.cards.toolkit import make_devices
+from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
+
+from commonage.domain.fleet import Device, Isolation, Share
+from commonage.gpus.isolation.claims import Claims
+from commonage.gpus.isolation.contexts import Contexts
+from commonage.gpus.isolation.cooperative import Cooperative
+from commonage.gpus.isolation.devices import IsolatedDevices, Sharing
+from commonage.gpus.isolation.driver_limit import DriverLimit
+from commonage.gpus.isolation.mps import Mps
+from commonage.gpus.isolation.mps_daemon import PROGRAM, MpsDaemon
+
+A, B = "GPU-aaaaaaaa-0000-0000-0000-0000000000c1", "GPU-bbbbbbbb-0000-0000-0000-0000000000c2"
+MEMORY_MIB = 24576
+_HARMLESS = ("fuse", "loop-control", "autofs", "btrfs-control", "hwrng")
+"""Devices that no container may open by itself, and that do nothing when they are opened."""
+_EVERYBODYS = ("zero", "full", "null", "urandom")
+
+LOOK = """
+import glob, json, os
+def opens(path):
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError as error:
+        return error.strerror
+    return 'opens'
+def makes(number):
+    try:
+        os.mknod('/tmp/own', 0o20666, number)
+    except OSError as error:
+        return error.strerror
+    return 'made'
+print(json.dumps({
+    'devices': {name[5:]: opens(name) for name in sorted(glob.glob('/dev/nvidia*'))},
+    'libraries': [name for name in ('libcuda.so.1', 'libnvidia-ml.so.1') if os.path.exists('/usr/lib/' + name)],
+    'own': makes(int(os.environ['OTHER'])) if 'OTHER' in os.environ else None,
+    'variables': {name: value for name, value in os.environ.items()
+                  if name.startswith(('NVIDIA_', 'CUDA_', 'COMMONAGE_GPU', 'XLA_', 'PYTORCH_'))},
+    'pipe': sorted(os.listdir(os.environ.get('CUDA_MPS_PIPE_DIRECTORY', '/run/commonage'))),
+}))
+"""
+
+
+class Cards:
+    """Both, in `folder`, whose path is short as the sockets of MPS need it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.numbers = _numbers()
+        make_devices(folder / "dev", self.numbers)
+        self._put_toolkit()
+        (folder / "nvml").mkdir()
+        build_library(folder / "nvml")
+        self._state = folder / "nvml.state"
+        FakeDriver(self._state).says("driver 570.10", "nvml 12.570.10", "cuda 12080", *_card(A, 0), *_card(B, 1))
+        self._opened: list[tuple[NvmlProcess, IsolatedDevices]] = []
+
+    def _put_toolkit(self) -> None:
+        program = self.folder / "toolkit.py"
+        table = [
+            {"uuid": uuid, "index": str(at), "path": str(self.folder / f"dev/nvidia{at}")}
+            for at, uuid in enumerate((A, B))
+        ]
+        (self.folder / "cards.json").write_text(json.dumps({"cards": table, "cuda": "cuda>=12.8"}))
+        (self.folder / "limits").touch()
+        (self.folder / "lib").mkdir()
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            (self.folder / "lib" / name).touch()
+        shutil.copy(Path(__file__).with_name("toolkit.py"), program)
+        for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime"):
+            start = f'#!/bin/sh\nexec {getattr(sys, "_base_executable", sys.executable)} -IS {program} {name} "$@"\n'
+            (self.folder / name).write_text(start)
+            (self.folder / name).chmod(0o755)
+
+    @property
+    def on_path(self) -> tuple[str, ...]:
+        """Words before a daemon's command: it finds the hook when it starts, so that it offers cards by request."""
+        return ("env", f"PATH={self.folder}:{os.environ['PATH']}")
+
+    @property
+    def as_runtime(self) -> tuple[str, ...]:
+        """Arguments of a daemon whose containers all run by NVIDIA's runtime, as `node join` sets it."""
+        return "--add-runtime", f"nvidia={self.folder}/nvidia-container-runtime", "--default-runtime", "nvidia"
+
+    def write_cdi(self, *, by: Sequence[str] = ("index", "uuid")) -> Path:
+        """A folder with a specification as `nvidia-ctk cdi generate` makes them. `by`: how cards are called in it."""
+        places = {uuid: f"/dev/nvidia{at}" for at, uuid in enumerate((A, B))}
+        names = {"index": {uuid: str(at) for at, uuid in enumerate((A, B))}, "uuid": {A: A, B: B}}
+        devices = [
+            {"name": names[way][uuid], "containerEdits": {"deviceNodes": [self._node(places[uuid])]}}
+            for way in by
+            for uuid in (A, B)
+        ]
+        every = {"deviceNodes": [self._node(place) for place in places.values()]}
+        mounts = [
+            {"hostPath": f"{self.folder}/lib/{name}", "containerPath": f"/usr/lib/{name}", "options": ["ro", "bind"]}
+            for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+        ]
+        common = {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "deviceNodes": [self._node("/dev/nvidiactl")],
+            "mounts": mounts,
+        }
+        spec = {
+            "cdiVersion": "0.5.0",
+            "kind": "nvidia.com/gpu",
+            "devices": [*devices, {"name": "all", "containerEdits": every}],
+            "containerEdits": common,
+        }
+        folder = self.folder / "cdi"
+        folder.mkdir(exist_ok=True)
+        (folder / "nvidia.json").write_text(json.dumps(spec))
+        return folder
+
+    def _node(self, path: str) -> dict[str, str]:
+        return {"path": path, "hostPath": str(self.folder / path.removeprefix("/"))}
+
+    def devices(self, place: Path) -> IsolatedDevices:
+        """The cards as a server has them, by the fake library, with its files in `place`."""
+        inner = NvmlProcess(self.folder / "nvml", self._state)
+        opened = IsolatedDevices(
+            inner,
+            Sharing(place),
+            levels=[DriverLimit(), Mps(place / "mps"), Cooperative()],
+            claims=Claims("test", place),
+            contexts=Contexts(place / "contexts.json", lambda _: ""),
+        )
+        self._opened.append((inner, opened))
+        return opened
+
+    def have_mps(self) -> None:
+        """With a program in the place of NVIDIA's daemon, for who has our folder on the path."""
+        shutil.copy(Path(__file__).parents[1] / "mps" / PROGRAM, self.folder / PROGRAM)
+
+    def limits(self) -> list[str]:
+        """What the toolkit was told to hold each container to, MiB; `-` if nothing."""
+        return [line.split()[1] for line in (self.folder / "limits").read_text().splitlines()]
+
+    def close(self) -> None:
+        """End what it started."""
+        for inner, opened in self._opened:
+            for attempt in opened.confined():
+                opened.release(attempt)
+            opened.close()
+            inner.end()
+        for place in self.folder.glob("*/mps/*"):
+            MpsDaemon.in_folder(place).stop()
+
+
+def share_of(card: Device, memory_mib: int = 6144, isolation: Isolation = Isolation.COOPERATIVE) -> Share:
+    """A part of a card; all of its memory is the whole."""
+    whole = memory_mib >= card.memory_mib
+    part = min(memory_mib, card.memory_mib)
+    milli = 1000 if whole else 250
+    return Share(card.uuid, card.index, card.model, part, milli, whole, card.memory_mib, isolation=isolation)
+
+
+def seen(lines: Sequence[str]) -> dict[str, Any]:
+    """What `LOOK` has told."""
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def _card(uuid: str, index: int) -> tuple[str, ...]:
+    return (
+        "device", f"uuid {uuid}", "name NVIDIA A10", f"memory {MEMORY_MIB} 0 0", "capability 8 6", "compute_mode 0",
+        "mig 0", f"pci 0000:{index + 1:02X}:00.0",
+    )  # fmt: skip
+
+
+def _numbers() -> dict[str, int]:
+    """Device numbers for the driver's names: such that a control group of version 1 decides who may open them."""
+    found = [name for name in _HARMLESS if _opens(Path("/dev", name))]
+    if len(found) < 4 or not Path("/sys/fs/cgroup/devices").is_dir():
+        found = list(_EVERYBODYS)
+    names = ("nvidia0", "nvidia1", "nvidiactl", "nvidia-fs0")
+    return {name: os.stat(f"/dev/{of}").st_rdev for name, of in zip(names, found, strict=False)}
+
+
+def _opens(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError:
+        return False
+    return True
