@@ -8,7 +8,7 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, NodeReport
@@ -18,6 +18,7 @@ from commonage.engines.common.disk import free_on, tight_disk
 from commonage.engines.containers.box import Owner
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.dockerd.cards import Way, way_of
 from commonage.ports.devices import Devices, DevicesUnavailable
 
 _MIB = 1024 * 1024
@@ -35,12 +36,14 @@ class Daemon:
         self._bounds_volumes = False
         self.fault = ""
         self.started_at: float | None = None
+        self.gpus: Way = "request"
         self.node = settings.node_name or socket.gethostname()
 
     async def look(self) -> None:
         """Ask it. Raises EngineFailure."""
         self._info = await self._client.info()
         self._bounds_volumes = await self._client.holds_volume_sizes()
+        self.gpus = await self._in_thread(lambda: way_of(self._info))
         self.started_at = await self._in_thread(self._client.started_at)
         self.fault = ""
 
@@ -48,12 +51,6 @@ class Daemon:
     def live_restore(self) -> bool:
         """True if containers go on while the daemon is away."""
         return bool(self._info.get("LiveRestoreEnabled"))
-
-    @property
-    def gpus(self) -> Literal["cdi", "request"]:
-        """How cards are asked for: by CDI where the daemon knows it and has no NVIDIA runtime."""
-        has_runtime = "nvidia" in (self._info.get("Runtimes") or {})
-        return "cdi" if self._info.get("CDISpecDirs") and not has_runtime else "request"
 
     @property
     def owner(self) -> Owner:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import remapped_root
+from commonage.engines.dockerd.cards import BY_UUID, HOOK, has_runtime, lacks_uuids, way_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +25,16 @@ async def examine_daemon(url: str) -> Examined:
     """Ask the daemon at `url`. Raises EngineFailure when it does not answer."""
     client = Client(url)
     try:
-        return examined(await client.info())
+        info = await client.info()
     finally:
         await client.close()
+    return await asyncio.to_thread(lambda: examined(info, has_hook=shutil.which(HOOK) is not None))
 
 
-def examined(info: Mapping[str, Any]) -> Examined:
-    """The same of what it says of itself."""
+def examined(info: Mapping[str, Any], *, has_hook: bool = False) -> Examined:
+    """The same of what it says of itself; `has_hook`: the container toolkit's hook is on this machine's PATH."""
     options = " ".join(info.get("SecurityOptions") or ())
-    runtimes = info.get("Runtimes") or {}
-    gpus = "nvidia" if "nvidia" in runtimes else "CDI" if info.get("CDISpecDirs") else "none"
+    gpus = "CDI" if way_of(info) == "cdi" else "nvidia" if has_runtime(info) or has_hook else "none"
     said = (
         f"Docker {info.get('ServerVersion')}, storage {info.get('Driver')}, cgroups {info.get('CgroupDriver')} version "
         f"{info.get('CgroupVersion', '1')}, users {'mapped' if remapped_root(info) else 'not mapped'}, "
@@ -44,6 +47,8 @@ def examined(info: Mapping[str, Any]) -> Examined:
     if info.get("CgroupDriver") == "systemd" and gpus == "nvidia":
         # `systemctl daemon-reload` writes the device rules of control groups anew, without what the runtime added.
         advice.append("running containers lose their GPU at `systemctl daemon-reload`: use CDI or the cgroupfs driver")
+    if lacks_uuids(info):
+        advice.append(BY_UUID)
     if not info.get("LiveRestoreEnabled"):
         advice.append('set "live-restore": true in /etc/docker/daemon.json, so that a restart of Docker ends nothing')
     return Examined(said, "; ".join(advice))

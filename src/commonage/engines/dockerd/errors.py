@@ -19,9 +19,13 @@ _WORDS: tuple[tuple[str, str, bool], ...] = (
     (r"no available IPv4 addresses", "all addresses of its tenant's network are taken by containers", True),
     (r"exec: \"/bin/sh\".*(no such file|not found)", "its image has no /bin/sh, which starts the command", False),
     (r"could not select device driver.*gpu", "Docker cannot give GPUs to containers here: install the NVIDIA Container "
-     "Toolkit and run `nvidia-ctk runtime configure`", False),
-    (r"(unresolvable CDI devices|CDI.*not)", "Docker does not know this GPU by CDI: run `nvidia-ctk cdi generate`",
-     False),
+     "Toolkit and restart Docker, or have it read CDI specifications", False),
+    (r"(unresolvable CDI devices|CDI.*not)", "Docker does not know this GPU by CDI: run `nvidia-ctk cdi generate "
+     "--device-name-strategy=uuid`", False),
+    (r"unsatisfied condition: cuda", "its image needs a newer NVIDIA driver than its machine has", False),
+    (r"device error: .*unknown device", "its GPU is not there any more, as far as NVIDIA's toolkit sees", True),
+    (r"driver/library version mismatch|nvml error|driver not loaded|driver rpc error", "NVIDIA's driver does not work "
+     "on its machine", True),
     (r"pull access denied|repository does not exist|requested access to the resource is denied|unauthorized"
      r"|no basic auth credentials|(^|: )denied(:|$)",
      "the registry has no such image, or does not let us have it", False),
@@ -34,6 +38,8 @@ _WORDS: tuple[tuple[str, str, bool], ...] = (
 )  # fmt: skip
 _UNREACHABLE = 900  # the client library's own number for it
 _MOST = 300
+# It comes behind a long list of who called whom.
+_OF_TOOLKIT = re.compile(r"nvidia-container-cli: .*")
 # The client library wraps the reason in two more sentences, with brackets.
 _INNERMOST = re.compile(r"\[([^\[\]]+)\]+$")
 
@@ -89,4 +95,6 @@ def _unreachable(url: str, why: str) -> DaemonUnreachable:
 
 def _short(text: str) -> str:
     text = " ".join(text.split())
+    if found := _OF_TOOLKIT.search(text):
+        text = found[0]
     return text if len(text) <= _MOST else f"{text[:_MOST]} …"

@@ -1,0 +1,56 @@
+"""By which way a daemon gives its containers NVIDIA's cards, as it says itself (`/info`) and as its files say.
+
+By CDI it must know a specification that names the cards by their uuids; by device request it must have found the
+container toolkit's hook when it started. Older daemons than 28 do not tell what they found: their folders are read,
+which may block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+Way = Literal["cdi", "request"]
+KIND = "nvidia.com/gpu"
+HOOK = "nvidia-container-runtime-hook"
+"""The program of the toolkit, which the daemon looks for on its PATH when it starts."""
+BY_UUID = "CDI does not know the cards by their uuids: run `nvidia-ctk cdi generate --device-name-strategy=uuid`"
+_MOST_BYTES = 4 * 2**20
+_NAME = re.compile(r"""^[\s{,-]*"?name"?\s*:\s*["']?([\w.:/-]+)""", re.MULTILINE)
+_OF_CARDS = re.compile(rf"""^[\s{{,]*"?kind"?\s*:\s*["']?{re.escape(KIND)}\b""", re.MULTILINE)
+
+
+def has_runtime(info: Mapping[str, Any]) -> bool:
+    """True if it knows NVIDIA's runtime, so that the toolkit is there."""
+    return "nvidia" in (info.get("Runtimes") or {})
+
+
+def cdi_names(info: Mapping[str, Any]) -> frozenset[str]:
+    """What NVIDIA's cards are called by CDI: uuids, indices, `all`, as whoever wrote the specification chose."""
+    told = info.get("DiscoveredDevices")
+    if told is not None:
+        ids = (str(one.get("ID", "")) for one in told if one.get("Source") == "cdi")
+        return frozenset(one.removeprefix(f"{KIND}=") for one in ids if one.startswith(f"{KIND}="))
+    return frozenset(name for text in _specifications(info) if _OF_CARDS.search(text) for name in _NAME.findall(text))
+
+
+def _specifications(info: Mapping[str, Any]) -> Iterator[str]:
+    for folder in info.get("CDISpecDirs") or ():
+        with suppress(OSError):
+            for file in sorted(Path(folder).iterdir()):
+                if file.suffix in (".json", ".yaml") and file.stat().st_size <= _MOST_BYTES:
+                    # One entry on each line, whatever it was written by.
+                    yield re.sub(r"([{,])", "\\1\n", file.read_text(encoding="utf-8", errors="replace"))
+
+
+def way_of(info: Mapping[str, Any]) -> Way:
+    """CDI where it knows cards by that and has no NVIDIA runtime; else by request, which needs the toolkit."""
+    return "cdi" if not has_runtime(info) and cdi_names(info) else "request"
+
+
+def lacks_uuids(info: Mapping[str, Any]) -> bool:
+    """True if cards are to be given by CDI, and none is called by its uuid there, as we do."""
+    return way_of(info) == "cdi" and not any(name.startswith(("GPU-", "MIG-")) for name in cdi_names(info))

@@ -1,0 +1,100 @@
+"""By which way a daemon gives cards: what it says, and what stands in its specifications."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commonage.engines.docker.doctor import examined
+from commonage.engines.dockerd.cards import cdi_names, lacks_uuids, way_of
+from commonage.engines.dockerd.errors import failure_of
+
+UUID = "GPU-4a2b334a-49bd-6fd9-fd9d-cf9d6bdfed11"
+AS_YAML = f"""\
+---
+cdiVersion: 0.5.0
+containerEdits:
+  hooks:
+  - args:
+    - nvidia-ctk
+    hookName: createContainer
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: "0"
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: {UUID}
+- name: all
+kind: nvidia.com/gpu
+"""
+
+
+def with_specification(folder: Path, text: str, name: str = "nvidia.yaml") -> Mapping[str, Any]:
+    (folder / name).write_text(text)
+    return {"CDISpecDirs": [str(folder), "/nowhere"]}
+
+
+def test_names_are_read_from_yaml_and_from_json(tmp_path: Path) -> None:
+    assert cdi_names(with_specification(tmp_path, AS_YAML)) == {"0", UUID, "all"}
+    (tmp_path / "nvidia.yaml").unlink()
+    spec = {"kind": "nvidia.com/gpu", "devices": [{"name": UUID, "containerEdits": {}}, {"name": "1:0"}]}
+    for indent in (None, 2):
+        info = with_specification(tmp_path, json.dumps(spec, indent=indent), "nvidia.json")
+        assert cdi_names(info) == {UUID, "1:0"}
+
+
+def test_what_a_newer_daemon_has_found_counts_before_its_files(tmp_path: Path) -> None:
+    info = with_specification(tmp_path, AS_YAML)
+    found = [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}, {"Source": "cdi", "ID": "amd.com/gpu=1"}]
+    assert cdi_names({**info, "DiscoveredDevices": found}) == {"0"}
+    assert cdi_names({**info, "DiscoveredDevices": []}) == frozenset()
+
+
+def test_a_daemon_that_reads_specifications_and_has_none_of_cards_is_asked_by_request(tmp_path: Path) -> None:
+    assert way_of({}) == "request"
+    assert way_of({"CDISpecDirs": [str(tmp_path)]}) == "request"
+    assert way_of(with_specification(tmp_path, AS_YAML.replace("nvidia.com", "other.org"))) == "request"
+    info = with_specification(tmp_path, AS_YAML)
+    assert way_of(info) == "cdi"
+    assert way_of({**info, "Runtimes": {"nvidia": {}, "runc": {}}}) == "request"
+
+
+def test_the_doctor_says_by_which_way_and_what_it_lacks(tmp_path: Path) -> None:
+    assert "GPUs: none" in examined({}).said
+    assert "GPUs: nvidia" in examined({}, has_hook=True).said
+    info = with_specification(tmp_path, AS_YAML)
+    assert "GPUs: CDI" in examined(info, has_hook=True).said
+    assert not lacks_uuids(info)
+    by_index = with_specification(tmp_path, AS_YAML.replace(UUID, '"1"'))
+    assert "--device-name-strategy=uuid" in examined(by_index).advice
+
+
+_BEFORE = (
+    "failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: "
+    "error during container init: error running hook #0: error running hook: exit status 1, stdout: , stderr: "
+    "Auto-detected mode as 'legacy'\nnvidia-container-cli: "
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "passes"),
+    [
+        (
+            "requirement error: unsatisfied condition: cuda>=13.1, please update your driver",
+            "a newer NVIDIA driver",
+            False,
+        ),
+        (f"device error: {UUID}: unknown device", "not there any more", True),
+        ("initialization error: nvml error: driver/library version mismatch", "does not work", True),
+    ],
+)
+def test_what_the_toolkit_says_is_not_lost_behind_who_called_it(said: str, words: str, passes: bool) -> None:
+    failure = failure_of(500, _BEFORE + said + ": unknown")
+    assert words in failure.message
+    assert said in failure.message
+    assert failure.is_retryable is passes
