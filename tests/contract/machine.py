@@ -1,0 +1,278 @@
+"""A whole machine of the tests' own that is to become a worker: a kernel, systemd, sshd, two disks, in an emulator.
+
+`worker` has a machine that is only namespaces of this one: no systemd, no reboot, none of the kernel's quotas and NFS.
+Here they are, at a tenth of the speed. The disks are made once, without the emulator, and kept in /tmp under a name
+that says what is in them; what a machine writes goes to files without a name, which go when it goes. On the second
+disk is an XFS with project quotas, where Docker's files lie. It reaches the other machines of its Swarm and nothing else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import lzma
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.contract.dockerd import new_folder
+from tests.contract.leftovers import unmount_below
+from tests.contract.swarm import Swarm
+
+SUITE = "trixie"
+PACKAGES = (
+    "busybox-static", "cpio", "curl", "dbus", "docker.io", "iproute2", "iptables", "kmod", "nfs-common", "openssh-server",
+    "openssl", "python3-minimal", "sudo", "systemd-sysv", "udev", "xfsprogs",
+)  # fmt: skip
+MIRROR = "/srv/mirror"
+"""A flat mirror inside, with what is not installed: docker-cli, which this Debian has apart from docker.io."""
+ADMIN = "admin"
+_LAYOUT = 1  # rises when what is made here changes
+_MODULES = ("virtio_pci", "virtio_blk", "ext4")
+# What a machine without people at a keyboard, and without anything to look up, need not wait for.
+_MASKED = (
+    "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "e2scrub_all.timer",
+    "e2scrub_reap.service", "xfs_scrub_all.timer", "systemd-tmpfiles-clean.timer", "rpcbind.service", "rpcbind.socket",
+    "nfs-blkmap.service", "rpc-statd-notify.service", "systemd-binfmt.service", "getty@tty1.service",
+    "serial-getty@ttyS0.service", "systemd-networkd-persistent-storage.service", "systemd-pstore.service",
+    "sys-kernel-debug.mount", "sys-kernel-tracing.mount", "sys-fs-fuse-connections.mount", "dev-mqueue.mount",
+    "dev-hugepages.mount", "modprobe@drm.service", "modprobe@efi_pstore.service", "modprobe@fuse.service",
+    "systemd-journal-flush.service", "systemd-logind.service", "systemd-udev-load-credentials.service",
+)  # fmt: skip
+_UP_WITHIN_S = 80
+
+
+def base() -> Path:
+    """A folder with `root.img`, `data.img`, `vmlinuz`, `initrd` and `key`; made when it is not there: two minutes."""
+    named = hashlib.sha256(f"{_LAYOUT} {SUITE} {PACKAGES} {_MASKED}".encode()).hexdigest()[:12]
+    place = Path(f"/tmp/cmng-machine-{named}")
+    with open(f"{place}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            fresh = place.with_name(f"{place.name}.new")
+            unmount_below(fresh)  # one that was killed
+            subprocess.run(["rm", "-rf", "--one-file-system", fresh], check=True)
+            fresh.mkdir(mode=0o700)
+            _build(fresh)
+            fresh.rename(place)
+    return place
+
+
+def _build(place: Path) -> None:
+    tree = place / "tree"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", place / "key"], check=True)
+    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(tree)]
+    with open(f"{place}.log", "wb") as log:
+        # What is lost in a power cut is made anew.
+        quick = {**os.environ, "DPKG_FORCE": "unsafe-io"}
+        subprocess.run(command, stdout=log, stderr=log, check=True, env=quick)
+        for folder in ("proc", "sys"):
+            with suppress(subprocess.CalledProcessError):
+                subprocess.run(["umount", "--lazy", tree / folder], check=True, capture_output=True)
+        shutil.copy("/etc/resolv.conf", tree / "etc/resolv.conf")
+        words = (ADMIN, MIRROR, (place / "key.pub").read_text(), " ".join(_MASKED))
+        subprocess.run(["chroot", tree, "sh", "-euc", _FURNISH, "sh", *words], stdout=log, stderr=log, check=True)
+    _make_initrd(tree)
+    for name in ("vmlinuz", "initrd", "data.img"):
+        (tree / "made" / name).rename(place / name)
+    (tree / "made").rmdir()
+    root = place / "root.img"
+    subprocess.run(["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", tree, "-F", root, "6G"], check=True)
+    subprocess.run(["rm", "-rf", "--one-file-system", tree], check=True)
+
+
+_FURNISH = r"""
+admin=$1 mirror=$2 key=$3 masked=$4
+export DEBIAN_FRONTEND=noninteractive
+useradd --create-home --shell /bin/sh "$admin"
+echo "$admin ALL=(ALL) NOPASSWD: ALL" >"/etc/sudoers.d/$admin"
+for home in /root "/home/$admin"; do
+  mkdir -p -m 700 "$home/.ssh"
+  echo "$key" >"$home/.ssh/authorized_keys"
+done
+chown -R "$admin:" "/home/$admin"
+ssh-keygen -A
+# Signing in must not wait for a name server, or for who counts sessions.
+printf 'UseDNS no\nUsePAM no\nStrictModes no\n' >>/etc/ssh/sshd_config
+
+apt-get update -qq
+mkdir -p "$mirror" /made
+cd "$mirror"
+apt-get download -qq docker-cli
+for deb in *.deb; do
+  dpkg-deb --field "$deb"
+  echo "Filename: ./$deb"
+  echo "Size: $(stat --format=%s "$deb")"
+  echo "SHA256: $(sha256sum "$deb" | cut -d ' ' -f 1)"
+  echo
+done >Packages
+
+# The kernel as a package would want an initrd of everything.
+cd /made
+apt-get download -qq "$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: //p')"
+dpkg-deb --extract linux-image-*.deb /made/kernel
+mv /made/kernel/boot/vmlinuz-* /made/vmlinuz
+cp -a /made/kernel/usr/lib/modules /usr/lib/ 2>/dev/null || cp -a /made/kernel/lib/modules /usr/lib/
+rm -rf /made/kernel linux-image-*.deb
+depmod "$(ls /usr/lib/modules)"
+
+mkfs.xfs -q -d "file,name=/made/data.img,size=4g"
+mkdir -p /var/lib/docker
+printf '/dev/vda / ext4 noatime 0 0\n/dev/vdb /var/lib/docker xfs noatime,pquota 0 0\n' >/etc/fstab
+
+systemctl enable ssh systemd-networkd
+systemctl mask $masked
+systemctl set-default multi-user.target
+# What is found out at the first start of a machine is found out here, where that is quick.
+ldconfig
+journalctl --update-catalog
+systemd-sysusers
+rm -f /etc/machine-id && systemd-machine-id-setup
+apt-get clean
+rm -rf /var/lib/apt/lists/*
+: >/etc/resolv.conf
+touch /etc/.updated /var/.updated
+"""
+
+_INIT = """#!/bin/sh
+for module in /modules/*; do insmod "$module"; done
+mount -t devtmpfs dev /dev
+n=0
+until [ -b /dev/vda ] || [ $n = 100 ]; do sleep 0.1; n=$((n + 1)); done
+mount -t ext4 -o noatime /dev/vda /root
+mount --move /dev /root/dev
+exec switch_root /root /sbin/init
+"""
+
+
+def _make_initrd(tree: Path) -> None:
+    """A shell that loads what the disk takes, mounts it, and hands over: quicker by far than a distribution's own."""
+    (release,) = os.listdir(tree / "usr/lib/modules")
+    folder = tree / "made/first"
+    for name in ("bin", "dev", "root", "modules"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(tree / "usr/bin/busybox", folder / "bin/busybox")
+    for name in ("sh", "insmod", "mount", "sleep", "switch_root"):
+        (folder / "bin" / name).symlink_to("busybox")
+    (folder / "init").write_text(_INIT)
+    (folder / "init").chmod(0o755)
+    show = ["chroot", tree, "modprobe", "--set-version", release, "--show-depends", "--all", *_MODULES]
+    shown = subprocess.run(show, check=True, capture_output=True, text=True).stdout
+    files = dict.fromkeys(line.split()[1] for line in shown.splitlines() if line.startswith("insmod"))
+    for number, file in enumerate(files):
+        content = (tree / file.lstrip("/")).read_bytes()
+        plain = lzma.decompress(content) if file.endswith(".xz") else content
+        (folder / "modules" / f"{number:02}").write_bytes(plain)
+    pack = "cd /made/first && find . | cpio --quiet -o -H newc >/made/initrd && rm -rf /made/first"
+    subprocess.run(["chroot", tree, "sh", "-euc", pack], check=True)
+
+
+class Machine:
+    """One such machine at a Swarm's switch, with the address 10.98.0.`number`."""
+
+    def __init__(self, swarm: Swarm, name: str, number: int) -> None:
+        self.name, self.address = name, f"10.98.0.{number}"
+        self._switch = swarm.manager.space.rpartition("-")[0]
+        self._tap = f"t{number}"
+        self._neighbour = swarm.manager.inside()
+        self.folder = new_folder()
+        self._emulator: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Switch it on, and wait until its sshd answers."""
+        at_switch = ("nsenter", f"--net=/run/netns/{self._switch}")
+        for words in (f"tuntap add dev {self._tap} mode tap", f"link set {self._tap} master br0 up"):
+            subprocess.run([*at_switch, "ip", *words.split()], check=True, capture_output=True)
+        with open(self.folder / "log", "ab") as log:
+            # It ends with who started it, however that one ends.
+            alone = (*at_switch, "setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64")
+            self._emulator = subprocess.Popen(
+                [*alone, *self._words(base())], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                start_new_session=True, env={**os.environ, "TMPDIR": str(self.folder)},
+            )  # fmt: skip
+        self.await_up()
+
+    def _words(self, made: Path) -> list[str]:
+        net = f"ip={self.address}:::255.255.255.0::eth0:off net.ifnames=0 systemd.hostname={self.name}"
+        kernel = f"root=/dev/vda rw console=ttyS0 panic=-1 mitigations=off nokaslr quiet audit=0 systemd.show_status=1 {net}"
+        disk = "format=raw,if=virtio,snapshot=on,cache=unsafe"
+        return [
+            # This emulator spoils flags at a 16 byte compare-and-exchange, on which newer kernels trip.
+            "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,-cx16", "-smp", "2", "-m", "1536",
+            "-display", "none", "-monitor", "none", "-serial", f"file:{self.folder}/console",
+            "-kernel", f"{made}/vmlinuz", "-initrd", f"{made}/initrd", "-append", kernel,
+            "-drive", f"file={made}/root.img,{disk}", "-drive", f"file={made}/data.img,{disk}",
+            "-netdev", f"tap,id=net,ifname={self._tap},script=no,downscript=no",
+            "-device", "virtio-net-pci,netdev=net,romfile=", "-device", "virtio-rng-pci",
+        ]  # fmt: skip
+
+    @property
+    def console(self) -> str:
+        """The last of what it shows on its console."""
+        return (self.folder / "console").read_text(errors="replace")[-3000:]
+
+    def await_up(self, other_than: str = "") -> str:
+        """Wait until its sshd answers, after another start than this one; the id of its start."""
+        assert self._emulator is not None
+        deadline = time.monotonic() + _UP_WITHIN_S
+        while (boot := self.ssh("cat /proc/sys/kernel/random/boot_id").stdout.strip()) in ("", other_than):
+            assert self._emulator.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < deadline, f"its sshd does not answer: {self.console}"
+            time.sleep(0.5)
+        return boot
+
+    def reboot(self) -> None:
+        """Have it start anew, as an admin does, and wait until its sshd answers again."""
+        before = self.await_up()
+        self.ssh("systemctl reboot")
+        self.await_up(other_than=before)
+
+    @property
+    def ssh_config(self) -> Path:
+        """A file for `ssh -F`, with the key, and with who is known."""
+        path = self.folder / "ssh_config"
+        lines = (
+            f"Host {self.address}",
+            f"  IdentityFile {base()}/key",
+            f"  UserKnownHostsFile {self.folder}/known_hosts",
+            "  StrictHostKeyChecking accept-new",
+            "  IdentitiesOnly yes",
+        )
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
+    def ssh(self, command: str, user: str = "root", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run a command there, by ssh, as it would come from another machine."""
+        words = ["ssh", "-F", str(self.ssh_config), "-o", "ConnectTimeout=10", f"{user}@{self.address}", command]
+        return subprocess.run([*self._neighbour, *words], capture_output=True, text=True, timeout=timeout, check=False)
+
+    def vanish(self) -> None:
+        """As a machine that is switched off."""
+        if self._emulator is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._emulator.pid, signal.SIGKILL)
+            self._emulator.wait()
+            self._emulator = None
+
+    def remove(self) -> None:
+        """All of it."""
+        self.vanish()
+        words = ["ip", "-n", self._switch, "link", "delete", self._tap]
+        subprocess.run(words, check=False, capture_output=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def machine_of(swarm: Swarm, name: str, number: int) -> Iterator[Machine]:
+    """A machine for a while. `number` is the last of its address."""
+    machine = Machine(swarm, name, number)
+    try:
+        machine.start()
+        yield machine
+    finally:
+        machine.remove()
