@@ -65,7 +65,7 @@ class Cards:
             raise InvalidInput(f"isolation is {config.isolation!r}; it takes one of {', '.join(_LEVELS)}")
         self._config = config
         folder = Path(config.state) / "gpus"
-        self._sharing = Sharing(folder, cast(Wanted, config.isolation), parse_slots(config.slots))
+        self._sharing = Sharing(folder, cast(Wanted, config.isolation), parse_slots(config.slots), in_containers=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cards")
         self._devices: Devices = NoDevices()
         self._opened = False

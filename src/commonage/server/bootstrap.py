@@ -130,7 +130,8 @@ def control_settings(settings: Settings) -> ControlSettings:
 
 def sharing_of(settings: Settings, data_dir: Path) -> Sharing:
     """How this machine's cards are shared."""
-    return Sharing(data_dir.absolute() / "gpus", settings.gpu_isolation, parse_slots(settings.gpu_slots))
+    inside = settings.engine != "process"
+    return Sharing(data_dir.absolute() / "gpus", settings.gpu_isolation, parse_slots(settings.gpu_slots), inside)
 
 
 def registry_of(settings: Settings, data: DataDir, secrets: Secrets, port: int) -> PlatformRegistry | None:

@@ -31,13 +31,22 @@ log = logging.getLogger(__name__)
 Wanted = Literal["auto", "driver-limit", "mig", "mps", "cooperative"]
 
 
+_NOT_BY_ITSELF = (
+    "clients of MPS in containers must share the machine's /dev/shm with most drivers, and ours do not: it is used "
+    "only where gpu_isolation names it"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How this machine's cards are shared: files in `folder`, the level that is wanted, the slots."""
+    """How this machine's cards are shared: files in `folder`, the level that is wanted, the slots; whether what holds
+    shares runs in containers.
+    """
 
     folder: Path
     wanted: Wanted = "auto"
     slots: Slots = field(default_factory=Slots)
+    in_containers: bool = False
 
 
 def holds_in(folder: Path) -> Holds:
@@ -69,7 +78,8 @@ class IsolatedDevices:
         self._lock = threading.RLock()
 
     def _all_levels(self) -> tuple[Level, ...]:
-        return DriverLimit(), Mig(), Mps(self._sharing.folder / "mps", self._warn), Cooperative()
+        limit = DriverLimit(in_containers=self._sharing.in_containers)
+        return limit, Mig(), Mps(self._sharing.folder / "mps", self._warn), Cooperative()
 
     def _warn(self, attempt_id: str, words: str) -> None:
         self._warnings.append((attempt_id, words))
@@ -91,7 +101,7 @@ class IsolatedDevices:
             return replace(device, slots=slots, isolation=Isolation.COOPERATIVE)
         taken = self._claims.claim(device.parent_uuid or device.uuid)
         self._contexts.look_for(device)
-        why_not = {level.isolation: level.available(device) for level in self._levels}
+        why_not = {level.isolation: self._why_not(level, device) for level in self._levels}
         level, why = self._choice(device, why_not)
         faults = (*device.faults, *(one for one in (taken, why) if one))
         return replace(
@@ -103,6 +113,13 @@ class IsolatedDevices:
             notices=(*device.notices, *notices),
             context_mib=self._contexts.known().get(device.uuid, 0),
         )
+
+    def _why_not(self, level: Level, device: Device) -> str:
+        why = level.available(device)
+        if why or level.isolation is not Isolation.MPS or not self._sharing.in_containers:
+            return why
+        held = any(share.isolation is Isolation.MPS for share in self._shares_of(device.uuid))
+        return "" if held or self._sharing.wanted == "mps" else _NOT_BY_ITSELF
 
     def _choice(self, device: Device, why_not: Mapping[Isolation, str]) -> tuple[Isolation, str]:
         """The strongest level that holds, or the one that is wanted; and why the card takes no work, if so.

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -26,18 +28,44 @@ from commonage.ports.devices import Hold, NotConfined
 
 log = logging.getLogger(__name__)
 LEAST_DRIVER = 615
+_HOOK = "apply-cuda-memory-limits"
+_OLD_TOOLKIT = (
+    f"NVIDIA's container toolkit here does not limit the VRAM of containers (`nvidia-cdi-hook --help` has no {_HOOK}); "
+    "upgrade it"
+)
+_TOOLKIT_COUNTS_S, _TOOLKIT_WITHIN_S = 300.0, 10.0
 # It never has limits, so a driver that has them may refuse to say any. What it can is seen when one is set.
 _OF_THE_TOPMOST_GROUP = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
+def _toolkit_sets_limits() -> bool:
+    """By what its programs say of themselves: older ones take no notice of the variables."""
+    for command in (["nvidia-cdi-hook", "--help"], ["nvidia-ctk", "hook", "--help"]):
+        try:
+            said = subprocess.run(command, capture_output=True, text=True, timeout=_TOOLKIT_WITHIN_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if _HOOK in said.stdout + said.stderr:
+            return True
+    return False
+
+
 class DriverLimit:
-    """Memory limits by the driver. `cgroup_root` is where cgroups version 2 are mounted."""
+    """Memory limits by the driver. `cgroup_root` is where cgroups version 2 are mounted; `in_containers`: what holds
+    shares runs in containers, whose limits NVIDIA's container toolkit sets.
+    """
 
     isolation = Isolation.DRIVER_LIMIT
 
     def __init__(
-        self, cgroup_root: Path = Path("/sys/fs/cgroup"), is_root: Callable[[], bool] = lambda: os.geteuid() == 0
+        self,
+        cgroup_root: Path = Path("/sys/fs/cgroup"),
+        is_root: Callable[[], bool] = lambda: os.geteuid() == 0,
+        *,
+        in_containers: bool = False,
     ) -> None:
+        self._in_containers = in_containers
+        self._toolkit = ("", 0.0)  # why it cannot, and until when that counts
         self._root = cgroup_root
         self._is_root = is_root
         self._asked: dict[tuple[str, str], str] = {}
@@ -59,10 +87,19 @@ class DriverLimit:
             return "only root may set it; start the server as root"
         if not os.access(self._root, os.W_OK):
             return f"the control groups at {self._root} are read-only here, as in most containers"
+        if self._in_containers and (why := self._why_toolkit_cannot()):
+            return why
         key = device.uuid, device.driver
         if key not in self._asked:
             self._asked[key] = self._ask(device.uuid)
         return self._asked[key]
+
+    def _why_toolkit_cannot(self) -> str:
+        why, until = self._toolkit
+        if time.monotonic() >= until:
+            why = "" if _toolkit_sets_limits() else _OLD_TOOLKIT
+            self._toolkit = why, time.monotonic() + _TOOLKIT_COUNTS_S
+        return why
 
     def _ask(self, uuid: str) -> str:
         limits = pynvml.c_nvmlGetMemoryLimits_v1_t()

@@ -86,10 +86,12 @@ class Make:
         self.folder, self.levels = folder, levels
         self.claims = Claims("test", folder)
 
-    def __call__(self, *cards: Device, wanted: Wanted = "auto", slots: int = 0) -> IsolatedDevices:
+    def __call__(
+        self, *cards: Device, wanted: Wanted = "auto", slots: int = 0, in_containers: bool = False
+    ) -> IsolatedDevices:
         self.claims.close()
         self.claims = Claims("test", self.folder)
-        sharing = Sharing(self.folder / "gpus", wanted, Slots(otherwise=slots))
+        sharing = Sharing(self.folder / "gpus", wanted, Slots(otherwise=slots), in_containers)
         contexts = Contexts(self.folder / "contexts.json", lambda _: "not here")
         return IsolatedDevices(Cards(*cards), sharing, levels=self.levels, claims=self.claims, contexts=contexts)
 
@@ -107,6 +109,36 @@ def test_the_strongest_that_holds_is_chosen_and_of_the_others_is_said_why_not(ma
     assert card.isolation is Isolation.MPS
     assert (Isolation.DRIVER_LIMIT, "it needs driver 615") in card.unavailable
     assert "watched" in card.notices
+
+
+def test_mps_is_used_in_containers_only_where_it_is_named(make: Make, limit: FakeLevel) -> None:
+    limit.why = "it needs driver 615"
+    (card,) = make(A100, in_containers=True).inventory()
+    assert card.isolation is Isolation.COOPERATIVE
+    assert "/dev/shm" in dict(card.unavailable)[Isolation.MPS]
+    devices = make(A100, wanted="mps", in_containers=True)
+    assert [card.isolation for card in devices.inventory()] == [Isolation.MPS]
+    devices.confine(Hold("a-1", (replace(quarter(A100), isolation=Isolation.MPS),), in_container=True))
+    later = make(A100, in_containers=True)
+    later.settle(["a-1"])
+    (card,) = later.inventory()
+    assert (card.isolation, card.faults) == (Isolation.MPS, ()), "while shares are held so, it stays"
+
+
+def test_limits_in_containers_need_a_toolkit_that_sets_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    program = tmp_path / "nvidia-cdi-hook"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+
+    def available() -> str:
+        return DriverLimit(tmp_path, lambda: True, in_containers=True).available(A100)
+
+    assert "container toolkit" in available()
+    program.write_text("#!/bin/sh\necho 'COMMANDS: update-ldcache create-symlinks'\n")
+    program.chmod(0o755)
+    assert "container toolkit" in available()
+    program.write_text("#!/bin/sh\necho 'COMMANDS: update-ldcache apply-cuda-memory-limits'\n")
+    assert "container toolkit" not in available()
 
 
 def test_an_instance_is_held_by_the_hardware_whatever_is_wanted(make: Make, limit: FakeLevel) -> None:
