@@ -14,6 +14,9 @@ from commonage.engines.containers.program import PORT
 from commonage.engines.dockerd.times import instant
 
 _KILLED = 137
+# What a daemon makes of the exit code of a container that ended while both it and its containerd were away.
+_NOBODY_KNOWS = 255
+_LOOKS_AFTER_S = 30.0
 _LIVES = ("running", "paused", "restarting")
 
 
@@ -74,6 +77,8 @@ def end_of(state: Mapping[str, Any], about: Circumstances) -> Exit:
         return Exit(None, "the machine was restarted while it ran", ended_at)
     if started_at is not None and _fell_with_the_daemon(started_at, ended_at, about):
         return Exit(None, "the Docker daemon was restarted while it ran, and ended it", ended_at)
+    if started_at is not None and code == _NOBODY_KNOWS and _ended_before_the_daemon_came(started_at, ended_at, about):
+        return Exit(None, "it ended while the Docker daemon was away, so its exit code is lost", ended_at)
     oom = bool(state["OOMKilled"]) and code != 0
     if about.from_outside and not oom:
         return Exit(None, "it was ended from outside, through Docker: by an admin, or as the daemon stopped", ended_at)
@@ -88,3 +93,9 @@ def _fell_with_the_daemon(started_at: float, ended_at: float, about: Circumstanc
     """Without live-restore a daemon that comes up ends whatever the one before it had started."""
     born = about.daemon_started_at
     return born is not None and not about.live_restore and started_at < born <= ended_at
+
+
+def _ended_before_the_daemon_came(started_at: float, ended_at: float, about: Circumstances) -> bool:
+    """With live-restore it looks after what the one before it left as soon as it comes up."""
+    born = about.daemon_started_at
+    return born is not None and started_at < born and born - 1 <= ended_at < born + _LOOKS_AFTER_S

@@ -52,6 +52,16 @@ def test_who_fell_with_the_daemon_is_lost_unless_it_restores() -> None:
     assert end_of(state(4, started=550, ended=590), ABOUT).code == 4, "it ended while no daemon looked"
 
 
+def test_what_a_daemon_makes_up_for_who_ended_while_it_was_away_is_no_exit_code() -> None:
+    restored = replace(ABOUT, live_restore=True)
+    end = end_of(state(255, started=550, ended=601), restored)
+    assert end.code is None
+    assert "its exit code is lost" in end.detail
+    assert end_of(state(4, started=550, ended=601), restored).code == 4
+    assert end_of(state(255, started=550, ended=700), restored).code == 255, "long after the daemon came"
+    assert end_of(state(255, started=610, ended=620), restored).code == 255, "the daemon saw it begin and end"
+
+
 def test_who_fell_with_the_machine_is_lost_in_any_case() -> None:
     end = end_of(state(255, started=400, ended=601), replace(ABOUT, live_restore=True))
     assert end.code is None
