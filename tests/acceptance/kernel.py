@@ -25,6 +25,23 @@ async def run_notebook(session_url: str, token: str, notebook: Path) -> list[str
     return texts
 
 
+async def terminal_says(session_url: str, token: str, command: str, end: str) -> str:
+    """What a terminal of the session shows until `end` stands in it, which `command` has it print."""
+    headers, text = {"Authorization": f"token {token}"}, ""
+    async with aiohttp.ClientSession(headers=headers) as http:
+        async with http.post(f"{session_url}api/terminals") as made:
+            assert made.status == 200, await made.text()
+            name = (await made.json())["name"]
+        async with http.ws_connect(f"{session_url}terminals/websocket/{name}") as channel, asyncio.timeout(60):
+            await channel.send_json(["stdin", f"{command}\n"])
+            while end not in text:
+                kind, *said = await channel.receive_json()
+                text += said[0] if kind == "stdout" else ""
+        async with http.delete(f"{session_url}api/terminals/{name}"):
+            pass
+    return text
+
+
 async def _run_cell(channel: aiohttp.ClientWebSocketResponse, source: str) -> str:
     message = uuid.uuid4().hex
     content = {"code": source, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.acceptance.kernel import run_notebook
+from tests.acceptance.kernel import run_notebook, terminal_says
 from tests.acceptance.served import Served, served, until
 
 pytestmark = pytest.mark.timeout(900)
@@ -54,6 +54,9 @@ def test_session_and_job_share_one_card(installation: Served) -> None:
     texts = asyncio.run(run_notebook(url, token, EXAMPLES / "digits.ipynb"))
     assert any("accuracy" in text for text in texts)
     assert any("16384" in text or "16 GiB" in text for text in texts), "the notebook shows its share"
+    # Its terminal has the environment's own programs, too.
+    said = asyncio.run(terminal_says(url, token, "command -v jupyter; echo that is a''ll", "that is all"))
+    assert "/environments/notebook" in said, said
 
     # Bob asks for 12 where 8 are free: he waits, and is told why.
     done = installation.cli(

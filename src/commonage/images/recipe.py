@@ -20,6 +20,10 @@ WORK = "/run/commonage"
 TOLD = "/run/commonage-told.sh"
 CERTIFICATES = "/run/commonage-ca.crt"
 _CACHE = "/run/commonage-cache"
+# What notebooks name that name no other: so theirs open in it at once.
+DEFAULT_KERNEL = "python3"
+# Jupyter takes a kernel of this name for the Python that its own server runs on.
+_NOT_A_KERNEL = "python"
 _KERNEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,30}", re.ASCII)
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{1,100}", re.ASCII)
 
@@ -38,7 +42,7 @@ class Kernel:
     @property
     def title(self) -> str:
         """As people see it."""
-        return "Python" if self.name == "python" else f"Python ({self.name})"
+        return "Python" if self.name == DEFAULT_KERNEL else f"Python ({self.name})"
 
     @property
     def prefix(self) -> str:
@@ -64,6 +68,11 @@ class Recipe:
 
 def check_kernel(name: str) -> str:
     """The name of a kernel. Raises RecipeError."""
+    if name == _NOT_A_KERNEL:
+        raise RecipeError(
+            f"no kernel can be called {name!r}: Jupyter would start its own Python instead; call it {DEFAULT_KERNEL}, "
+            "or by what is in it"
+        )
     if not _KERNEL.fullmatch(name):
         raise RecipeError(
             f"{name[:40]!r} cannot be a kernel's name; it has at most 31 lower-case letters, digits, dots and hyphens"

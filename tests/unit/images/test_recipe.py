@@ -5,6 +5,7 @@ import json
 import pytest
 
 from commonage.images.recipe import (
+    DEFAULT_KERNEL,
     Kernel,
     Recipe,
     RecipeError,
@@ -63,13 +64,20 @@ def test_a_kernel_starts_its_own_python() -> None:
     assert spec["argv"][0] == "/opt/commonage/kernels/torch/bin/python"
     assert spec["display_name"] == "Python (torch)"
     assert spec["env"]["PATH"] == "/opt/commonage/kernels/torch/bin:${PATH}"
-    assert Kernel("python", "").title == "Python"
+    assert Kernel(DEFAULT_KERNEL, "").title == "Python"
 
 
 @pytest.mark.parametrize("name", ["", "Torch", "a b", "../x", "a" * 32])
 def test_what_cannot_be_a_kernel_is_refused(name: str) -> None:
     with pytest.raises(RecipeError, match="cannot be a kernel's name"):
         check_kernel(name)
+
+
+def test_no_kernel_has_the_name_that_jupyter_takes_for_its_own() -> None:
+    # KernelManager: a kernel named "python" becomes "python3", which, if it is no other's, is the server's Python.
+    with pytest.raises(RecipeError, match="Jupyter would start its own Python instead; call it python3"):
+        check_kernel("python")
+    assert check_kernel(DEFAULT_KERNEL) == "python3"
 
 
 @pytest.mark.parametrize("name", ["", "git; rm", "-y", "A"])

@@ -17,7 +17,7 @@ from commonage.engines.process.uv import Progress
 from commonage.images.base import DEBIAN, debian_base, own_suite
 from commonage.images.buildah import ImageError
 from commonage.images.builder import Tools, Wanted, build_file, build_lists
-from commonage.images.recipe import RecipeError, check_kernel, check_package, step_title
+from commonage.images.recipe import DEFAULT_KERNEL, RecipeError, check_kernel, check_package, step_title
 from commonage.images.surroundings import readable, surroundings
 from commonage.server.commands.common import Failure
 from commonage.server.commands.image_registry import registry_access
@@ -25,7 +25,6 @@ from commonage.server.commands.image_steps import Steps
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
-_DEFAULT_KERNEL = "python"
 
 isolation_option = click.option(
     "--isolation", type=click.Choice(["chroot", "rootless", "oci"]), default="chroot", show_default=True,
@@ -110,12 +109,15 @@ def _base(options: Mapping[str, Any], steps: Steps, line: _Lines) -> str:
 
 def _kernels(requirements: Sequence[Path], named: Sequence[str]) -> dict[str, tuple[Path, ...]]:
     """The files of each kernel."""
-    found: dict[str, tuple[Path, ...]] = {_DEFAULT_KERNEL: tuple(requirements)} if requirements else {}
+    found: dict[str, tuple[Path, ...]] = {DEFAULT_KERNEL: tuple(requirements)} if requirements else {}
     for one in named:
         name, equals, files = one.partition("=")
         if not equals or not files:
             raise Failure(f"{one!r} is no kernel; write NAME=FILE, like torch=torch.txt")
         paths = tuple(Path(file) for file in files.split(","))
+        missing = next((path for path in paths if not path.is_file()), None)
+        if missing is not None:
+            raise Failure(f"there is no file {missing}, which is to say what is in the kernel {name}")
         found[check_kernel(name)] = (*found.get(name, ()), *paths)
     return found
 
