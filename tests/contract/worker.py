@@ -1,6 +1,6 @@
 """A machine of the tests' own that is to become a worker: a Debian of its own, with sshd, in namespaces of its own.
 
-Its root file system is made by debootstrap once and kept in /tmp under a name that says what is in it; each machine
+Its root file system is made as that of images is, and kept in /tmp under a name that says what is in it; each machine
 lies over it, so that nothing of one is left for the next. It reaches the other machines of its Swarm and nothing else.
 """
 
@@ -8,64 +8,96 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import inspect
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
 
 from tests.contract.dockerd import new_folder
-from tests.contract.leftovers import unmount_below
+from tests.contract.leftovers import FOLDER, tag, unmount_below
 from tests.contract.swarm import Machine, Swarm
+from tests.integration.registry_site import buildah_store, forget_store
+
+from commonage.images import base as images_base
 
 SUITE = "bookworm"
 PACKAGES = ("curl", "docker.io", "iproute2", "iptables", "openssh-server", "python3", "sudo")
+DOCKER = ("docker.io", "containerd", "runc", "tini")
 MIRROR = "/srv/mirror"
-"""A flat mirror inside, with what is not installed: openssl."""
+"""A flat mirror inside, with what is not installed: openssl; and with Docker, for a machine that has not even that."""
 ADMIN = "admin"
-_LAYOUT = 3  # rises when what `_furnish` does changes
+_LAYOUT = 4  # rises when what `_furnish` does changes
 _UP_WITHIN_S = 90
+_BASE = "import sys; from commonage.images.base import debian_base; print(debian_base(sys.argv[1], None, True, print))"
 
 
 def base() -> Path:
     """The root file system, made when it is not there: about a minute."""
-    named = hashlib.sha256(f"{_LAYOUT} {SUITE} {PACKAGES}".encode()).hexdigest()[:12]
-    place = Path(f"/tmp/cmng-worker-{named}")
+    told = f"{_LAYOUT} {SUITE} {PACKAGES} {DOCKER} {inspect.getsource(images_base)}"
+    place = Path(f"/tmp/cmng-worker-{hashlib.sha256(told.encode()).hexdigest()[:12]}")
     with open(f"{place}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
             fresh = place.with_name(f"{place.name}.new")
             unmount_below(fresh)  # one that was killed
             subprocess.run(["rm", "-rf", "--one-file-system", fresh], check=True)
-            _build(fresh)
+            fresh.mkdir()
+            with open(f"{fresh}.log", "wb") as log:
+                _build(fresh, log)
+                _furnish(fresh, log)
             fresh.rename(place)
     return place
 
 
-def _build(root: Path) -> None:
-    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(root)]
-    with open(f"{root}.log", "wb") as log:
+def _build(root: Path, log: IO[bytes]) -> None:
+    """A Debian as `commonage image build` makes it, by the real debootstrap; without what only the image needs."""
+    with TemporaryDirectory(prefix=f"{FOLDER}{tag()}-") as folder:
         # What is lost in a power cut is made anew.
-        quick = {**os.environ, "DPKG_FORCE": "unsafe-io"}
-        subprocess.run(command, stdout=log, stderr=log, check=True, env=quick)
-    for place in ("proc", "sys"):
-        with suppress(subprocess.CalledProcessError):
-            subprocess.run(["umount", "--lazy", root / place], check=True, capture_output=True)
-    _furnish(root)
+        environment = {**os.environ, **buildah_store(Path(folder)), "DPKG_FORCE": "unsafe-io"}
+
+        def said(*words: str) -> str:
+            ran = subprocess.run(words, stdout=subprocess.PIPE, stderr=log, check=True, env=environment, text=True)
+            log.write(ran.stdout.encode())
+            return ran.stdout.splitlines()[-1]
+
+        try:
+            container = said("buildah", "from", "--pull-never", said(sys.executable, "-c", _BASE, SUITE))
+            tree = said("buildah", "mount", container)
+            subprocess.run(["cp", "--archive", f"{tree}/.", root], check=True)
+            said("buildah", "rm", container)
+        finally:
+            forget_store(Path(folder))
 
 
-def _furnish(root: Path) -> None:
-    """A mirror with one package, an admin who may become root, no waiting for names."""
+def _furnish(root: Path, log: IO[bytes]) -> None:
+    """What such machines have installed, a mirror, an admin who may become root, no waiting for names."""
     shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+    (root / "etc/apt/sources.list").write_text(f"deb {images_base.own_mirror(SUITE)} {SUITE} main\n")
     script = f"""
-        set -e
+        mount -t proc proc /proc
+        export DEBIAN_FRONTEND=noninteractive DPKG_FORCE=unsafe-io
+        printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d
+        apt-get update -qq
+        apt-get install -y -qq --no-install-recommends {" ".join(PACKAGES)}
+        apt-get purge -y -qq ca-certificates openssl
+        rm /usr/sbin/policy-rc.d
         useradd --create-home --shell /bin/sh {ADMIN}
         echo '{ADMIN} ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/{ADMIN}
         mkdir -p {MIRROR} /run/sshd && cd {MIRROR}
-        apt-get update -qq && apt-get download -qq openssl
+        apt-get download -qq openssl {" ".join(DOCKER)}
+        # Its script ends when it cannot raise limits, which it cannot where the tests run.
+        dpkg-deb --raw-extract docker.io_*.deb /tmp/docker
+        sed -i 's/ulimit .*/& || :/' /tmp/docker/etc/init.d/docker
+        sed -i '\\|etc/init.d/docker$|d' /tmp/docker/DEBIAN/md5sums
+        rm docker.io_*.deb && dpkg-deb -Znone --build /tmp/docker docker.io.deb && rm -r /tmp/docker
         for deb in *.deb; do
           dpkg-deb --field "$deb"
           echo "Filename: ./$deb"
@@ -79,7 +111,7 @@ def _furnish(root: Path) -> None:
         printf 'UseDNS no\\nUsePAM no\\n' >>/etc/ssh/sshd_config
         : >/etc/resolv.conf
     """
-    subprocess.run(["chroot", root, "sh", "-c", script], check=True, capture_output=True)
+    subprocess.run(["unshare", "--mount", "chroot", root, "sh", "-ec", script], check=True, stdout=log, stderr=log)
 
 
 class Worker:
@@ -133,6 +165,11 @@ class Worker:
         """Run a command there, by ssh, as it would come from another machine."""
         words = ["ssh", "-F", str(self.ssh_config), "-o", "ConnectTimeout=5", f"{user}@{self.address}", command]
         return subprocess.run([*self._neighbour, *words], capture_output=True, text=True, timeout=timeout, check=False)
+
+    def forget_docker(self) -> None:
+        """Have it as a machine is on which nobody ever installed Docker."""
+        ran = self.ssh(f"dpkg --purge {' '.join(DOCKER)} && ! command -v dockerd")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
 
     def vanish(self) -> None:
         """As a machine that is switched off."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import yaml
 from tests.acceptance.served import Served, free_port, served
@@ -24,8 +26,11 @@ from tests.contract.dockerd import IMAGE, minimal_image, new_folder
 from tests.contract.swarm import MANAGER, Swarm, doorway, swarm_of
 from tests.contract.worker import MIRROR, Worker, worker_of
 from tests.integration.api_world import until
+from tests.integration.registry_site import buildah_store, forget_store
+from tests.integration.swarm_site import push_image
 
 from commonage.sdk import Client
+from commonage.wire.hub import API_PATH
 from commonage.wire.platform import NodeOut
 from commonage.wire.workloads import SubmitIn, WorkloadOut
 
@@ -33,6 +38,13 @@ pytestmark = [pytest.mark.needs("docker", "debootstrap", "images"), pytest.mark.
 
 STEPS = ("--mirror", f"file:{MIRROR}", "--gpus", "simulated:1x24GiB", "--disk", "1")
 _REGISTRY_PORT = 5000
+_IMAGE = "public/small"
+_SETTINGS = """
+[[environments]]
+name = "early"
+title = "What most people start"
+image = "{registry}/public/small:latest"
+"""
 
 
 @dataclass
@@ -119,20 +131,22 @@ def site() -> Iterator[Site]:
     with ExitStack() as closing:
         for one in (folder, shared):
             closing.callback(shutil.rmtree, one, ignore_errors=True)
+        closing.callback(forget_store, folder)
         swarm = closing.enter_context(swarm_of(0))
         manager = swarm.manager
         (shared / "image.tar").write_bytes(minimal_image())
+        (folder / "commonage.toml").write_text(_SETTINGS.format(registry=f"{manager.address}:{_REGISTRY_PORT}"))
         variables = {
             "COMMONAGE_NAME": "Test site",
             "COMMONAGE_BIND": "0.0.0.0",
             "COMMONAGE_DOCKER_URL": manager.daemon.url,
             "COMMONAGE_DOCKER_IMAGE": IMAGE,
-            "COMMONAGE_PREPULL": "false",
             "COMMONAGE_REGISTRY": "true",
             "COMMONAGE_REGISTRY_BIND": manager.address,
             "COMMONAGE_REGISTRY_PORT": str(_REGISTRY_PORT),
             "COMMONAGE_SHARED_DIR": str(shared),
             "COMMONAGE_SITE_ADDRESS": manager.address,
+            **buildah_store(folder),
         }
         closing.enter_context(doorway(manager.space, port))
         server = closing.enter_context(
@@ -186,8 +200,34 @@ def test_a_plan_shows_all_and_changes_nothing(site: Site, worker: Worker) -> Non
     assert not site.states("worker1")
 
 
+def test_a_machine_that_is_not_fit_is_told_all_at_once_and_left_as_it_is(site: Site, worker: Worker) -> None:
+    before = what_is_there(worker)
+    hold = "import socket, time; s = socket.socket(2, {kind}); s.bind(('0.0.0.0', {port})); {more}time.sleep(60)"
+    for kind, port, more in ((1, 7946, "s.listen(); "), (2, 4789, "")):
+        program = hold.format(kind=kind, port=port, more=more)
+        worker.ssh(f'nohup python3 -c "{program}" >/dev/null 2>&1 & echo $! >>/run/holders')
+    try:
+        wait_for(lambda: all(port in worker.ssh("ss -Hlntu").stdout for port in (":7946", ":4789")))
+        # The kernel tells programs of long ago that it is one of those that they know.
+        refused = worker.ssh(site.script().replace("| sudo sh", "| sudo setarch --uname-2.6 sh"), "admin")
+    finally:
+        worker.ssh("kill $(cat /run/holders); rm /run/holders")
+    assert refused.returncode != 0
+    for words in ("the kernel is 2.6.", "port 7946/tcp, which", "port 4789/udp, which", "is taken by something else"):
+        assert words in refused.stdout, refused.stdout
+    over_ssh = site.command(*site.joining(worker, "--disk", "99999"))
+    assert over_ssh.returncode != 0
+    for words in ("GiB are free where images and containers will lie", "99999 are needed", "checks is in the way"):
+        assert words in over_ssh.stdout, over_ssh.stdout
+    assert what_is_there(worker) == before
+    assert not site.states("worker1")
+
+
 def test_one_command_over_ssh_and_the_machine_has_joined(site: Site, worker: Worker) -> None:
     said = site.join(worker, "--label", "zone=north")
+    steps = re.findall(r"^ *(\d+)/12  (\w+) +\S+ .*\(\d+\.\d s\)$", said, re.MULTILINE)
+    assert [int(number) for number, _ in steps] == list(range(1, 13)), "each is shown, with the seconds it took"
+    assert "11/12  images       …        pull " in said, "and what is about to be done"
     assert "worker1 has joined Test site" in said
     assert "tools        changed" in said, "openssl was not there, and comes from the mirror"
     assert site.states("worker1") == ["ready"]
@@ -204,6 +244,8 @@ def test_one_command_over_ssh_and_the_machine_has_joined(site: Site, worker: Wor
     assert site.may_pull(worker)
     modes = worker.ssh("stat -f -c %T /scratch; stat -c %a /etc/commonage/agent.key /root/.docker/config.json")
     assert modes.stdout.split() == ["tmpfs", "600", "600"]
+    memory = int(worker.ssh("grep MemTotal /proc/meminfo").stdout.split()[1]) * 1024
+    assert abs(scratch_bytes(worker) / memory - 0.5) < 0.01
 
 
 def test_the_same_again_changes_nothing(site: Site, worker: Worker) -> None:
@@ -221,6 +263,17 @@ def test_what_joined_runs_jobs_with_what_it_has(site: Site, worker: Worker) -> N
     assert (ended.state, said) == ("succeeded", ["NoNewPrivs:\t1"])
 
 
+def test_what_is_pushed_comes_to_what_joined_by_the_trust_it_was_given(site: Site, worker: Worker) -> None:
+    """Nobody asks for it: the machine's Docker fetches it by TLS of the site's authority, signed in as the machine."""
+    reference = push_image(site.server, _IMAGE)
+    assert reference.startswith(f"{site.registry}/{_IMAGE}@sha256:")
+    wait_for(lambda: has_image(worker, reference))
+    (known,) = [one for one in site.admin.image(_IMAGE).nodes if one.node == "worker1"]
+    assert known.state == "ready"
+    job = site.submit("worker1", "echo $COMMONAGE_USER", environment=_IMAGE)
+    assert site.admin.wait(job.id, timeout_s=60).state == "succeeded"
+
+
 def test_a_restart_that_was_cut_off_is_made_up_for_and_ends_nobodys_work(site: Site, worker: Worker) -> None:
     # As if SSH had broken off after the settings were written, and before Docker was restarted.
     worker.ssh("touch /etc/docker/daemon.json")
@@ -235,7 +288,7 @@ def test_a_restart_that_was_cut_off_is_made_up_for_and_ends_nobodys_work(site: S
     assert site.admin.workload(job.id).state == "running"
     site.admin.stop(job.id)
     wait_for(lambda: not worker.ssh("docker ps --quiet").stdout)
-    assert "changed: docker." in site.done(*again)
+    assert "changed: docker, images." in site.done(*again), "what most people start can be had since"
     assert worker.ssh("cat /run/docker.pid").stdout != begun
     wait_for(lambda: site.is_ready("worker1"))
 
@@ -250,14 +303,32 @@ def test_the_agent_is_started_again_when_it_dies(site: Site, worker: Worker) -> 
 
 
 def test_the_script_does_the_same(site: Site, new_worker: Callable[[str, int], Worker]) -> None:
+    """On a machine that has no Docker yet, with less scratch space."""
     other = new_worker("worker2", 12)
-    first = other.ssh(site.script(), "admin")
+    other.forget_docker()
+    scratch = "--scratch=64m"
+    first = other.ssh(site.script(scratch), "admin", timeout=180)
     assert "worker2 has joined Test site" in first.stdout, first.stdout + first.stderr
+    assert "…        install docker.io, iptables" in first.stdout
+    assert other.ssh("dpkg-query -W -f '${db:Status-Status}' docker.io").stdout == "installed"
+    assert scratch_bytes(other) == 64 * 2**20
+    assert has_image(other, f"{site.registry}/{_IMAGE}:latest"), "what most people start is here before they do"
+    assert "11/12  images       changed  1 of 2 images are here" in first.stdout
     before = what_is_there(other)
-    again = other.ssh(site.script(), "admin")
+    again = other.ssh(site.script(scratch), "admin")
     assert "Nothing to do: worker2 has joined Test site already" in again.stdout
     assert what_is_there(other) == before
     wait_for(lambda: site.is_ready("worker2"))
+
+
+def test_a_token_is_for_joining_and_nothing_else(site: Site, worker: Worker) -> None:
+    made = json.loads(site.done("node", "token", "--for", "10m", "--json"))["token"]
+    for path in ("/nodes", "/join-kit", "/registry/token"):
+        for kind in ("Bearer", "token"):
+            answer = httpx2.get(f"{site.server.url}{API_PATH}{path}", headers={"Authorization": f"{kind} {made}"})
+            assert answer.status_code in (401, 403), path
+    admins = worker.ssh(re.sub(r"cmj1\.\S+", site.token, site.script()), "admin")
+    assert (admins.returncode, "a token is needed" in admins.stderr) == (1, True), "nor does an admin's do for joining"
 
 
 def test_a_revoked_token_and_one_of_another_site_are_refused(site: Site, worker: Worker) -> None:
@@ -331,6 +402,16 @@ def test_a_template_without_cloud_init_is_a_script_with_a_token(site: Site) -> N
     assert script.splitlines()[-1].endswith(" --scratch=off")
     checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True, check=False)
     assert checked.returncode == 0, checked.stderr
+
+
+def scratch_bytes(worker: Worker) -> int:
+    """How large the scratch space is."""
+    return int(worker.ssh("df --output=size -B1 /scratch | tail -n 1").stdout)
+
+
+def has_image(worker: Worker, image: str) -> bool:
+    """Whether the machine's Docker has it."""
+    return worker.ssh(f"docker image inspect {image}").returncode == 0
 
 
 def boot_with(worker: Worker, shared: Path, data: Any) -> str:

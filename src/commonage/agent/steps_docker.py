@@ -52,16 +52,18 @@ class Docker:
         return done(f"Docker {version}{_of_vram(wanted)}")
 
     def apply(self, case: Case) -> None:
-        """Settings before the first start: the package starts it where it can."""
+        """Settings before the first start: the package starts it where it can. What it brings itself comes after it."""
         host = case.host
         kept = read_settings(host)
         wanted = merged(kept, wanted_settings(case))
         if wanted != kept:
             host.write(SETTINGS, json.dumps(wanted, indent=2) + "\n")
-        if not _has_variable(host):
-            _put_variable(host)
         if not host.has("dockerd"):
             install(host, names_of(host, ["docker"]), case.options.mirror)
+            if not host.has("docker"):  # Debian has it apart since 13
+                install(host, names_of(host, ["docker-cli"]), case.options.mirror)
+        if not _has_variable(host):
+            _put_variable(host)
         host.start_at_boot("docker")
         if host.systemd:
             host.must("systemctl", "daemon-reload")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from commonage.agent.steps_host import Host, StepFailed
+from commonage.agent.steps_host import Host, Ran, StepFailed
 
 _NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "docker": {"apt-get": ("docker.io", "iptables"), "dnf": ("moby-engine",), "zypper": ("docker",)},
@@ -27,6 +27,8 @@ _NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 _LIST = Path("/run/commonage-mirror.list")
 _LONG_S = 1800.0
+# A settings file that is there stays as it is: nobody is there to be asked.
+_KEEPING = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 
 
 def manager_of(host: Host) -> str:
@@ -69,7 +71,11 @@ def _by_apt(host: Host, packages: Sequence[str], mirror: str) -> None:
         ]  # fmt: skip
     try:
         _run(host, ["apt-get", "update", "-qq", *options], packages)
-        _run(host, ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *options, *packages], packages)
+        _run(
+            host,
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *_KEEPING, *options, *packages],
+            packages,
+        )
     finally:
         _LIST.unlink(missing_ok=True)
 
@@ -84,7 +90,8 @@ def apt_line(mirror: str) -> str:
 def _run(host: Host, command: Sequence[str], packages: Sequence[str]) -> None:
     ran = host.run(*command, timeout_s=_LONG_S, environment={"DEBIAN_FRONTEND": "noninteractive"})
     if not ran.ok:
+        said = Ran(ran.code, "", f"{ran.out}\n{ran.err}").said  # what went wrong may stand in either
         raise StepFailed(
-            f"{', '.join(packages)} could not be installed: {ran.said}; install it by hand, or give --mirror with a "
+            f"{', '.join(packages)} could not be installed: {said}; install it by hand, or give --mirror with a "
             "place that has it"
         )
