@@ -43,7 +43,7 @@ class Checks:
 
 
 class Tools:
-    """The small programs that the steps and the agent use."""
+    """The small programs that the steps and the agent use; that of a Docker which is here without it, too."""
 
     name = "tools"
 
@@ -58,7 +58,9 @@ class Tools:
 
 
 def _missing_tools(host: Host) -> list[str]:
-    return [name for name in ("openssl", "iptables") if not host.has(name)]
+    missing = [name for name in ("openssl", "iptables") if not host.has(name)]
+    # Debian has it apart since 13, and a daemon may be here without.
+    return [*missing, "docker-cli"] if host.has("dockerd") and not host.has("docker") else missing
 
 
 def _kernel(host: Host) -> Iterator[str]:
