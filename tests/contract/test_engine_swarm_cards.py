@@ -1,0 +1,98 @@
+"""Cards in containers of a real Swarm, whose machines run all of them by NVIDIA's runtime, as `node join` sets them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from tests.contract.cards_contract import CardsContract, Site, add_greedy, cards_of_a_machine
+from tests.contract.dockerd import IMAGE
+from tests.contract.local_agents import LocalAgents
+from tests.contract.swarm import Swarm, swarm_of
+from tests.contract.test_engine_swarm import swarm_rig
+from tests.fakes.cards.harness import MEMORY_MIB, Cards, share_of
+
+from commonage.domain.sightings import Seen
+from commonage.gpus.isolation.devices import IsolatedDevices
+from commonage.ports.devices import Hold
+
+pytestmark = [pytest.mark.needs("docker", "gcc"), pytest.mark.anyio]
+WORKER = "worker1"
+
+
+class CardAgents(LocalAgents):
+    """The worker's agent has both cards, and holds shares of them."""
+
+    def __init__(self, swarm: Swarm, devices: IsolatedDevices) -> None:
+        super().__init__(swarm, {WORKER: tuple(devices.inventory())})
+        self._cards = devices
+
+    async def confine(self, node: str, hold: Hold) -> Mapping[str, str]:
+        return await asyncio.to_thread(self._cards.confine, hold)
+
+    async def release(self, node: str, attempt_id: str) -> None:
+        await asyncio.to_thread(self._cards.release, attempt_id)
+
+
+@pytest.fixture(scope="module")
+def cards() -> Iterator[Cards]:
+    with cards_of_a_machine() as cards:
+        yield cards
+
+
+@pytest.fixture(scope="module")
+def devices(cards: Cards) -> IsolatedDevices:
+    return cards.devices(cards.folder / "gpus")
+
+
+@pytest.fixture(scope="module")
+def swarm(cards: Cards) -> Iterator[Swarm]:
+    with swarm_of(1, vram_mib=2 * MEMORY_MIB, arguments=cards.as_runtime) as swarm:
+        add_greedy(swarm.machines[WORKER].daemon)
+        yield swarm
+
+
+class TestInASwarm(CardsContract):
+    @pytest.fixture
+    async def site(self, tmp_path: Path, swarm: Swarm, cards: Cards, devices: IsolatedDevices) -> AsyncIterator[Site]:
+        async with swarm_rig(tmp_path, swarm, CardAgents(swarm, devices)) as rig:
+            await rig.engine()
+            yield Site(rig, cards, devices)
+
+    async def test_swarm_itself_gives_no_vram_twice(self, site: Site, swarm: Swarm) -> None:
+        """What others than we reserve there is not given to a share."""
+        whole = [share_of(one, one.memory_mib) for one in site.card.values()]
+        taken = {"DiscreteResourceSpec": {"Kind": "VRAM", "Value": MEMORY_MIB}}
+        other = {
+            "Name": "others",
+            "TaskTemplate": {
+                "ContainerSpec": {"Image": IMAGE, "Command": ["sleep", "600"]},
+                "Resources": {"Reservations": {"GenericResources": [taken]}},
+                "Placement": {"Constraints": [f"node.hostname=={WORKER}"]},
+            },
+            "Mode": {"Replicated": {"Replicas": 1}},
+            "EndpointSpec": {"Mode": "dnsrr"},
+        }
+        swarm.manager.daemon.ask("POST", "/services/create", other)
+        order = site.order(whole)
+
+        async def is_refused() -> bool:
+            found = await site.rig.sighting(order.attempt_id)
+            return found is not None and "48 GiB of VRAM" in found.detail
+
+        try:
+            await site.rig.until(lambda: is_running(swarm, "others"), "the other's has its part")
+            await (await site.rig.engine()).start(order)
+            await site.rig.until(is_refused, "Swarm sees no room")
+        finally:
+            swarm.manager.daemon.ask("DELETE", "/services/others")
+        end = await site.rig.seen(order.attempt_id, Seen.ENDED)
+        assert end.exit_code == 0, "it ran as soon as the other was gone"
+
+
+async def is_running(swarm: Swarm, service: str) -> bool:
+    tasks = await asyncio.to_thread(swarm.manager.daemon.ask, "GET", "/tasks")
+    names = {one["ID"]: one["Spec"]["Name"] for one in await asyncio.to_thread(swarm.services)}
+    return any(names.get(one["ServiceID"]) == service and one["Status"]["State"] == "running" for one in tasks)
