@@ -143,3 +143,6 @@ class LocalAgents:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         return list(attempt_ids)
+
+    async def go_on(self, node: str, attempt_ids: Collection[str]) -> None:
+        """Nothing is ever paused."""

@@ -41,7 +41,6 @@ from commonage.testing.memory_store import MemoryStore
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
 ROOT = Principal("root", frozenset(Scope))
-DIES, OTHERS = "worker3", ("manager", "worker1", "worker2")
 JOBS = 10
 _TICKING = """
 while :; do
@@ -110,7 +109,7 @@ async def control_on(swarm: Swarm, data: Path, agents: Agents | None = None) -> 
     await control.open()
     loops = asyncio.create_task(control.run())
     try:
-        await _until(lambda: len(control.board.nodes) == 1 + len(OTHERS), "all machines are seen")
+        await _until(lambda: len(control.board.nodes) == len(swarm.machines), "all machines are seen")
         yield control
     finally:
         for one in list(control.board):
@@ -132,31 +131,32 @@ async def _until(is_so: Callable[[], bool], what: str, within_s: float = 60.0) -
 
 
 async def lose_a_machine(swarm: Swarm, data: Path, blow: Blow = DAEMON_KILLED, agents: Agents | None = None) -> Loss:
-    """Have ten jobs run on one machine, strike it, and wait until they run elsewhere; then it is mended."""
+    """Have ten jobs run on the last machine, strike it, and wait until they run elsewhere; then it is mended."""
+    *others, dies = swarm.machines
     async with control_on(swarm, data, agents) as control:
 
         def running(where: Callable[[Workload], bool]) -> int:
             return sum(where(one) for one in control.board.in_state(State.RUNNING))
 
-        for name in OTHERS:
+        for name in others:
             await control.fleet.drain(ROOT, name, True)
         ask = Submission(Kind.JOB, ("/bin/sh", "-c", _TICKING), environment="base", cpus_milli=50, memory_mib=64)
         for _ in range(JOBS):
             await control.work.submit(ROOT, ask)
-        await _until(lambda: running(lambda one: _node(one) == DIES) == JOBS, "all run on the machine that dies")
-        for name in OTHERS:
+        await _until(lambda: running(lambda one: _node(one) == dies) == JOBS, "all run on the machine that dies")
+        for name in others:
             await control.fleet.drain(ROOT, name, False)
         jobs = [one.id for one in control.board]
         files = {one: data / "workspaces" / "root" / f"ticks-{one}" for one in jobs}
         await _until(lambda: all(file.exists() for file in files.values()), "all have written")
-        blow.strike(swarm.machines[DIES], data)
-        noticed = await _until(lambda: control.board.nodes[DIES].state is not NodeState.READY, "it is noticed")
-        elsewhere = noticed + await _until(lambda: running(lambda one: _node(one) != DIES) == JOBS, "all run elsewhere")
+        blow.strike(swarm.machines[dies], data)
+        noticed = await _until(lambda: control.board.nodes[dies].state is not NodeState.READY, "it is noticed")
+        elsewhere = noticed + await _until(lambda: running(lambda one: _node(one) != dies) == JOBS, "all run elsewhere")
         await _until(lambda: all(2 in {attempt for attempt, _ in _ticks(file)} for file in files.values()), "all go on")
-        blow.mend(swarm.machines[DIES])
-        await _until(lambda: control.board.nodes[DIES].state is NodeState.READY, "it is back")
-        await _until(lambda: not swarm.machines[DIES].daemon.containers(label=["commonage.attempt"]), "and swept")
-        assert running(lambda one: _node(one) != DIES) == JOBS, "who began anew goes on"
+        blow.mend(swarm.machines[dies])
+        await _until(lambda: control.board.nodes[dies].state is NodeState.READY, "it is back")
+        await _until(lambda: not swarm.machines[dies].daemon.containers(label=["commonage.attempt"]), "and swept")
+        assert running(lambda one: _node(one) != dies) == JOBS, "who began anew goes on"
     return Loss(noticed, elsewhere, {one: _ticks(file) for one, file in files.items()})
 
 

@@ -1,9 +1,10 @@
 """Whether this machine is in contact with its site, or cut off from it, so that what runs here may begin elsewhere.
 
 A cable is drawn, and the control plane cannot tell it from a machine that is switched off: it begins elsewhere what ran
-here. So an agent that is cut off ends it. It is in contact while the control plane answers, or more than half of the
-machines that it was told of (itself among them): then the control plane, should it live, knows that it is in the
-minority and begins nothing anew. A connection that is refused is an answer, for a program that is away is no cable.
+here. So an agent that is cut off pauses it, until the control plane says what goes on and what is to end. It is in
+contact while the control plane answers, or more than half of the machines that it was told of (three at least, itself
+among them): then the control plane, should it live, knows that it is in the minority and begins nothing anew. A
+connection that is refused is an answer, for a program that is away is no cable.
 """
 
 from __future__ import annotations
@@ -49,15 +50,14 @@ class Vote:
     def count(self, hub: bool, answering: Collection[str], began: float) -> None:
         """A look that began then: whether the control plane answered, and which of the others."""
         here = {*answering, self.node} & set(self.witnesses)
-        if hub or 2 * len(here) > len(self.witnesses):
+        if hub or (len(self.witnesses) >= FEWEST_WITNESSES and 2 * len(here) > len(self.witnesses)):
             self.hear(began)
         else:
             self.looks += 1
 
     def is_cut_off(self, now: float) -> bool:
-        """True once nobody who counts has answered for long. Never where there is nobody but the control plane."""
-        is_one = len(self.witnesses) >= FEWEST_WITNESSES and self.looks >= _FEWEST_LOOKS
-        return is_one and now - self.last >= CUT_OFF_AFTER_S
+        """True once neither the control plane nor most of those who count have answered for long."""
+        return self.looks >= _FEWEST_LOOKS and now - self.last >= CUT_OFF_AFTER_S
 
 
 class Contact:
@@ -76,7 +76,7 @@ class Contact:
 
     @property
     def is_cut_off(self) -> bool:
-        """True while it is: what runs here is to be ended."""
+        """True while it is: what runs here is to be paused."""
         return self._vote.is_cut_off(time.monotonic())
 
     def learn(self, told: Witnesses) -> None:
@@ -86,9 +86,9 @@ class Contact:
             with suppress(OSError):  # a full disk: it is said again with the next link
                 self._file.write_text(json.dumps(to_json(told)), encoding="utf-8")
 
-    def hear(self) -> None:
-        """The control plane said something."""
-        self._vote.hear(time.monotonic())
+    def hear(self, at: float) -> None:
+        """The control plane heard what we said then (of the clock that only rises): it counts from there, as we do."""
+        self._vote.hear(at)
 
     async def look(self) -> None:
         """See who answers, if nothing was heard for a while. Takes a second at most."""

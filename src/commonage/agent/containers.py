@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,8 +105,13 @@ def on_disk(root: Path) -> list[OnDisk]:
     return found
 
 
-def end_processes(containers: Collection[str], within_s: float) -> set[str]:
-    """Kill all processes of these containers, again and again. Gives the containers that still have one."""
+def end_processes(
+    containers: Collection[str], within_s: float, wake: Callable[[Collection[str]], None] = lambda _: None
+) -> set[str]:
+    """Kill all processes of these containers, again and again. Gives the containers that still have one.
+
+    `wake` ends the pause of containers: one that is paused does not die, and once it was killed does nothing else.
+    """
     deadline = time.monotonic() + within_s
     while True:
         alive = processes_of(containers)
@@ -115,6 +120,7 @@ def end_processes(containers: Collection[str], within_s: float) -> set[str]:
         for pid in alive:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        wake(set(alive.values()))
         time.sleep(_PAUSE_S)
 
 

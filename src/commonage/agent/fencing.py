@@ -1,6 +1,7 @@
-"""Ending attempts by force on this machine, with its daemon or without, and remembering which were ended so.
+"""Ending attempts by force on this machine, with its daemon or without, pausing them, and remembering which.
 
-What is said to be gone has no process any more: the control plane may run it elsewhere. Blocks: call it in threads.
+What is said to be gone has no process any more, and what is paused does nothing before the control plane says so: it
+may run elsewhere. Blocks: call it in threads.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from commonage.agent.containers import LABEL, OnDisk, end_processes, on_disk
 from commonage.agent.docker import DaemonGone, DaemonSilent, DockerDaemon
+from commonage.agent.pausing import let_go_on, pause
 from commonage.domain.errors import EngineFailure
 
 _log = logging.getLogger(__name__)
@@ -28,14 +30,21 @@ class Fences:
     def __init__(self, daemon: DockerDaemon, folder: Path) -> None:
         self._daemon = daemon
         self._root_file, self._ended_file = folder / "docker-root", folder / "fenced.json"
+        self._paused_file = folder / "paused.json"
         self.root = _text(self._root_file)
-        self._ended: dict[str, float] = _ended_in(self._ended_file)
-        self._remembering = threading.Lock()
+        self._ended: dict[str, float] = _times_in(self._ended_file)
+        self._paused: dict[str, float] = _times_in(self._paused_file)
+        self._remembering, self._pausing = threading.Lock(), threading.Lock()
 
     @property
     def fenced(self) -> tuple[str, ...]:
         """The attempts that were ended unasked, for a day."""
         return tuple(self._ended)
+
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """The attempts that were paused, and of which nobody said yet whether they go on."""
+        return tuple(self._paused)
 
     def note_root(self, root: str) -> None:
         """The daemon says where it keeps its containers. Raises OSError."""
@@ -45,22 +54,34 @@ class Fences:
 
     def end_all(self, why: str) -> bool:
         """End all of ours that ran, without the daemon. False if some could not be ended, or nobody can tell."""
-        try:
-            found = [one for one in self._on_disk() if one.ran]
-        except EngineFailure as error:
-            _log.error("what ran here cannot be ended: %s", error.message)
-            return False
-        alive = end_processes([one.id for one in found], _WITHIN_S)
-        gone = sorted({one.attempt_id for one in found if one.id not in alive} - self._ended.keys())
-        if gone:
-            _log.warning("%s: %d attempts were ended here: %s", why, len(gone), ", ".join(gone))
-            self._remember(gone)
-        if alive:
-            _log.error("%d containers have processes that do not end", len(alive))
-        return not alive
+        return self._end_unasked(self._that_run("ended"), why)
+
+    def pause_all(self, why: str) -> None:
+        """Pause all of ours that run, without the daemon, and end what cannot be paused."""
+        with self._pausing:
+            found = self._that_run("paused") or []
+            new = {one.attempt_id for one in found} - self._paused.keys()
+            if new:
+                _log.warning("%s: %d attempts are paused here: %s", why, len(new), ", ".join(sorted(new)))
+            # Written down first: what is paused and forgotten would stand still for ever.
+            kept = self._note_paused(more=new)
+            paused = pause([one.id for one in found]) if kept else {}
+            if unpaused := [one for one in found if not (kept and paused.get(one.id, True))]:
+                self._end_unasked(unpaused, f"{why}, and they cannot be paused")
+
+    def go_on(self, attempt_ids: Collection[str]) -> dict[str, float]:
+        """End the pause of these attempts. Gives how many seconds each has stood still. Raises EngineFailure."""
+        with self._pausing:
+            since = {one: at for one, at in self._paused.items() if one in attempt_ids}
+            let_go_on([one.id for one in self._on_disk() if one.attempt_id in since])
+            self._note_paused(fewer=since)
+        _log.info("%d attempts go on: %s", len(since), ", ".join(since))
+        return {one: max(0.0, time.time() - at) for one, at in since.items()}
 
     def end(self, attempt_ids: Collection[str]) -> Sequence[str]:
         """End these attempts; gives those that have no process here. Raises EngineFailure if nobody can tell."""
+        if self._paused.keys() & set(attempt_ids):  # a daemon ends no process that is paused
+            end_processes([one.id for one in self._on_disk() if one.attempt_id in attempt_ids], _WITHIN_S, let_go_on)
         try:
             mine = {
                 str(one["Id"]): str(one["Labels"][LABEL])
@@ -71,8 +92,30 @@ class Fences:
                 self._daemon.remove(container)
         except (DaemonGone, DaemonSilent):
             mine = {one.id: one.attempt_id for one in self._on_disk() if one.attempt_id in attempt_ids}
-        alive = {mine[one] for one in end_processes(mine, _WITHIN_S)}
-        return [one for one in attempt_ids if one not in alive]
+        alive = {mine[one] for one in end_processes(mine, _WITHIN_S, let_go_on)}
+        gone = [one for one in attempt_ids if one not in alive]
+        self._note_paused(fewer=gone)
+        return gone
+
+    def _that_run(self, what: str) -> list[OnDisk] | None:
+        """Those of ours; None if nobody can tell, which is said."""
+        try:
+            return [one for one in self._on_disk() if one.ran]
+        except EngineFailure as error:
+            _log.error("what runs here cannot be %s: %s", what, error.message)
+            return None
+
+    def _end_unasked(self, found: Sequence[OnDisk] | None, why: str) -> bool:
+        if found is None:
+            return False
+        alive = end_processes([one.id for one in found], _WITHIN_S, let_go_on)
+        gone = sorted({one.attempt_id for one in found if one.id not in alive} - self._ended.keys())
+        if gone:
+            _log.warning("%s: %d attempts were ended here: %s", why, len(gone), ", ".join(gone))
+            self._note_ended(gone)
+        if alive:
+            _log.error("%d containers have processes that do not end", len(alive))
+        return not alive
 
     def _on_disk(self) -> list[OnDisk]:
         if not self.root:
@@ -82,13 +125,29 @@ class Fences:
         except OSError as error:
             raise EngineFailure(f"{self.root}/containers cannot be read: {error.strerror}") from error
 
-    def _remember(self, attempts: Collection[str]) -> None:
+    def _note_ended(self, attempts: Collection[str]) -> None:
         now = time.time()
         with self._remembering:
             kept = {one: at for one, at in self._ended.items() if now - at < _REMEMBERED_S}
             self._ended = {**kept, **dict.fromkeys(attempts, now)}
             with suppress(OSError):  # a full disk: they are told all the same
                 _keep(self._ended_file, json.dumps(self._ended))
+        self._note_paused(fewer=attempts)
+
+    def _note_paused(self, more: Collection[str] = (), fewer: Collection[str] = ()) -> bool:
+        """False if that cannot be written down."""
+        with self._remembering:
+            paused = {**dict.fromkeys(more, time.time()), **self._paused}
+            paused = {one: at for one, at in paused.items() if one not in fewer}
+            if paused == self._paused:
+                return True
+            self._paused = paused
+            try:
+                _keep(self._paused_file, json.dumps(paused))
+            except OSError as error:
+                _log.error("which attempts are paused cannot be kept: %s", error)
+                return False
+            return True
 
 
 def _text(path: Path) -> str:
@@ -98,7 +157,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _ended_in(path: Path) -> dict[str, float]:
+def _times_in(path: Path) -> dict[str, float]:
     try:
         return {str(attempt): float(at) for attempt, at in json.loads(_text(path) or "{}").items()}
     except (ValueError, AttributeError, TypeError):

@@ -36,6 +36,7 @@ from commonage.link.execs import EXEC
 from commonage.link.messages import Call, ReportHeard, Welcome
 from commonage.link.peer import Answer as Answering
 from commonage.link.peer import Peer, Told
+from commonage.ports.agents import CUT_OFF_AFTER_S
 from commonage.ports.devices import Hold
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ _PING_EVERY_S, _PING_WITHIN_S = 1.0, 3.0
 _LOOK_EVERY_S = 0.25
 _RELEASE_EVERY_S = 60.0
 _MOST_WARNINGS = 200
+_KNOWN_REPORTS = 16
 
 
 class Agent:
@@ -73,6 +75,7 @@ class Agent:
         self._look = Look()
         self._changed = asyncio.Event()
         self._number = 0
+        self._made: dict[int, float] = {}  # when the last reports were made, by number
         self._warnings: list[tuple[int, tuple[str, str]]] = []  # with the number of the report that told it, or 0
 
     async def run(self) -> None:
@@ -147,11 +150,11 @@ class Agent:
     # --- the site -------------------------------------------------------------------------------------------------
 
     async def _watch_site(self) -> None:
-        """While this machine is cut off, end what runs here, over and over: the daemon may be about to start more."""
+        """While this machine is cut off, pause what runs here, over and over: the daemon may be about to start more."""
         while True:
             await self._contact.look()
             if self._contact.is_cut_off:
-                await asyncio.to_thread(self._fences.end_all, "this machine is cut off from its site")
+                await asyncio.to_thread(self._fences.pause_all, "this machine is cut off from its site")
                 self._changed.set()
             await asyncio.sleep(_LOOK_EVERY_S)
 
@@ -185,6 +188,8 @@ class Agent:
         faults = tuple(one for one in (look.fault, self._walls.fault, *self._unfit) if one)
         machine = await asyncio.to_thread(self._machine.report, look.devices, faults)
         self._number += 1
+        self._made = {number: at for number, at in self._made.items() if number > self._number - _KNOWN_REPORTS}
+        self._made[self._number] = time.monotonic()
         told = tuple(one for number, one in self._warnings if number == 0)
         self._warnings = [(number or self._number, one) for number, one in self._warnings]
         return messages.Report(
@@ -192,6 +197,7 @@ class Agent:
             machine,
             engine_fault=self._vigil.fault(time.monotonic()),
             fenced=self._fences.fenced,
+            paused=self._fences.paused,
             samples=look.samples,
             owners=look.owners,
             witnesses=self._contact.witnesses,
@@ -200,7 +206,8 @@ class Agent:
         )
 
     def _was_heard(self, heard: ReportHeard) -> None:
-        self._contact.hear()
+        if heard.number in self._made:
+            self._contact.hear(self._made[heard.number])
         self._warnings = [(number, one) for number, one in self._warnings if number == 0 or number > heard.number]
 
     # --- what is asked --------------------------------------------------------------------------------------------
@@ -214,6 +221,7 @@ class Agent:
             messages.PULL: self._pull,
             EXEC: self._execs.answer,
             messages.FENCE: self._fence,
+            messages.GO_ON: self._go_on,
             messages.REACHES: self._reaches,
             messages.NOTE_HELD: self._note_held,
             messages.RESUME: self._resume,
@@ -243,6 +251,16 @@ class Agent:
 
     async def _fence(self, attempts: messages.Attempts, _told: Told) -> messages.Attempts:
         return messages.Attempts(tuple(await asyncio.to_thread(self._fences.end, attempts.ids)))
+
+    async def _go_on(self, going: messages.Going, _told: Told) -> messages.Nothing:
+        made = self._made.get(going.number)
+        if made is None or time.monotonic() - made > CUT_OFF_AFTER_S:  # meanwhile it may have begun elsewhere
+            return messages.Nothing()
+        stood = await asyncio.to_thread(self._fences.go_on, going.ids)
+        words = "it stood still for {:.0f} s, as its machine was cut off from the control plane, and goes on now"
+        self._warnings += [(0, (one, words.format(seconds))) for one, seconds in stood.items()]
+        self._changed.set()
+        return messages.Nothing()
 
     async def _reaches(self, place: messages.Place, _told: Told) -> messages.Reached:
         return messages.Reached(await answers(place.address, SWARM_PORT, refused=False))

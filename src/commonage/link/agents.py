@@ -40,13 +40,15 @@ _MOST_WARNINGS = 1000
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """A machine's link, by the certificate with this serial number. `held` are the leases that its agent was told."""
+    """A machine's link, by the certificate with this serial number. `held` are the leases that its agent was told,
+    `number` is its last report's."""
 
     node: str
     serial: int
     peer: Peer = field(init=False)
     execs: ExecLines = field(default_factory=ExecLines)
     held: tuple[Lease, ...] = field(default=())
+    number: int = 0
 
 
 class LinkedAgents:
@@ -152,11 +154,13 @@ class LinkedAgents:
             connected=True,
             engine_fault=report.engine_fault,
             fenced=report.fenced,
+            paused=report.paused,
             samples=report.samples,
             owners=report.owners,
             witnesses=report.witnesses,
             notices=report.notices,
         )
+        link.number = report.number
         self._warnings = [*self._warnings, *report.warnings][-_MOST_WARNINGS:]
         link.peer.say("heard", messages.ReportHeard(report.number))
         self._tell(node)
@@ -300,6 +304,11 @@ class LinkedAgents:
     async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
         """End attempts by force."""
         return (await self._peer(node).ask(messages.FENCE, messages.Attempts(tuple(attempt_ids)))).ids
+
+    async def go_on(self, node: str, attempt_ids: Collection[str]) -> None:
+        """End their pause."""
+        peer = self._peer(node)
+        await peer.ask(messages.GO_ON, messages.Going(tuple(attempt_ids), self._links[node].number))
 
     # --- the cards elsewhere --------------------------------------------------------------------------------------
 

@@ -83,6 +83,7 @@ class Report:
     report: NodeReport
     engine_fault: str = ""
     fenced: tuple[str, ...] = ()
+    paused: tuple[str, ...] = ()
     samples: tuple[DeviceSample, ...] = ()
     owners: tuple[ProcessOwner, ...] = ()
     witnesses: tuple[str, ...] = ()
@@ -138,6 +139,14 @@ class Attempts:
     """Attempts by their ids."""
 
     ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """Attempts that go on, by what was known with the report of this number: not heeded when it comes late."""
+
+    ids: tuple[str, ...]
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +216,7 @@ RELEASE = Call("release", Attempts, Nothing, 20.0)
 PULL = Call("pull", Image, Nothing, None)
 """Without an end: the agent gives up when its daemon is silent, and says how far it is meanwhile."""
 FENCE = Call("fence", Attempts, Attempts, 30.0)
+GO_ON = Call("go-on", Going, Nothing, 10.0)
 REACHES = Call("reaches", Place, Reached, 5.0)
 NOTE_HELD = Call("note-held", Leases, Nothing, 5.0)
 RESUME = Call("resume", Card, Nothing, 5.0)

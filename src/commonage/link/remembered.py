@@ -32,12 +32,11 @@ class Remembered:
     notices: tuple[str, ...] = ()
 
     def heard(self, now: float) -> Heard:
-        """As it is told after a restart: its link does not stand. If it did when we ended, it may have until now."""
-        at = now if self.connected else self.at
+        """As it is told after a restart: its link does not stand. It may have been in contact until now."""
         return Heard(
             self.node,
             self.report,
-            at,
+            now,
             connected=False,
             engine_fault=self.engine_fault,
             fenced=self.fenced,

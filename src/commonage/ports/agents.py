@@ -17,9 +17,9 @@ from commonage.ports.execs import ExecStream, Terminal
 
 CUT_OFF_AFTER_S = 8.0
 """So long an agent that reaches neither the control plane nor most of the machines it knows lets containers of ours
-run on; then it ends them. What ran there may begin elsewhere no sooner."""
+run on; then it pauses them. What ran there may begin elsewhere no sooner."""
 FEWEST_WITNESSES = 3
-"""Where there are fewer machines, the other one's silence tells nothing, and agents end nothing for it."""
+"""Of fewer machines most tell nothing: then the control plane's answer alone counts."""
 Told = Callable[[str, float | None], None]
 """Is told what is being done, and how far it is (0..1)."""
 
@@ -33,7 +33,8 @@ class Heard:
     """The newest that a machine's agent said. `at` (unix seconds) is when; `connected`: its link stands now.
 
     `engine_fault` is empty while the machine's container daemon answers the agent, else since when and why it does not.
-    `fenced` are attempts whose processes the agent ended as the daemon could not any more, or as it was cut off.
+    `fenced` are attempts whose processes the agent ended as the daemon could not any more. `paused` are those that it
+    paused as it was cut off, and keeps so until it is told that they go on, or are to end.
     `owners` are those of the processes in `samples`, looked up by the agent right after it measured. `witnesses` are
     the machines, by name, of which it must reach most to hold that it is not cut off. `notices` are worth knowing, and
     no reason to take no work.
@@ -45,6 +46,7 @@ class Heard:
     connected: bool
     engine_fault: str = ""
     fenced: tuple[str, ...] = ()
+    paused: tuple[str, ...] = ()
     samples: tuple[DeviceSample, ...] = ()
     owners: tuple[ProcessOwner, ...] = ()
     witnesses: tuple[str, ...] = ()
@@ -100,6 +102,10 @@ class Agents(Protocol):
 
     async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
         """End these attempts' containers there by force, without the daemon if need be; gives those that are gone."""
+        ...
+
+    async def go_on(self, node: str, attempt_ids: Collection[str]) -> None:
+        """End the pause of these attempts there."""
         ...
 
 

@@ -135,6 +135,7 @@ class SwarmEngine(ContainerEngine):
         self._spawn(watcher.keep(self._settle_soon, self._swarm_is_back))
         self._sweeps = self._hands
         self._spawn(watcher.sweep(self._hands))
+        self._spawn(watcher.answer_paused())
         bounds = Bounds(settings.log_keep_mib, settings.keep_logs_days, settings.keep_logs_mib)
         house = House(self._board, self._files, bounds, self._in_thread)
         self._spawn(house.keep_logs_short())

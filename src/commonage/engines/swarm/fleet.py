@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
@@ -32,6 +33,7 @@ class Fleet:
         self._partings = Partings(agents)
         self._waits: Mapping[str, Wait] = {}
         self._ending: dict[str, str] = {}
+        self._given_up: set[str] = set()
         self._introduced: tuple[tuple[str, str], ...] = ()
         self._changed = False
 
@@ -56,7 +58,8 @@ class Fleet:
 
     def _introduce(self) -> None:
         """Tell agents by whom they know that they are cut off, whenever that is another."""
-        found = introduced(self.machines, self._waits)
+        found = introduced(self.machines, self.heard, self._waits)
+        self._partings.told(tuple(name for name, _ in found))
         if self.agents is not None and found != self._introduced:
             self.agents.introduce(found)
             self._introduced = found
@@ -76,24 +79,30 @@ class Fleet:
         heard = self.heard.get(name)
         return self.agents if heard is not None and heard.connected else None
 
+    def is_down(self, node_id: str) -> bool:
+        """True once the Swarm has given up this machine."""
+        machine = self.by_id.get(node_id)
+        return machine is not None and machine.is_down
+
     def why_lost(self, attempt_id: str, node_id: str, node: str) -> str:
         """Why what ran on this machine is to be given up, in words; empty while it is not."""
         machine = self.by_id.get(node_id)
         if machine is None and node_id:
             return f"its machine {node} is not in the Swarm any more"
         if self.was_fenced(attempt_id, node):
-            return f"{node} was cut off, or its Docker daemon did not answer, and its agent ended what ran there"
+            return f"the Docker daemon of {node} did not answer, and its agent ended what ran there"
         if machine is not None and machine.is_down and node not in self._waits:
             return f"its machine {node} does not answer: {machine.why_down}"
         return ""
 
     def was_fenced(self, attempt_id: str, node: str) -> bool:
-        """True if the machine's agent ended it, as the daemon there could not, or as the machine was cut off."""
+        """True if the machine's agent ended it, as the daemon there could not."""
         heard = self.heard.get(node)
         return heard is not None and attempt_id in heard.fenced
 
     async def have_ended(self, attempt_id: str, node: str) -> bool:
-        """Have its agent end what is to be given up; False where nobody can tell whether it ended.
+        """Have its agent end what is to be given up; where that is away, what ran there stands still by now. False for
+        a machine that is not in the Swarm any more: nobody can tell.
 
         Raises EngineFailure while it may run there: nothing of it may begin elsewhere yet.
         """
@@ -102,8 +111,9 @@ class Fleet:
             return True
         if agents is None:
             if node in self._waits:  # its link was lost since
-                raise EngineFailure(f"it is being ended on {node} first", retryable=True)
-            return False
+                raise EngineFailure(f"on {node}, {self._waits[node].why}", retryable=True)
+            self._given_up.add(attempt_id)
+            return node in self.machines
         self._ending[attempt_id] = node
         try:
             gone = await agents.fence(node, [attempt_id])
@@ -113,6 +123,24 @@ class Fleet:
             raise EngineFailure(f"it is being ended on {node} first: its processes do not end", retryable=True)
         self._ending.pop(attempt_id, None)
         return True
+
+    async def answer_paused(self, live: Collection[str]) -> None:
+        """Say of what agents paused as they were cut off whether it goes on, or is to end: as it may have begun anew.
+
+        `live` are the attempts that have not ended. What was given up does not go on, also before that is written down.
+        """
+        self._given_up &= set(live)
+        for node, heard in self.heard.items():
+            agents, machine = self.agent_of(node), self.machines.get(node)
+            if agents is None or machine is None or self.fault:
+                continue
+            over = [one for one in heard.paused if one not in live]
+            going = [one for one in heard.paused if one in live and one not in self._given_up and not machine.is_down]
+            with suppress(EngineFailure):  # it says again what it paused
+                if over:
+                    await agents.fence(node, over)
+                if going:
+                    await agents.go_on(node, going)
 
     def reports(self) -> list[NodeReport]:
         """What is to be said of each machine now."""

@@ -34,6 +34,7 @@ from commonage.engines.swarm.sightings import (
     end_of,
     ended_by_itself,
     has_ended,
+    is_orphaned,
     is_refused_room,
     runs,
     waiting_detail,
@@ -121,7 +122,8 @@ class SwarmHands:
             return await self._without_task(run)
         node, node_id = run.order.lease.node, str(task.get("NodeID", ""))
         ran_at = await self._in_thread(run.box.ran_at)
-        if has_ended(task) and not self._fleet.was_fenced(run.id, node):
+        forgotten = is_orphaned(task) and self._fleet.is_down(node_id)
+        if has_ended(task) and not forgotten and not self._fleet.was_fenced(run.id, node):
             return Over(ran_at, partial(self._end, run, task))
         if why := self._fleet.why_lost(run.id, node_id, node):
             return Over(ran_at, partial(self._give_up, run, why))

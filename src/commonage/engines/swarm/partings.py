@@ -1,15 +1,17 @@
-"""When what ran on a machine that the Swarm gave up is surely over, so that it may begin elsewhere. Used by `fleet`.
+"""When what ran on a machine that the Swarm gave up surely runs no more, so that it may begin elsewhere. For `fleet`.
 
-The machine may have lost its power, or its cable only. Its agent, if it had one, ends by itself what runs there once it
-reaches neither us nor more than half of the machines that it was told of (`introduced`): that long is waited. Whether
-it may still reach that many is counted from this side: should we be the ones who are cut off, with few, nothing begins.
+The machine may have lost its power, or its cable only. Its agent pauses by itself what runs there once it reaches
+neither us nor more than half of the machines that it was told of (`introduced`): that long is waited. Whether it may
+still reach that many is counted from this side: should we be the ones who are cut off, with few, nothing begins. Where
+no agent is that could pause it, nothing begins either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.swarm.nodes import Machine, Wait
@@ -17,20 +19,38 @@ from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES, Agents, He
 
 _MARGIN_S = 4.0
 _ASK_BEFORE_S, _ASK_AGAIN_S = 2.0, 5.0
-_MOST_WITNESSES = 9
+_LATE_S = 10.0
+_AGENT_AWAY_S = 30.0
+_MOST_WITNESSES, _MOST_KEPT = 9, 50
 
 
 ENDING = Wait("what runs there is ended there first")
-_TOO_FEW = Wait(
-    "most machines are silent, or still see it, so it may be the control plane that is cut off: what ran there begins "
-    "elsewhere once it is back, or when it was switched off and removed (`commonage node rm --force`)",
-    for_long=True,
+STANDING_STILL = Wait("what runs there is given the time to stand still first")
+_REMOVE = (
+    "what ran there begins elsewhere once it is back, or was switched off and `commonage node rm --force {}` says so"
 )
 
 
-def introduced(machines: Mapping[str, Machine], waits: Mapping[str, Wait]) -> tuple[tuple[str, str], ...]:
-    """The machines, as (name, address), by which agents tell whether they are cut off: those not given up."""
-    there = [one for name, one in sorted(machines.items()) if not one.is_down or name in waits]
+def _too_few(name: str) -> Wait:
+    why = "most machines are silent, or still see it, so it may be the control plane that is cut off"
+    return Wait(f"{why}: {_REMOVE.format(name)}", for_long=True)
+
+
+def _nobody(name: str) -> Wait:
+    why = "it may only be cut off, and has no agent that would have what runs there stand still"
+    return Wait(f"{why}: {_REMOVE.format(name)}", for_long=True)
+
+
+def introduced(
+    machines: Mapping[str, Machine], heard: Mapping[str, Heard], waits: Mapping[str, Wait]
+) -> tuple[tuple[str, str], ...]:
+    """The machines, as (name, address), by which agents tell whether they are cut off: those that can be asked who is
+    seen from there, and those of which it is not known yet whether anything runs there.
+    """
+    there = [
+        one for name, one in sorted(machines.items())
+        if name in heard and (heard[name].connected if not one.is_down else name in waits)
+    ]  # fmt: skip
     return tuple((one.name, one.address) for one in there if one.address)[:_MOST_WITNESSES]
 
 
@@ -40,61 +60,72 @@ class Partings:
     def __init__(self, agents: Agents | None) -> None:
         self._agents = agents
         self._found: dict[str, tuple[float, Wait | None]] = {}
+        self._alone: dict[str, bool] = {}  # of those that are down: whether their agent was away long before
+        self._told: list[tuple[float, tuple[str, ...]]] = []  # until when agents were told of which machines
+
+    def told(self, names: tuple[str, ...]) -> None:
+        """By these machines agents tell from now on, or still, whether they are cut off."""
+        if self._told and self._told[-1][1] == names:
+            self._told.pop()
+        self._told = [*self._told[-_MOST_KEPT:], (time.time(), names)]
 
     async def waits(self, machines: Mapping[str, Machine], heard: Mapping[str, Heard]) -> dict[str, Wait]:
         """By their names, with why. Takes a second at most, now and then."""
-        agents = self._agents
-        # One that is connected is asked for each attempt, and one without an agent can end nothing.
-        silent = [
-            (one, known)
-            for name, one in machines.items()
-            if one.is_down and (known := heard.get(name)) is not None and not known.connected
-        ]
-        self._found = {one.name: self._found[one.name] for one, _ in silent if one.name in self._found}
-        if agents is None:
-            return {}
-        waits = await asyncio.gather(*(self._wait(one, known, machines, heard, agents) for one, known in silent))
-        return {one.name: wait for (one, _), wait in zip(silent, waits, strict=True) if wait is not None}
+        # One that is connected is asked for each attempt.
+        silent = [one for name, one in machines.items() if one.is_down and not _is_connected(heard.get(name))]
+        names = {one.name for one in silent}
+        self._found = {name: found for name, found in self._found.items() if name in names}
+        self._alone = {
+            one.name: self._alone.get(one.name, _is_long_away(heard.get(one.name), time.time())) for one in silent
+        }
+        waits = await asyncio.gather(*(self._wait(one, machines, heard) for one in silent))
+        return {one.name: wait for one, wait in zip(silent, waits, strict=True) if wait is not None}
 
-    async def _wait(
-        self,
-        machine: Machine,
-        known: Heard,
-        machines: Mapping[str, Machine],
-        heard: Mapping[str, Heard],
-        agents: Agents,
-    ) -> Wait | None:
+    async def _wait(self, machine: Machine, machines: Mapping[str, Machine], heard: Mapping[str, Heard]) -> Wait | None:
+        known = heard.get(machine.name)
+        if known is None or self._agents is None or self._alone[machine.name]:
+            return _nobody(machine.name)
         now, over = time.time(), known.at + CUT_OFF_AFTER_S + _MARGIN_S
         if now < over - _ASK_BEFORE_S:
-            return ENDING
-        asked_at, found = self._found.get(machine.name, (0.0, _TOO_FEW))
+            return STANDING_STILL
+        asked_at, found = self._found.get(machine.name, (0.0, _too_few(machine.name)))
         if found is not None and now - asked_at > _ASK_AGAIN_S:
-            found = _TOO_FEW if await _may_hold_on(machine, known, machines, heard, agents) else None
+            sets = {known.witnesses, *(names for until, names in self._told if until > known.at - _LATE_S)}
+            holds_on = await may_hold_on(machine, sorted(sets), machines, heard, self._agents)
+            found = _too_few(machine.name) if holds_on else None
             self._found[machine.name] = now, found
-        return ENDING if now < over else found
+        return STANDING_STILL if now < over else found
 
 
-async def _may_hold_on(
-    machine: Machine, known: Heard, machines: Mapping[str, Machine], heard: Mapping[str, Heard], agents: Agents
+async def may_hold_on(
+    machine: Machine,
+    sets: Sequence[tuple[str, ...]],
+    machines: Mapping[str, Machine],
+    heard: Mapping[str, Heard],
+    agents: Agents,
 ) -> bool:
-    """Whether it may see more than half of those that it was told of: the silent ones, and those that see it."""
-    if len(known.witnesses) < FEWEST_WITNESSES:
-        return False
-    others = [name for name in known.witnesses if name != machine.name]
-    beyond = [name for name in others if _is_beyond(machines.get(name), heard.get(name))]
-    near = [name for name in others if name in heard and heard[name].connected]
-    seeing = await asyncio.gather(*(_sees(agents, name, machine.address) for name in near))
-    may_see = (machine.name in known.witnesses) + len(beyond) + sum(seeing)
-    return 2 * may_see > len(known.witnesses)
+    """Whether it may see more than half of those that it was told of, by any of these `sets` that it may have: the
+    silent ones, and those that see it. One that was removed is no more.
+    """
+    enough = [names for names in sets if len(names) >= FEWEST_WITNESSES]
+    others = sorted({name for names in enough for name in names if name in machines and name != machine.name})
+    answers = await asyncio.gather(*(_may_see(agents, heard.get(name), machine.address) for name in others))
+    seeing = {machine.name, *(name for name, sees in zip(others, answers, strict=True) if sees)}
+    return any(2 * len(seeing & set(names)) > len(names) for names in enough)
 
 
-def _is_beyond(machine: Machine | None, heard: Heard | None) -> bool:
-    """True if it is not to be reached from here, and may be from there. One that was removed is no more."""
-    return machine is not None and machine.state != "ready" and not (heard is not None and heard.connected)
-
-
-async def _sees(agents: Agents, node: str, address: str) -> bool:
+async def _may_see(agents: Agents, witness: Heard | None, address: str) -> bool:
+    if not _is_connected(witness):
+        return True
     try:
-        return await agents.reaches(node, address)
+        return await agents.reaches(witness.node, address)
     except EngineFailure:  # its link was cut a moment ago
         return True
+
+
+def _is_connected(heard: Heard | None) -> TypeGuard[Heard]:
+    return heard is not None and heard.connected
+
+
+def _is_long_away(heard: Heard | None, now: float) -> bool:
+    return heard is None or now - heard.at > _AGENT_AWAY_S

@@ -59,6 +59,11 @@ def has_ended(task: Json) -> bool:
     return state_of(task) in _ENDED
 
 
+def is_orphaned(task: Json) -> bool:
+    """True if Swarm has not heard of its machine for a day, and keeps no account of it any more: it may run on."""
+    return state_of(task) == "orphaned"
+
+
 def ended_by_itself(task: Json) -> bool:
     """True if its container ended, whatever for, and Swarm knows: nothing of it is left on its machine."""
     return state_of(task) in ("complete", "failed")

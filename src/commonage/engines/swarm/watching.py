@@ -16,7 +16,8 @@ from commonage.engines.swarm.hands import SwarmHands
 from commonage.engines.swarm.tasks import Tasks
 
 _SOON_S, _REST_S = 0.1, 0.25
-_TASKS_SOON_S, _TASKS_REST_S = 0.25, 2.0
+# Boxes tell what begins and what ends; Swarm tells what cannot begin, and what is gone.
+_TASKS_SOON_S, _TASKS_STARTING_S, _TASKS_REST_S = 0.25, 1.0, 2.0
 # The dearer an answer is, the rarer it is asked for; less so where something is known to have changed.
 _COST_FACTOR, _HURRY_FACTOR = 4, 2
 _HURRY_FOR_S = 10.0
@@ -46,6 +47,12 @@ class Watcher:
                 await hands.sweep(at_once=not any(run.sighting.seen is Seen.STARTING for run in self._board))
             except EngineFailure as error:
                 _log.warning("cannot remove services that ended, will try again: %s", error.message)
+
+    async def answer_paused(self) -> None:
+        """Tell machines that were cut off, and are back, what becomes of what they paused, until cancelled."""
+        while True:
+            await asyncio.sleep(_MACHINES_S)
+            await self._fleet.answer_paused({run.id for run in self._board if run.sighting.seen is not Seen.ENDED})
 
     async def keep(self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]]) -> None:
         """Until cancelled."""
@@ -84,9 +91,8 @@ class Watcher:
             started = now()
             moved |= await self._tasks.ask()
             cost = now() - started
-            busy = ending or any(run.ending is not None or not run.is_running for run in live)
             self._hurry_at = now() + cost * _HURRY_FACTOR
-            self._tasks_at = now() + max(_TASKS_SOON_S if busy else _TASKS_REST_S, cost * _COST_FACTOR)
+            self._tasks_at = now() + max(_pause(live, ending), cost * _COST_FACTOR)
         if now() >= self._again_at:
             # What waits for an agent, or for room, is looked at again though nothing of it changes.
             moved |= {run.id for run in live if not run.is_running and not run.is_launching}
@@ -95,6 +101,13 @@ class Watcher:
             if run.id in moved:
                 settle(run)
         return _SOON_S if any(not run.is_running for run in live) else _REST_S
+
+
+def _pause(live: list[Run], ending: bool) -> float:
+    """Until Swarm's tasks are asked for again."""
+    if ending or any(run.ending is not None for run in live):
+        return _TASKS_SOON_S
+    return _TASKS_REST_S if all(run.is_running for run in live) else _TASKS_STARTING_S
 
 
 def _what_boxes_tell(live: list[Run]) -> tuple[list[Run], list[str]]:

@@ -24,6 +24,8 @@ class Site:
         self.found = [node("a", "1"), node("b", "2")]
         self.told = [self.agent("a"), self.agent("b")]
         self.ends: set[str] = set()
+        self.fenced: list[str] = []
+        self.going: list[str] = []
         self.broken = ""
         self.introduced: list[tuple[tuple[str, str], ...]] = []
         self.fleet = Fleet(cast(Client, self), cast(Agents, self))
@@ -43,7 +45,11 @@ class Site:
     async def fence(self, name: str, attempts: Collection[str]) -> list[str]:
         if self.broken:
             raise EngineFailure(self.broken, retryable=True)
+        self.fenced += attempts
         return [one for one in attempts if one in self.ends]
+
+    async def go_on(self, name: str, attempts: Collection[str]) -> None:
+        self.going += attempts
 
     def lose(self, **more: Any) -> None:
         self.found = [self.found[0], node("b", "2", "down")]
@@ -85,13 +91,35 @@ def test_an_agent_that_is_silent_is_waited_for() -> None:
     assert site.look()
     assert site.why() == ""
     assert not site.look(), "nothing is new"
-    assert "what runs there is ended there first" in site.faults()
-    with pytest.raises(EngineFailure, match="being ended on b first"):  # its link was lost between look and end
+    assert "is given the time to stand still first" in site.faults()
+    with pytest.raises(EngineFailure, match="on b, what runs there is given the time"):  # its link was lost meanwhile
         asyncio.run(site.fleet.have_ended("b-1", "b"))
-    site.told[1] = replace(site.told[1], at=time.time() - CUT_OFF_AFTER_S - 60)
+    site.told[1] = replace(site.told[1], at=time.time() - CUT_OFF_AFTER_S - 10)
     assert site.look(), "that it is over now is news"
     assert "does not answer" in site.why()
-    assert not asyncio.run(site.fleet.have_ended("b-1", "b")), "nobody can tell"
+    assert asyncio.run(site.fleet.have_ended("b-1", "b")), "it stands still, or ended"
+
+
+def test_what_stood_still_goes_on_unless_it_may_have_begun_elsewhere() -> None:
+    site = Site()
+    site.look()
+    site.told[1] = site.agent("b", paused=("b-1", "b-2", "b-3"))
+    site.lose(connected=False)
+    site.told[1] = replace(site.told[1], at=time.time() - CUT_OFF_AFTER_S - 10)
+    site.look()
+    asyncio.run(site.fleet.have_ended("b-2", "b"))
+    site.told[1] = site.agent("b", paused=("b-1", "b-2", "b-3"))
+    site.look()
+    asyncio.run(site.fleet.answer_paused({"b-1", "b-2"}))
+    assert (site.fenced, site.going) == (["b-3"], []), "the Swarm has not seen it again"
+    site.found[1] = node("b", "2")
+    site.look()
+    asyncio.run(site.fleet.answer_paused({"b-1", "b-2"}))
+    assert site.going == ["b-1"], "b-2 is about to begin elsewhere"
+    asyncio.run(site.fleet.answer_paused({"b-1"}))
+    assert site.fenced == ["b-3", "b-3", "b-2", "b-3"]
+    site.broken = "its link is lost"
+    asyncio.run(site.fleet.answer_paused({"b-1"}))  # and again once it says so again
 
 
 def test_what_the_agent_ended_by_itself_is_over_at_once() -> None:
@@ -102,15 +130,21 @@ def test_what_the_agent_ended_by_itself_is_over_at_once() -> None:
     assert asyncio.run(site.fleet.have_ended("b-1", "b"))
 
 
-def test_a_machine_without_an_agent_is_given_up_as_soon_as_swarm_does() -> None:
+def test_a_machine_without_an_agent_is_given_up_by_an_admin_only() -> None:
     site = Site()
     site.lose()
     site.told.pop()
     site.look()
-    assert "does not answer" in site.why()
-    assert not asyncio.run(site.fleet.have_ended("b-1", "b"))
+    assert site.why() == ""
+    with pytest.raises(EngineFailure, match="commonage node rm --force b"):
+        asyncio.run(site.fleet.have_ended("b-1", "b"))
+    assert site.fleet.reports()[1].gone
     assert not site.fleet.has_agents
     assert "b without an agent" in "; ".join(site.fleet.notes())
+    site.found.pop()  # it was taken out of the Swarm
+    site.look()
+    assert "not in the Swarm any more" in site.why()
+    assert not asyncio.run(site.fleet.have_ended("b-1", "b")), "nobody can tell"
 
 
 def test_news_are_kept_for_who_looks() -> None:
@@ -130,6 +164,6 @@ def test_agents_are_told_by_whom_they_know_that_they_are_cut_off() -> None:
     site.lose(connected=False)
     site.look()
     assert len(site.introduced) == 1, "one that may run on still counts"
-    site.told[1] = replace(site.told[1], at=0.0)
+    site.told[1] = replace(site.told[1], at=time.time() - CUT_OFF_AFTER_S - 10)
     site.look()
     assert [name for name, _ in site.introduced[-1]] == ["a"]

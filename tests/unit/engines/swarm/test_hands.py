@@ -21,13 +21,16 @@ from commonage.engines.swarm.nodes import machines_of
 
 pytestmark = pytest.mark.anyio
 WHY = "its machine worker1 does not answer: heartbeat failure"
+TAKEN_OUT = "its machine worker1 is not in the Swarm any more"
 OWNER = Owner(0, 0, 0, 0)
 
 
 class Lost:
-    """An attempt on a machine that the Swarm gave up. `ends`: what its agent is asked to end, it ends."""
+    """An attempt on a machine that the Swarm gave up, or (`there`) that was taken out of it. `ends`: what its agent is
+    asked to end, it ends.
+    """
 
-    def __init__(self, folder: Path, *, agent: bool = True, ends: bool = True) -> None:
+    def __init__(self, folder: Path, *, agent: bool = True, ends: bool = True, there: bool = True) -> None:
         self.scene, self.fenced, self.ends = Scene(folder), list[str](), ends
         self.scene.agents.connected = agent
         self.scene.hear()
@@ -35,8 +38,8 @@ class Lost:
         agents.fence = self._fence
         status = {"State": "down", "Message": "heartbeat failure"}
         node = {"ID": "node-1", "Description": {"Hostname": "worker1"}, "Status": status, "Spec": {}}
-        self.scene.fleet.machines = machines_of([node])
-        self.scene.fleet.by_id = {"node-1": self.scene.fleet.machines["worker1"]}
+        self.scene.fleet.machines = machines_of([node] if there else [])
+        self.scene.fleet.by_id = {one.id: one for one in self.scene.fleet.machines.values()}
         self.run: Run = self.scene.run()
         self.run.box.make({}, replace(OWNER, outside_uid=self.run.folder.path.stat().st_uid), wish=True)
 
@@ -72,14 +75,16 @@ def nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("agent", [True, False])
-async def test_what_runs_is_ended_and_then_lost_and_has_begun(tmp_path: Path, agent: bool) -> None:
-    lost = Lost(tmp_path, agent=agent)
+@pytest.mark.parametrize("there", [True, False])
+async def test_what_runs_is_ended_and_then_lost_and_has_begun(tmp_path: Path, agent: bool, there: bool) -> None:
+    lost = Lost(tmp_path, agent=agent, there=there)
     lost.runs()
     seen = await lost.look()
     assert seen.started_at is not None
     end = await seen.end()
-    assert (end.code, end.detail) == (None, WHY)
-    assert (lost.fenced, lost.wish) == ((["w-1"], "none") if agent else ([], "kill"))
+    assert (end.code, end.detail) == (None, WHY if there else TAKEN_OUT)
+    assert lost.fenced == (["w-1"] if agent else []), "without its agent it stands still"
+    assert lost.wish == ("none" if agent or there else "kill"), "of one that is not there nobody can tell"
     assert lost.run.box.claim() is Claim.RAN
 
 
@@ -111,7 +116,7 @@ async def test_what_was_seen_running_is_ended_whatever_it_made_of_its_claim(
         claim.write_text(made_of_it)
     end = await lost.end()
     assert (end.code, end.detail) == (None, WHY)
-    assert (lost.fenced, lost.wish) == ((["w-1"], "none") if agent else ([], "kill"))
+    assert (lost.fenced, lost.wish) == (["w-1"] if agent else [], "none")
 
 
 async def test_what_never_began_never_will_and_nobody_is_asked(tmp_path: Path) -> None:

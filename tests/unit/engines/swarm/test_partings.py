@@ -1,4 +1,4 @@
-"""When what ran on a machine that is down may begin elsewhere: as soon as it is surely over, and no sooner."""
+"""When what ran on a machine that is down may begin elsewhere: once it surely runs no more, and no sooner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commonage.engines.swarm.partings import Partings, introduced
 from commonage.ports.agents import CUT_OFF_AFTER_S, Agents, Heard
 
 NAMES = ("manager", "worker1", "worker2", "worker3")
-LONG_AGO = 3600.0
+LONG_AGO = 20.0
 
 
 class Links:
@@ -40,10 +40,7 @@ class Site:
     def __init__(self, names: tuple[str, ...] = NAMES) -> None:
         found = machines_of([node(name, name) for name in names])
         self.machines: dict[str, Machine] = {name: replace(one, address=name) for name, one in found.items()}
-        self.heard = {
-            name: Heard(name, NodeReport(name, 1, 1), time.time(), True, witnesses=names if len(names) > 2 else ())
-            for name in names
-        }
+        self.heard = {name: Heard(name, NodeReport(name, 1, 1), time.time(), True, witnesses=names) for name in names}
 
     def lose(self, *names: str, silent_s: float = LONG_AGO) -> None:
         for name in names:
@@ -55,22 +52,33 @@ class Site:
         return asyncio.run(partings.waits(self.machines, self.heard))
 
 
-def test_a_machine_that_went_silent_is_given_the_time_to_end_what_it_runs() -> None:
+def test_a_machine_that_went_silent_is_given_the_time_to_pause_what_it_runs() -> None:
     site = Site()
     site.lose("worker3", silent_s=CUT_OFF_AFTER_S + 1)
     wait = site.waits()["worker3"]
-    assert "ended there first" in wait.why
+    assert "stand still first" in wait.why
     assert not wait.for_long
     site.lose("worker3")
     assert site.waits() == {}
 
 
-def test_nobody_is_waited_for_who_could_not_end_it_or_is_asked() -> None:
+def test_one_that_is_asked_is_not_waited_for() -> None:
     site = Site()
-    site.lose("worker2", "worker3", silent_s=0.0)
-    del site.heard["worker2"]  # it has no agent
+    site.lose("worker3", silent_s=0.0)
     site.heard["worker3"] = replace(site.heard["worker3"], connected=True)  # its daemon died, and its agent lives
     assert site.waits() == {}
+
+
+def test_where_no_agent_could_pause_it_an_admin_says_when_it_begins_anew() -> None:
+    site = Site()
+    site.lose("worker2", "worker3", silent_s=600.0)  # its agent had died long before
+    del site.heard["worker2"]  # it never had one
+    for name, wait in site.waits().items():
+        assert wait.for_long
+        assert "has no agent" in wait.why
+        assert f"commonage node rm --force {name}" in wait.why
+    without = Partings(None)
+    assert set(asyncio.run(without.waits(site.machines, {}))) == {"worker2", "worker3"}
 
 
 def test_half_of_a_site_with_the_control_plane_goes_on_and_fewer_do_not() -> None:
@@ -120,18 +128,35 @@ def test_who_sees_it_is_asked_once_for_one_that_is_gone_for_good() -> None:
     assert links.asked == 6
 
 
-def test_with_one_worker_nothing_is_known_of_anybody() -> None:
+def test_with_one_worker_it_stands_still_soon() -> None:
     site = Site(("manager", "worker1"))
+    site.lose("worker1", silent_s=CUT_OFF_AFTER_S)
+    assert not site.waits()["worker1"].for_long
     site.lose("worker1")
     assert site.waits() == {}
 
 
-def test_those_that_were_given_up_do_not_count_any_more() -> None:
+def test_what_it_may_have_been_told_since_counts_as_well() -> None:
+    """It holds on by the machines of which it knows, and what it learned last it may not have said any more."""
     site = Site()
-    assert introduced(site.machines, {}) == tuple((name, name) for name in NAMES)
+    site.lose("worker3")
+    site.heard["worker3"] = replace(site.heard["worker3"], witnesses=("manager", "worker3"))
+    partings, links = Partings(cast(Agents, Links())), Links(("worker1", "worker3"))
+    assert asyncio.run(partings.waits(site.machines, site.heard)) == {}
+    partings = Partings(cast(Agents, links))
+    partings.told(("manager", "worker1", "worker3"))
+    assert asyncio.run(partings.waits(site.machines, site.heard))["worker3"].for_long
+
+
+def test_those_that_were_given_up_or_cannot_be_asked_do_not_count() -> None:
+    site = Site()
+    assert introduced(site.machines, site.heard, {}) == tuple((name, name) for name in NAMES)
     site.lose("worker2", "worker3")
-    assert introduced(site.machines, {"worker3": Wait("not yet")}) == tuple(
+    assert introduced(site.machines, site.heard, {"worker3": Wait("not yet")}) == tuple(
         (name, name) for name in ("manager", "worker1", "worker3")
     )
+    del site.heard["manager"]
+    site.heard["worker1"] = replace(site.heard["worker1"], connected=False)
+    assert introduced(site.machines, site.heard, {}) == ()
     many = {name: replace(site.machines["manager"], name=name, address=name) for name in map(str, range(100, 200))}
-    assert len(introduced(many, {})) == 9
+    assert len(introduced(many, dict.fromkeys(many, Site().heard["manager"]), {})) == 9

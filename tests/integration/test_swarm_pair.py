@@ -1,0 +1,123 @@
+"""A site of two machines, of which neither can ask a third who is cut off: nothing runs twice, and nothing is lost.
+
+The machine without its control plane has what runs there stand still until it is told whether that goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.contract.local_agents import processes_of
+from tests.contract.swarm import MANAGER, Machine, Swarm, swarm_of
+from tests.contract.test_agent_swarm import Agents, agents_on
+from tests.contract.test_engine_swarm import swarm_rig
+from tests.integration.test_swarm_loss import CUT_OFF, Blow, lose_a_machine, none_ran_twice
+
+from commonage.domain.sightings import Seen
+from commonage.ports.agents import CUT_OFF_AFTER_S
+from commonage.testing.behaviour import Behaviour
+
+pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
+_TICKS = """
+while :; do
+  read up rest </proc/uptime
+  echo "$up" >>"$HOME/ticks"
+  sleep 0.2
+done
+"""
+
+
+@pytest.fixture(scope="module")
+def swarm() -> Iterator[Swarm]:
+    with swarm_of(1) as swarm:
+        yield swarm
+
+
+def power_off(agents: Agents, name: str) -> Blow:
+    """All that runs on the machine ends at once, and no word of it comes through."""
+
+    def strike(machine: Machine, data: Path) -> None:
+        CUT_OFF.strike(machine, data)
+        agents.programs[name].kill()
+        attempts = [
+            one["Labels"]["commonage.attempt"] for one in machine.daemon.containers(label=["commonage.attempt"])
+        ]
+        machine.daemon.kill()
+        for attempt in attempts:
+            for pid in processes_of(attempt):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def mend(machine: Machine) -> None:
+        machine.plug()
+        machine.daemon.start()
+        agents.start(name)
+
+    return Blow(strike, mend)
+
+
+async def test_jobs_of_a_machine_whose_power_is_gone_run_on_the_other_one(swarm: Swarm, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    async with agents_on(tmp_path / "agents", swarm) as agents:
+        blow = power_off(agents, "worker1")
+        none_ran_twice(await lose_a_machine(swarm, tmp_path / "data", blow, agents.linked))
+
+
+async def test_jobs_of_a_machine_whose_cable_is_drawn_run_on_the_other_one_and_never_twice(
+    swarm: Swarm, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    async with agents_on(tmp_path / "agents", swarm) as agents:
+        none_ran_twice(await lose_a_machine(swarm, tmp_path / "data", CUT_OFF, agents.linked))
+
+
+async def test_the_control_planes_machine_loses_its_power_and_nobody_any_work(swarm: Swarm, tmp_path: Path) -> None:
+    """What runs on the other one stands still as long, and goes on when it is back."""
+
+    async def has_ticked() -> bool:
+        return any((tmp_path / "data").rglob("ticks"))
+
+    (tmp_path / "data").mkdir()
+    async with (
+        agents_on(tmp_path / "agents", swarm) as agents,
+        swarm_rig(tmp_path / "data", swarm, agents.linked) as rig,  # type: ignore[arg-type]  # the port, too
+    ):
+        order = rig.orders(Behaviour(), command=("/bin/sh", "-c", _TICKS))
+        await (await rig.engine()).start(order)
+        await rig.seen(order.attempt_id, Seen.RUNNING)
+        await rig.until(has_ticked, "it writes")
+        first, ticks = min(processes_of(order.attempt_id)), next((tmp_path / "data").rglob("ticks"))
+        manager = swarm.machines[MANAGER]
+        manager.unplug()
+        manager.daemon.kill()
+        await agents.be_away()
+        await asyncio.sleep(CUT_OFF_AFTER_S + 4.0)
+        stood_at, now = ticks.stat().st_mtime, time.time()
+        assert stood_at < now - 1.0, "what nobody may tell to end does nothing"
+        agents.programs["worker1"].kill()  # which one paused it is all the same
+        agents.start("worker1")
+        await asyncio.sleep(2.0)
+        assert ticks.stat().st_mtime == stood_at
+        assert first in processes_of(order.attempt_id)
+        manager.plug()
+        manager.daemon.start()
+        await agents.listen()
+        rig.agents = agents.linked  # type: ignore[assignment]  # likewise
+        await rig.restart()
+
+        async def goes_on() -> bool:
+            return ticks.stat().st_mtime > now + 2.0 and not agents.heard("worker1").paused
+
+        await rig.until(goes_on, "it goes on where it stood", 60)
+        assert first in processes_of(order.attempt_id)
+        await rig.seen(order.attempt_id, Seen.RUNNING)
+        [(attempt, words)] = agents.linked.take_warnings()
+        assert attempt == order.attempt_id
+        assert "it stood still for" in words

@@ -1,0 +1,263 @@
+"""Whatever parts a site of one to five machines, and however often: nothing runs on both sides, and nothing is lost.
+
+A site in miniature: the agents' own rule of when to pause, the control plane's own of when to begin elsewhere, and
+between them cables that are drawn, machines that lose their power, and a control plane that is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, cast
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.engines.swarm.test_nodes import node
+
+from commonage.agent.contact import Vote
+from commonage.domain.errors import EngineFailure
+from commonage.domain.fleet import NodeReport
+from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.fleet import Fleet
+from commonage.ports.agents import Agents, Heard
+
+TICK_S, REPORT_S, LINK_S, SWARM_S = 0.5, 2.0, 6.0, 6.0
+CONTROL = "m0"
+SURELY_S = 30.0
+"""Longer than anything takes that is to happen."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """How it is for a while: machines without power, pairs that do not see each other, and whether control runs."""
+
+    seconds: float
+    off: frozenset[str] = frozenset()
+    parted: frozenset[frozenset[str]] = frozenset()
+    control: bool = True
+
+
+@dataclass
+class Machine:
+    """With its agent, and one attempt: `running`, `paused` or `dead`. `begun_anew`: it was begun elsewhere."""
+
+    name: str
+    vote: Vote
+    reports_at: float
+    attempt: str = "running"
+    begun_anew: bool = False
+    seen_at: float = 0.0
+    was_down: bool = False
+
+
+class Site:
+    """All of it. `agentless`: machines without an agent. `sweeps`: the Swarm ends what ran on one that it gave up."""
+
+    def __init__(self, size: int, *, agentless: Collection[str] = (), sweeps: bool = False) -> None:
+        self.now, self.phase, self.sweeps = 1000.0, Phase(0), sweeps
+        names = [f"m{number}" for number in range(size)]
+        self.agents = [name for name in names if name not in agentless]
+        self.machines = {
+            name: Machine(name, Vote(name, (), self.now), self.now + at * TICK_S, seen_at=self.now)
+            for at, name in enumerate(names)
+        }
+        self.told: dict[str, Heard] = {}
+        self.introduced: tuple[str, ...] = ()
+        self.fleet = self._fleet()
+
+    def _fleet(self) -> Fleet:
+        return Fleet(cast(Client, self), cast(Agents, self))
+
+    # --- what is between them -------------------------------------------------------------------------------------
+
+    def sees(self, one: str, other: str) -> bool:
+        phase = self.phase
+        return not ({one, other} & phase.off) and (one == other or frozenset((one, other)) not in phase.parted)
+
+    async def go_through(self, phases: Iterable[Phase]) -> None:
+        with patch("time.time", lambda: self.now):
+            for phase in phases:
+                self._begin(phase)
+                until = self.now + phase.seconds
+                while self.now < until:
+                    self.now += TICK_S
+                    for machine in self.machines.values():
+                        self._agent(machine)
+                    if phase.control and CONTROL not in phase.off and self.now % 1.0 == 0:
+                        await self._control()
+                    for one in self.machines.values():
+                        assert not (one.begun_anew and one.attempt == "running"), f"{one} runs twice, in {phase}"
+
+    def _begin(self, phase: Phase) -> None:
+        was_up = self.phase.control and CONTROL not in self.phase.off
+        if not was_up and phase.control and CONTROL not in phase.off:
+            self.fleet, self.introduced = self._fleet(), ()
+            self.told = {name: replace(one, connected=False, at=self.now) for name, one in self.told.items()}
+        if CONTROL in self.phase.off and CONTROL not in phase.off:
+            for one in self.machines.values():  # a manager that comes back gives all their time
+                one.seen_at = self.now
+        for name in phase.off - self.phase.off:
+            self.machines[name].attempt = "dead"
+        for name in self.phase.off - phase.off:
+            self.machines[name].vote = Vote(name, self.machines[name].vote.witnesses, self.now)
+        self.phase = phase
+
+    # --- the agents -----------------------------------------------------------------------------------------------
+
+    def _agent(self, machine: Machine) -> None:
+        name, vote = machine.name, machine.vote
+        if name in self.phase.off or name not in self.agents:
+            return
+        hub = self.sees(CONTROL, name)
+        if hub and self.phase.control and self.now >= machine.reports_at:
+            machine.reports_at = self.now + REPORT_S
+            vote.witnesses = self.introduced or vote.witnesses
+            paused = (name,) if machine.attempt == "paused" else ()
+            report = NodeReport(name, 1, 1)
+            self.told[name] = Heard(name, report, self.now, True, paused=paused, witnesses=vote.witnesses)
+            vote.hear(self.now)
+        elif self.now - vote.last >= 3.0:
+            vote.count(hub, [one for one in self.agents if self.sees(name, one)], self.now)
+        if vote.is_cut_off(self.now) and machine.attempt == "running":
+            machine.attempt = "paused"
+
+    # --- the control plane, and what it asks ----------------------------------------------------------------------
+
+    async def _control(self) -> None:
+        self.told = {
+            name: replace(one, connected=one.connected and self.now - one.at < LINK_S)
+            for name, one in self.told.items()
+        }
+        await self.fleet.look()
+        for one in self.machines.values():
+            if not one.begun_anew and self.fleet.why_lost(one.name, one.name, one.name):
+                try:
+                    await self.fleet.have_ended(one.name, one.name)
+                except EngineFailure:
+                    continue
+                one.begun_anew = True
+        await self.fleet.answer_paused({one.name for one in self.machines.values() if not one.begun_anew})
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        found = []
+        for one in self.machines.values():
+            if self.sees(CONTROL, one.name):
+                one.seen_at = self.now
+                if one.was_down and self.sweeps:
+                    one.attempt, one.begun_anew = "dead", True
+                one.was_down = False
+            one.was_down |= self.now - one.seen_at >= SWARM_S
+            about = node(one.name, one.name, "down" if one.was_down else "ready")
+            found.append({**about, "Status": {**about["Status"], "Addr": one.name}})
+        return found
+
+    def heard(self) -> list[Heard]:
+        return list(self.told.values())
+
+    async def changes(self) -> AsyncIterator[str]:
+        yield ""
+
+    def introduce(self, machines: Collection[tuple[str, str]]) -> None:
+        self.introduced = tuple(name for name, _ in machines)
+
+    def _ask(self, name: str) -> Machine:
+        if not (name in self.told and self.told[name].connected and self.sees(CONTROL, name)):
+            raise EngineFailure(f"the agent of {name} does not answer", retryable=True)
+        return self.machines[name]
+
+    async def reaches(self, name: str, address: str) -> bool:
+        self._ask(name)
+        return self.sees(name, address)
+
+    async def fence(self, name: str, attempts: Collection[str]) -> Collection[str]:
+        self._ask(name).attempt = "dead"
+        return attempts
+
+    async def go_on(self, name: str, attempts: Collection[str]) -> None:
+        machine = self._ask(name)
+        machine.attempt = "running" if machine.attempt == "paused" else machine.attempt
+
+
+def pairs(names: Iterable[str]) -> list[frozenset[str]]:
+    return [frozenset(pair) for pair in combinations(sorted(names), 2)]
+
+
+@st.composite
+def troubles(draw: st.DrawFn, names: list[str]) -> list[Phase]:
+    """Some phases, of any graph of who sees whom: nobody says that seeing is passed on."""
+    phases = []
+    for _ in range(draw(st.integers(1, 4))):
+        off = frozenset(draw(st.sets(st.sampled_from(names), max_size=2)))
+        parted = frozenset(draw(st.sets(st.sampled_from(pairs(names))))) if len(names) > 1 else frozenset()
+        phases.append(Phase(draw(st.integers(1, 40)), off, parted, draw(st.booleans())))
+    return phases
+
+
+@given(size=st.integers(1, 5), data=st.data(), sweeps=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_nothing_ever_runs_twice_and_all_is_decided_when_the_site_is_whole_again(
+    size: int, data: st.DataObject, sweeps: bool
+) -> None:
+    names = [f"m{number}" for number in range(size)]
+    agentless = data.draw(st.sets(st.sampled_from(names), max_size=1))
+    phases = data.draw(troubles(names))
+    site = Site(size, agentless=agentless, sweeps=sweeps)
+    asyncio.run(site.go_through([Phase(SURELY_S), *phases, Phase(SURELY_S)]))
+    for one in site.machines.values():
+        assert one.attempt != "paused", "whoever is linked knows whether it goes on"
+        assert (one.attempt == "running") is not one.begun_anew or one.attempt == "dead"
+
+
+def lost(size: int, *phases: Phase, agentless: Collection[str] = ()) -> Site:
+    """A site to which this happened."""
+    site = Site(size, agentless=agentless)
+    asyncio.run(site.go_through([Phase(SURELY_S), *phases]))
+    return site
+
+
+def test_what_ran_on_a_machine_that_is_off_or_cut_off_begins_elsewhere_soon() -> None:
+    for size in range(2, 6):
+        names = {f"m{number}" for number in range(size)}
+        last = f"m{size - 1}"
+        cable = frozenset(frozenset((last, other)) for other in names - {last})
+        for phase in (Phase(14.0, off=frozenset({last})), Phase(14.0, parted=cable)):
+            site = lost(size, phase)
+            assert [one.name for one in site.machines.values() if one.begun_anew] == [last]
+            assert site.machines[last].attempt != "running"
+
+
+def test_half_of_a_site_begins_elsewhere_and_more_than_half_does_not() -> None:
+    gone = Phase(SURELY_S, off=frozenset({"m2", "m3"}))
+    assert [one.name for one in lost(4, gone).machines.values() if one.begun_anew] == ["m2", "m3"]
+    gone = Phase(SURELY_S, off=frozenset({"m1", "m2", "m3"}))
+    site = lost(4, gone)
+    assert not any(one.begun_anew for one in site.machines.values())
+    faults = [" ".join(one.faults) for one in site.fleet.reports() if one.gone]
+    assert len(faults) == 3
+    assert all("commonage node rm --force m" in one for one in faults)
+
+
+def test_nobodys_work_is_lost_with_the_control_plane() -> None:
+    """Its program is away; or its machine, and most of the others see each other, or stand still until it is back."""
+    for size in range(1, 6):
+        site = lost(size, Phase(60.0, control=False))
+        assert {one.attempt for one in site.machines.values()} == {"running"}
+    for size in range(2, 6):
+        site = lost(size, Phase(60.0, off=frozenset({CONTROL})))
+        others = {one.attempt for name, one in site.machines.items() if name != CONTROL}
+        assert others == {"running" if size >= 3 else "paused"}
+        asyncio.run(site.go_through([Phase(SURELY_S)]))
+        assert {one.attempt for name, one in site.machines.items() if name != CONTROL} == {"running"}
+
+
+def test_a_machine_without_an_agent_is_waited_for_until_an_admin_says_that_it_is_off() -> None:
+    cable = frozenset({frozenset(("m0", "m1"))})
+    site = lost(2, Phase(SURELY_S, parted=cable), agentless={"m1"})
+    assert site.machines["m1"].attempt == "running"
+    assert not site.machines["m1"].begun_anew
+    [report] = [one for one in site.fleet.reports() if one.name == "m1"]
+    assert report.gone
+    assert "commonage node rm --force m1" in " ".join(report.faults)
