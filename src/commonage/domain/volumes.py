@@ -26,7 +26,7 @@ _TAKEN = (
     "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib32", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys",
     "/usr", "/var/run",
 )  # fmt: skip
-_SECRET = ("/proc", "/sys", "/dev", "/etc", "/run/docker.sock", "/var/run/docker.sock", "/var/lib/docker")
+_SECRET = ("/proc", "/sys", "/dev", "/etc", "/run", "/var/run", "/var/lib/docker", "/var/lib/containerd")
 _ASKED = re.compile(r"(?P<name>[^:@]*)(?::(?P<mode>[^:@]*))?(?:@(?P<target>.*))?")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
 _PATH = re.compile(r"[^\x00-\x1f\x7f,:]{1,512}")
@@ -263,6 +263,34 @@ def _check_source(volume: Volume) -> None:
         raise _wrong(volume.name, f"cannot be {volume.source}: that leads to the Docker daemon, and so to root")
 
 
+def see_that_folders_are_apart(places: Sequence[tuple[str, str, bool]], own: Sequence[str]) -> None:
+    """Of folders that containers get (what it is, its path, whether it is written to) none may lie in one written to.
+
+    Who writes there could put a link in its place, and so choose what is mounted. Nor may one have a part in the
+    server's `own` folders, but for what is in their `volumes`. Raises InvalidInput.
+    """
+    for what, path, _ in places:
+        for holder, other, written in places:
+            if written and _may_be_in(path, other) and len(_parts(path)) > len(_parts(other)):
+                why = f"is in {other} ({holder}), which workloads write to, and could be replaced by a link there"
+                raise _in_the_way(what, path, why)
+        for root in own:
+            below = _parts(path)[len(_parts(root)) :]
+            if (_may_be_in(path, root) and below[:1] != ["volumes"]) or _may_be_in(root, path):
+                raise _in_the_way(what, path, f"has a part in {root}, where the server keeps its secrets")
+
+
+def _in_the_way(what: str, path: str, why: str) -> InvalidInput:
+    return InvalidInput(f"{what}: {path} {why}; name folders side by side", field="volumes", code="invalid-volume")
+
+
+def _may_be_in(path: str, folder: str) -> bool:
+    """True if the first is the second, or below it, for some user and tenant."""
+    parts, wanted = _parts(path), _parts(folder)
+    pairs = zip(parts, wanted, strict=False)
+    return len(parts) >= len(wanted) and all(one == other or "{" in one + other for one, other in pairs)
+
+
 def variable_of(name: str) -> str:
     """The variable that tells a program where the volume of this name is: `COMMONAGE_VOLUME_DATASETS`."""
     return "COMMONAGE_VOLUME_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
@@ -271,7 +299,7 @@ def variable_of(name: str) -> str:
 def is_secret_place(path: str) -> bool:
     """True for a folder that holds the Docker daemon's socket or data: whoever has those is root on the machine."""
     plain = _plain(path)
-    return plain in ("/", "/run", "/var", "/var/run", "/var/lib") or any(_is_in(plain, one) for one in _SECRET)
+    return plain in ("/", "/var", "/var/lib") or any(_is_in(plain, one) for one in _SECRET)
 
 
 def _parts(path: str) -> list[str]:

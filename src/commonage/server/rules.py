@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
-from commonage.domain.volumes import Volume, VolumeKind
+from commonage.domain.volumes import Volume, VolumeKind, see_that_folders_are_apart
+from commonage.engines.dockerd.shared import parse_mount
 from commonage.server.settings import Settings
 
 
@@ -30,7 +31,10 @@ def rules_of(settings: Settings, environments: Collection[str], sites: Collectio
 
 
 def volumes_of(settings: Settings, tenants: Collection[str]) -> tuple[Volume, ...]:
-    """The volumes. Raises InvalidInput where one names a tenant that is not there, or the engine cannot have it."""
+    """The volumes. Raises InvalidInput where one names a tenant that is not there, or the engine cannot have it.
+
+    Nor may what containers write to hold what others mount: they could put a link in its place.
+    """
     for entry in settings.volumes:
         _there(f"the volume {entry.name}: tenants", entry.tenants, tenants)
         if entry.kind is VolumeKind.DOCKER and settings.engine == "process":
@@ -39,7 +43,16 @@ def volumes_of(settings: Settings, tenants: Collection[str]) -> tuple[Volume, ..
                 'give it a source instead, or set engine = "docker"',
                 field="volumes",
             )
-    return tuple(entry.volume() for entry in settings.volumes)
+    volumes = tuple(entry.volume() for entry in settings.volumes)
+    if settings.engine != "process":
+        given = (parse_mount(one) for one in settings.docker_mounts)
+        places = [(f"the volume {one.name}", one.source, one.writable) for one in volumes if one.source]
+        own = [settings.data_dir, *([] if settings.shared_dir is None else [settings.shared_dir])]
+        see_that_folders_are_apart(
+            [*places, *(("docker_mounts", one.source, one.writable) for one in given)],
+            [str(one.absolute()) for one in own],
+        )
+    return volumes
 
 
 def _there(what: str, named: Collection[str], there: Collection[str]) -> None:

@@ -13,6 +13,7 @@ from commonage.domain.volumes import (
     check_volume,
     mounts_of,
     parse_volume,
+    see_that_folders_are_apart,
     variable_of,
 )
 
@@ -135,6 +136,7 @@ def test_docker_volumes_of_different_people_differ(a: str, x: str, b: str, y: st
         (Volume("x", source="/srv/{group}"), "stands alone"),
         (Volume("x", source="/var/run"), "leads to the Docker daemon"),
         (Volume("x", source="/var/lib/docker/volumes"), "leads to the Docker daemon"),
+        (Volume("x", source="/run/containerd"), "leads to the Docker daemon"),
         (Volume("x", source="/"), "leads to the Docker daemon"),
         (Volume("x", source="/srv", size_mib=5), "cannot be bounded here"),
         (Volume("x", source="/srv", per=Extent.USER), "for Docker volumes"),
@@ -146,6 +148,35 @@ def test_docker_volumes_of_different_people_differ(a: str, x: str, b: str, y: st
 def test_what_cannot_be_offered_is_told(volume: Volume, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         check_volume(volume)
+
+
+@pytest.mark.parametrize(
+    ("path", "writable", "why"),
+    [
+        ("/srv/lab/data", False, r"is in /srv/lab \(shared\)"),
+        ("/srv//lab/./data/{user}", False, r"is in /srv/lab \(shared\)"),
+        ("/srv/{tenant}/data", True, r"is in /srv/lab \(shared\)"),  # of the tenant `lab`
+        ("/home/ada/data", False, r"is in /home/\{user\} \(homes\)"),
+        ("/home/{user}/data", False, r"is in /home/\{user\} \(homes\)"),
+        ("/data", False, "has a part in /data/commonage"),
+        ("/data/commonage", False, "has a part in /data/commonage"),
+        ("/data/{tenant}", False, "has a part in /data/commonage"),
+        ("/data/commonage/workspaces/ada", False, "has a part in /data/commonage"),
+        ("/srv/lab", True, ""),
+        ("/srv/labs/data", False, ""),
+        ("/home", False, ""),  # what holds others' folders may be shown
+        ("/srv/read/only", True, ""),
+        ("/data/commonage/volumes/x", True, ""),
+    ],
+)
+def test_no_folder_lies_in_one_that_workloads_write_to(path: str, writable: bool, why: str) -> None:
+    others = [("shared", "/srv/lab", True), ("homes", "/home/{user}", True), ("read", "/srv/read", False)]
+    places = [*others, ("new", path, writable)]
+    if why:
+        with pytest.raises(InvalidInput, match=why):
+            see_that_folders_are_apart(places, ["/data/commonage"])
+    else:
+        see_that_folders_are_apart(places, ["/data/commonage"])
 
 
 def test_a_program_finds_it_by_a_variable() -> None:

@@ -7,7 +7,7 @@ import pytest
 from commonage.domain.errors import InvalidInput
 from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
 from commonage.server.bootstrap import control_settings
-from commonage.server.rules import priority_classes_of, rules_of
+from commonage.server.rules import priority_classes_of, rules_of, volumes_of
 from commonage.server.settings import Settings
 from commonage.server.settings_lines import line_of
 from commonage.server.settings_sources import SettingsError, resolve
@@ -146,3 +146,20 @@ def test_where_nothing_is_found_no_line_is_said() -> None:
     assert line_of("", ("port",)) is None
     assert line_of("# port = 1", ("port",)) is None
     assert line_of("a.b = 1", ("a", "b")) == 1
+
+
+def test_volumes_do_not_lie_in_what_workloads_write_to(tmp_path: Path) -> None:
+    text = """
+    engine = "docker"
+    docker_mounts = ["/srv/shared/{tenant}:/shared:rw"]
+    [[volumes]]
+    name = "sets"
+    source = "/srv/shared/lab/sets"
+    """
+    settings = read(tmp_path, text)
+    with pytest.raises(InvalidInput, match=r"the volume sets: .* is in /srv/shared/\{tenant\} \(docker_mounts\)"):
+        volumes_of(settings, ["lab"])
+    assert volumes_of(settings.model_copy(update={"engine": "process"}), ["lab"])[0].name == "sets"
+    secrets = settings.model_copy(update={"docker_mounts": (f"{settings.data_dir}/secrets:/x",), "volumes": ()})
+    with pytest.raises(InvalidInput, match="where the server keeps its secrets"):
+        volumes_of(secrets, ["lab"])

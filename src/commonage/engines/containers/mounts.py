@@ -16,6 +16,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import ROOT, Mount, VolumeKind
 from commonage.engines.common.volume_links import link_volumes
 from commonage.engines.containers.box import Owner
+from commonage.engines.containers.sources import see_that_nobody_can_redirect
 
 _MIB = 1024 * 1024
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -60,7 +61,7 @@ def docker_volume(source: str, installation: str) -> str:
 
 
 def see_to_folders(mounts: Sequence[Mount], home: Path, owner: Owner, *, here: bool) -> None:
-    """Have the folders there that are their users' own, see that no link leads elsewhere, and link to all from `home`.
+    """Have the folders there that are their users' own, see that nothing leads elsewhere, and link to all from `home`.
 
     `here`: the container will run on this very machine, so a folder that is missing is an error; of other machines'
     folders only what is seen from here can be judged. Raises EngineFailure.
@@ -75,6 +76,7 @@ def see_to_folders(mounts: Sequence[Mount], home: Path, owner: Owner, *, here: b
 def _see_to_folder(mount: Mount, owner: Owner, here: bool) -> None:
     source = os.path.normpath(mount.source)
     what = f"the volume {mount.name} ({source})"
+    see_that_nobody_can_redirect(source, what)
     if mount.made:
         try:
             _make(Path(source), owner)
@@ -82,9 +84,7 @@ def _see_to_folder(mount: Mount, owner: Owner, here: bool) -> None:
             pass  # judged below
         except OSError as error:
             raise EngineFailure(f"{what} cannot be made: {error.strerror}; tell the admin", retryable=True) from error
-    # It may lie where users can write: a link of theirs must not choose what is mounted.
-    if os.path.realpath(source) != source:
-        raise EngineFailure(f"{what} leads elsewhere by a link; name the folder itself")
+        see_that_nobody_can_redirect(source, what)
     if here and not os.path.isdir(source):
         raise EngineFailure(f"{what} is not on this machine; tell the admin, who may have to mount it", retryable=True)
 

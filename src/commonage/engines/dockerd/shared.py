@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from commonage.domain.errors import EngineFailure, InvalidInput
+from commonage.domain.errors import InvalidInput
 from commonage.domain.folders import folder_name
 from commonage.domain.sightings import Order
+from commonage.engines.containers.sources import see_that_nobody_can_redirect
 
-# The daemon's socket, or where it lies: whoever has it is root on this machine.
-_SECRET_PLACES = (
-    "/",
-    "/run",
-    "/var",
-    "/var/run",
-    "/run/docker.sock",
-    "/var/run/docker.sock",
-    "/var/lib/docker",
-    "/proc",
-)
+# Sockets and data of the daemon and of what runs containers for it, or where those lie: whoever has them is root.
+_SECRET_PLACES = ("/", "/var", "/var/lib")
+_SECRET_FOLDERS = ("/run", "/var/run", "/var/lib/docker", "/var/lib/containerd", "/proc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +33,9 @@ def parse_mount(text: str) -> Mount:
         raise InvalidInput(
             f"{text!r} is not a mount; it is written /folder/here:/folder/inside or …:rw", field="mounts"
         )
-    if ".." in PurePosixPath(source).parts or str(PurePosixPath(source)) in _SECRET_PLACES:
+    plain = PurePosixPath("/" + source.lstrip("/"))  # of two strokes at the beginning it would keep both
+    secret = str(plain) in _SECRET_PLACES or any(plain.is_relative_to(one) for one in _SECRET_FOLDERS)
+    if ".." in plain.parts or secret:
         raise InvalidInput(f"{source} cannot be given to containers: it leads to the Docker daemon, and so to root")
     if str(PurePosixPath(target)) in ("/", "/home") or PurePosixPath(target).is_relative_to("/run/commonage"):
         raise InvalidInput(f"nothing can be mounted at {target}: that place is taken")
@@ -54,8 +48,7 @@ def source_of(mount: Mount, order: Order) -> str:
 
 
 def see_that_nothing_leads_elsewhere(order: Order, mounts: Sequence[Mount]) -> None:
-    """A folder that is mounted may lie where users can write: a link of theirs must not choose what is mounted."""
+    """Raise EngineFailure where somebody else than root and we could choose what is mounted. In threads."""
     for mount in mounts:
         source = source_of(mount, order)
-        if os.path.realpath(source) != os.path.normpath(source):
-            raise EngineFailure(f"{source}, which is to be mounted at {mount.target}, leads elsewhere by a link")
+        see_that_nobody_can_redirect(source, f"{source}, which is to be mounted at {mount.target},")

@@ -81,7 +81,23 @@ def test_networks_are_named_by_installation_and_tenant() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["data", "/a:b", "/a:/b:rwx", "/:/host", "/var/run/docker.sock:/s", "/run:/r", "/a/../run:/r", "/a:/home", "/a:/"],
+    [
+        "data",
+        "/a:b",
+        "/a:/b:rwx",
+        "/:/host",
+        "/var/run/docker.sock:/s",
+        "/run:/r",
+        "/a/../run:/r",
+        "/a:/home",
+        "/a:/",
+        "//run/x:/r",
+        "///var/run:/r",
+        "/run/containerd:/r",
+        "/var/lib/docker/volumes:/v",
+        "/var/lib:/v",
+        "/proc/1/root:/r",
+    ],
 )
 def test_what_leads_to_the_daemon_is_not_mounted(text: str) -> None:
     with pytest.raises(InvalidInput):

@@ -1,0 +1,53 @@
+"""The way to a folder that is to be mounted: nobody but root and the server may be able to change where it leads.
+
+The daemon follows the path anew, as root, whenever it mounts it. So it is not enough that no link is in it now: whoever
+may write to a folder on the way could put one there between our look and the daemon's. Called by engines, in threads.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from commonage.domain.errors import EngineFailure
+
+_NOBODY = 65534
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def see_that_nobody_can_redirect(source: str, what: str) -> None:
+    """Raise EngineFailure unless all folders above `source` are root's or ours, and for nobody else to write to.
+
+    Nor may it or one of them be a link. What is not there is not judged. The folder itself may be anybody's.
+    """
+    path = Path(os.path.normpath(source))
+    above = None
+    for place in (*reversed(path.parents), path):
+        try:
+            found = place.lstat()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise EngineFailure(f"{what} cannot be looked at: {error.strerror}", retryable=True) from error
+        if stat.S_ISLNK(found.st_mode):
+            raise EngineFailure(f"{what} leads elsewhere by a link; name the folder itself")
+        if above is not None:
+            _judge(place.parent, above, found, what)
+        above = found
+
+
+def _judge(folder: Path, above: os.stat_result, found: os.stat_result, what: str) -> None:
+    """Whether what was `found` in a folder stays there."""
+    # On NFS root may be nobody, and so may be what root makes there.
+    trusted = (0, os.geteuid(), _NOBODY)
+    if above.st_uid not in trusted:
+        why = f"belongs to user {above.st_uid}"
+    elif not above.st_mode & _OTHERS_WRITE or (above.st_mode & stat.S_ISVTX and found.st_uid in trusted):
+        return
+    else:
+        why = f"is for others to write to ({stat.S_IMODE(above.st_mode):o})"
+    raise EngineFailure(
+        f"{what} could be made to lead elsewhere: {folder}, on the way to it, {why}; have it belong to root and take "
+        "others' right to write to it away, or put the folder elsewhere"
+    )
