@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
-import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.contract.dockerd import Dockerd
+from tests.contract.filtering import filter_before
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
 
 from commonage.domain.sightings import Order
@@ -23,8 +21,6 @@ from commonage.testing.engine_rig import FOREVER
 from commonage.testing.exec_contract import ExecContract
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.needs("haproxy"), pytest.mark.anyio]
-_FILTER = Path(__file__).parents[2] / "deploy" / "docker-filter"
-_UP_WITHIN_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -35,34 +31,12 @@ def dockerd() -> Iterator[Dockerd]:
 
 @pytest.fixture(scope="module")
 def filtered(dockerd: Dockerd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The filter's own socket. Its files are where this test may write."""
-    folder = tmp_path_factory.mktemp("filter")
-    for one in _FILTER.iterdir():
-        text = one.read_text(encoding="utf-8")
-        text = text.replace("/etc/commonage", str(folder)).replace("/run/docker-filter", str(folder))
-        (folder / one.name).write_text(text.replace("127.0.0.1:8404", f"unix@{folder}/health.sock"), encoding="utf-8")
+    """The filter's own socket, for which each test has its own data folder below this one."""
     data = tmp_path_factory.getbasetemp()
-    environment = {**os.environ, "DAEMON": str(dockerd.socket), "FOLDER": str(folder), "COMMONAGE_DATA_DIR": str(data)}
-    _allow_below(folder, data)
-    process = subprocess.Popen(["sh", str(folder / "docker-filter-start")], env=environment)
-    try:
-        deadline = time.monotonic() + _UP_WITHIN_S
-        while not (folder / f"docker{STREAMS}").exists() or not (folder / "docker.sock").exists():
-            assert process.poll() is None, "the filter ended"
-            assert time.monotonic() < deadline, "the filter does not listen"
-            time.sleep(0.05)
-        yield folder / "docker.sock"
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def _allow_below(folder: Path, data: Path) -> None:
-    """Each test has its own data folder below this one; all else of the filter is as it is."""
-    start = folder / "docker-filter-start"
-    text = start.read_text(encoding="utf-8")
-    assert "/(?:docker|swarm|workspaces|volumes)/" in text
-    start.write_text(text.replace("/(?:docker|swarm|workspaces|volumes)/", "/"), encoding="utf-8")
+    below = ("workspaces/*", "docker/runs/*/box", "docker/runs/*/log")
+    told = {"COMMONAGE_DATA_DIR": "/nowhere", "COMMONAGE_MOUNTS": ":".join(f"{data}/*/{one}" for one in below)}
+    with filter_before(dockerd.socket, tmp_path_factory.mktemp("filter"), **told) as made:
+        yield made
 
 
 @pytest.fixture

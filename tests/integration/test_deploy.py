@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.acceptance.served import until
 from tests.contract.dockerd import IMAGE, _Connection
+from tests.contract.filter_cases import SHARED, bound, but, container, service
 from tests.contract.local_agents import processes_of
 from tests.contract.swarm import Machine
 from tests.integration.deployed import ADMIN_PASSWORD, DEPLOY, USERS_PASSWORD, Host, host
@@ -136,76 +137,39 @@ def _descendants(site: Host, container: str) -> set[str]:
 
 # --- the filter before the Docker socket ---------------------------------------------------------------------------
 
-MOUNTS = "/containers/create?name=commonage-forbidden"
-
-
-def _config(**changes: Any) -> dict[str, Any]:
-    return {"Image": IMAGE, "Cmd": ["true"], "HostConfig": {"NetworkMode": "commonage-none", **changes}}
-
-
-def _bind(source: str) -> dict[str, Any]:
-    return _config(Mounts=[{"Type": "bind", "Source": source, "Target": "/there"}])
-
-
+# What it makes of all kinds of calls and descriptions is tried in tests/contract/test_docker_filter.py: here, that it is
+# the one that stands before the daemon, with the folders of this installation.
+NAME = "commonage-0a1b2c3d4e5f6-1"
+MADE = f"/v1.41/containers/create?name={NAME}"
 CALLS = [
     ("GET", "/containers/{id}/archive?path=/etc/shadow"),
-    ("GET", "/containers/{id}/logs?stdout=1"),
+    ("GET", "/containers/{id}/json"),
+    ("POST", "/containers/{id}/kill?signal=KILL"),
     ("POST", "/containers/{id}/exec"),
-    ("POST", "/containers/{id}/attach?stream=1"),
-    ("POST", "/containers/{id}/update"),
-    ("POST", "/containers/prune"),
     ("GET", "/containers/../info"),
-    ("GET", "/images/json"),
     ("POST", "/images/load"),
-    ("POST", "/images/create?fromSrc=-&repo=commonage"),
-    ("POST", "/images/create?fromImage=x&from%53rc=-&repo=commonage"),
-    ("POST", "/images/create?fromImage=x;fromSrc=-&repo=commonage"),
-    ("DELETE", "/images/commonage-test:1"),
-    ("POST", "/build"),
-    ("GET", "/secrets"),
-    ("GET", "/plugins"),
-    ("POST", "/plugins/pull?remote=x"),
-    ("POST", "/networks/{id}/connect"),
-    ("POST", "/services/{id}/update?version=1"),
     ("DELETE", "/volumes/hub-postgres-data"),
-    ("POST", "/swarm/leave?force=1"),
     ("GET", "/swarm"),
     ("POST", "/services/create"),
-    ("POST", "/session"),
 ]
-BODIES: list[tuple[str, str, dict[str, Any] | str]] = [
-    ("privileged", MOUNTS, _config(Privileged=True)),
-    ("privileged in another case", MOUNTS, _config(pRiViLeGeD=True)),
-    ("privileged behind an escape", MOUNTS, json.dumps(_config(Privileged=True)).replace("Priv", "\\u0050riv")),
-    ("binds behind a letter that Docker takes for s", MOUNTS, _config(**{"Bind\u017f": ["/:/host"]})),
-    ("the same, not escaped", MOUNTS, json.dumps(_config(Binds=["/:/host"])).replace("Binds", "Bind\u017f")),
-    ("the machine's network", MOUNTS, _config(NetworkMode="host")),
-    ("the machine's bridge", MOUNTS, _config() | {"NetworkingConfig": {"EndpointsConfig": {"bridge": {}}}}),
-    ("another's network", MOUNTS, _config(NetworkMode="container:site_control_1")),
-    ("the machine's processes", MOUNTS, _config(PidMode="host")),
-    ("the machine's users", MOUNTS, _config(UsernsMode="host")),
-    ("a capability", MOUNTS, _config(CapAdd=["CHOWN", "SYS_ADMIN"])),
-    ("no seccomp", MOUNTS, _config(SecurityOpt=["no-new-privileges", "seccomp=unconfined"])),
-    ("a device", MOUNTS, _config(Devices=[{"PathOnHost": "/dev/sda", "PathInContainer": "/dev/sda"}])),
-    ("binds", MOUNTS, _config(Binds=["/:/host"])),
-    ("the root", MOUNTS, _bind("/")),
-    ("the socket", MOUNTS, _bind("/var/run/docker.sock")),
-    ("the secrets", MOUNTS, _bind("{data}/secrets")),
-    ("a way around", MOUNTS, _bind("{data}/workspaces/../secrets")),
-    (
-        "the same with strokes escaped",
-        MOUNTS,
-        json.dumps(_bind("{data}/workspaces/../secrets")).replace("../s", "..\\/s"),
-    ),
-    ("the database", MOUNTS, _config(Mounts=[{"Type": "volume", "Source": "hub-postgres-data", "Target": "/there"}])),
-    (
-        "a volume that is a folder",
-        "/volumes/create",
-        {"Name": "commonage-x", "DriverOpts": {"type": "none", "o": "bind", "device": "/"}},
-    ),
-    ("settings at a start, as it once was", "/v1.20/containers/x/start", {"Privileged": True}),
-    ("a source in a form", "/images/create?fromImage=x", "fromSrc=http://localhost&repo=commonage"),
-    ("the machine's own network", "/networks/create", {"Name": "commonage-x", "Driver": "macvlan"}),
+
+
+def _config(source: str = "{data}/workspaces/alice", **changes: Any) -> dict[str, Any]:
+    """What the engine would send for a container with this folder."""
+    made = container()
+    host = made["HostConfig"] | {"Mounts": [bound(source)], "DeviceRequests": [], "NetworkMode": "commonage-none"}
+    return made | {"Image": IMAGE, "NetworkingConfig": {"EndpointsConfig": {}}, "HostConfig": host | changes}
+
+
+BODIES: list[tuple[str, str, dict[str, Any]]] = [
+    ("privileged", MADE, _config(Privileged=True)),
+    ("the root", MADE, _config("/")),
+    ("the socket", MADE, _config("/var/run/docker.sock")),
+    ("the secrets", MADE, _config("{data}/secrets")),
+    ("a way around", MADE, _config("{data}/workspaces/../secrets")),
+    ("what is in a home, which may be a link", MADE, _config("{data}/workspaces/alice/link")),
+    ("another's name", MADE.replace(NAME, "site_control_1"), _config()),
+    ("a folder as a volume", "/volumes/create", {"Name": "commonage-x", "DriverOpts": {"o": "bind", "device": "/"}}),
 ]
 
 
@@ -237,19 +201,15 @@ def test_the_filter_refuses_a_way_out(site: Host, ask: Callable[..., tuple[int, 
     text = (body if isinstance(body, str) else json.dumps(body)).replace("{data}", str(site.data))
     status, said = ask("POST", path, text)
     assert (status, said.startswith('{"message":')) == (403, True), said
-    assert not site.daemon.containers(name=["commonage-forbidden"])
+    assert not site.daemon.containers(name=[NAME])
 
 
 def test_the_filter_passes_on_what_it_should(site: Host, ask: Callable[..., tuple[int, str]]) -> None:
     assert ask("GET", "/_ping")[0] == 200
     # The daemon's own word: nobody listens there.
     assert "connection refused" in ask("POST", "/v1.41/images/create?fromImage=localhost%3A1%2Flab%2Fx&tag=1")[1]
-    inside = str(site.data / "workspaces" / "alice")
-    config = _config(NetworkMode="commonage-none", CapAdd=["CHOWN", "KILL"], Privileged=False)
-    config["HostConfig"]["Mounts"] = [{"Type": "bind", "Source": inside, "Target": "/home/alice"}]
-    # A user's own words may be anything.
-    config["Env"] = ['SAYS="Privileged": true, "Binds": ["/:/host"], "Source": "/"', "\\u0041", "ä", '{"\u017f": 1}']
-    status, said = ask("POST", "/containers/create?name=commonage-allowed", config)
+    text = json.dumps(_config()).replace("{data}", str(site.data))
+    status, said = ask("POST", MADE, text)
     assert status == 201, said
     assert ask("DELETE", f"/containers/{json.loads(said)['Id']}?force=1")[0] == 204
 
@@ -329,42 +289,31 @@ def test_a_session_is_a_service_on_another_machine_than_the_hub(site: Host, admi
     until(lambda: not _attempts_on(site.worker), within_s=30)
 
 
-def _service(**container: Any) -> dict[str, Any]:
-    task = {"ContainerSpec": {"Image": IMAGE, "Command": ["true"], **container}}
-    return {"Name": "cm-forbidden", "TaskTemplate": {**task, "Networks": [{"Target": "commonage-none"}]}}
-
-
-def _task(**task: Any) -> dict[str, Any]:
-    service = _service()
-    return {**service, "TaskTemplate": {**service["TaskTemplate"], **task}}
-
-
-SERVICES: list[tuple[str, dict[str, Any]]] = [
-    ("the machine's network", _task(Networks=[{"Target": "host"}])),
-    ("the machine's network by its id", _task(Networks=[{"Target": "{host}"}])),
-    ("the machine's network as it used to be said", _service() | {"Networks": [{"Target": "{host}"}]}),
-    ("the root", _service(Mounts=[{"Type": "bind", "Source": "/", "Target": "/there"}])),
-    ("the secrets", _service(Mounts=[{"Type": "bind", "Source": "{data}/secrets", "Target": "/there"}])),
-    ("the database", _service(Mounts=[{"Type": "volume", "Source": "hub-postgres-data", "Target": "/there"}])),
-    ("a secret of others", _service(Secrets=[{"SecretID": "x", "SecretName": "x", "File": {"Name": "x"}}])),
-    ("a file of others", _service(Configs=[{"ConfigID": "x", "ConfigName": "x", "File": {"Name": "x"}}])),
-    ("a capability", _service(CapabilityAdd=["CAP_CHOWN", "CAP_SYS_ADMIN"])),
-    ("a setting of the kernel", _service(Sysctls={"net.ipv4.ip_forward": "1"})),
-    ("a plugin", _task(Runtime="plugin", PluginSpec={"Name": "x", "Remote": "x"})),
-    ("a socket for its log", _task(LogDriver={"Name": "syslog", "Options": {"syslog-address": "unix:///run/x"}})),
+MOUNTS = "TaskTemplate.ContainerSpec.Mounts"
+SERVICES: list[tuple[str, str, object]] = [
+    ("the machine's network", "TaskTemplate.Networks", [{"Target": "host"}]),
+    ("the machine's network by its id", "TaskTemplate.Networks", [{"Target": "{host}"}]),
+    ("the secrets", f"{MOUNTS}.0", bound("{data}/secrets")),
+    ("what is in a home, which may be a link", f"{MOUNTS}.0", bound("{shared}/workspaces/a/b")),
+    ("a capability", "TaskTemplate.ContainerSpec.CapabilityAdd", ["CAP_CHOWN", "CAP_SYS_ADMIN"]),
 ]
 
 
-@pytest.mark.parametrize("body", [case[1] for case in SERVICES], ids=[case[0] for case in SERVICES])
+@pytest.mark.parametrize(("place", "value"), [case[1:] for case in SERVICES], ids=[case[0] for case in SERVICES])
 def test_the_filter_refuses_a_service_that_leads_out(
-    site: Host, admin: str, ask: Callable[..., tuple[int, str]], body: dict[str, Any]
+    site: Host, admin: str, ask: Callable[..., tuple[int, str]], place: str, value: object
 ) -> None:
     assert admin
     host_id = next(one["Id"] for one in site.daemon.ask("GET", "/networks") if one["Name"] == "host")
-    text = json.dumps(body).replace("{data}", str(site.data)).replace("{host}", host_id)
+    text = (
+        json.dumps(but(but(service(), MOUNTS, []), place, value))
+        .replace("{data}", str(site.data))
+        .replace("{host}", host_id)
+    )
+    text = text.replace("{shared}", str(site.shared)).replace(SHARED, str(site.shared))
     status, said = ask("POST", "/v1.41/services/create", text)
     assert (status, said.startswith('{"message":')) == (403, True), said
-    assert "cm-forbidden" not in {one["Spec"]["Name"] for one in site.swarm.services()}
+    assert service()["Name"] not in {one["Spec"]["Name"] for one in site.swarm.services()}
 
 
 def test_the_filter_keeps_what_makes_managers(site: Host, admin: str, ask: Callable[..., tuple[int, str]]) -> None:
