@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.contract.dockerd import Dockerd
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
+from tests.contract.wall_tries import tries_of
 
 from commonage.domain.sightings import Order, Seen
 from commonage.engines.dockerd.shared import Mount
@@ -98,18 +99,11 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def test_root_inside_is_not_root(rig: DockerRig, dockerd: Dockerd) -> None:
-    tries = {
-        "write to a read-only mount": "echo x >/system/file",
-        "remount it": "mount -o remount,rw /system",
-        "mount at all": "mkdir -p /tmp/m && mount -t tmpfs none /tmp/m",
-        "make a device": "python3 -c 'import os; os.mknod(\"/tmp/disk\", 0o60600, os.makedev(254, 0))'",
-        "reach the daemon": f"ls {dockerd.socket} /var/run/docker.sock /run/docker.sock",
-        "write to the kernel": "echo 1 >/proc/sys/kernel/panic",
-        "leave its namespaces": "python3 -c 'import os; os.setns(os.open(\"/proc/1/ns/net\", os.O_RDONLY), 0)'",
-        "open a raw socket": "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
-        "set the clock": "python3 -c 'import time; time.clock_settime(time.CLOCK_REALTIME, 0)'",
-    }
-    script = "\n".join(f"if ( {attempt} ) >/dev/null 2>&1; then echo '{what}'; fi" for what, attempt in tries.items())
+    script = tries_of(
+        write_to_a_read_only_mount="echo x >/system/file",
+        remount_it="mount -o remount,rw /system",
+        reach_the_daemon=f"ls {dockerd.socket} /var/run/docker.sock /run/docker.sock",
+    )
     assert await printed(rig, f"{script}\nid -u; cat /system/file") == ["0", "ours"]
     status = dict(line.split(":\t", 1) for line in await printed(rig, "cat /proc/self/status") if ":\t" in line)
     assert status["NoNewPrivs"] == "1"

@@ -12,6 +12,7 @@ from tests.contract.dockerd import Dockerd, new_folder
 from tests.contract.swarm import Swarm, swarm_of
 from tests.contract.test_engine_docker_walls import SESAME, connect
 from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
+from tests.contract.wall_tries import tries_of
 
 from commonage.domain.sightings import Order, Seen
 from commonage.domain.volumes import Extent, VolumeKind, VolumeRequest, mounts_of
@@ -101,19 +102,12 @@ async def test_the_same_tenant_meets_over_machines(rig: SwarmRig) -> None:
 
 async def test_root_inside_is_not_root(rig: SwarmRig, swarm: Swarm) -> None:
     daemon = swarm.machines["worker1"].daemon
-    tries = {
-        "write to a read-only mount": "echo x >/system/file",
-        "remount it": "mount -o remount,rw /system",
-        "mount at all": "mkdir -p /tmp/m && mount -t tmpfs none /tmp/m",
-        "make a device": "python3 -c 'import os; os.mknod(\"/tmp/disk\", 0o60600, os.makedev(254, 0))'",
-        "reach the daemon": f"ls {daemon.socket} /var/run/docker.sock /run/docker.sock",
-        "write to the kernel": "echo 1 >/proc/sys/kernel/panic",
-        "leave its namespaces": "python3 -c 'import os; os.setns(os.open(\"/proc/1/ns/net\", os.O_RDONLY), 0)'",
-        "open a raw socket": "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
-        "set the clock": "python3 -c 'import time; time.clock_settime(time.CLOCK_REALTIME, 0)'",
-        "write to the entry": "echo x >/run/commonage/entry",
-    }
-    script = "\n".join(f"if ( {attempt} ) >/dev/null 2>&1; then echo '{what}'; fi" for what, attempt in tries.items())
+    script = tries_of(
+        write_to_a_read_only_mount="echo x >/system/file",
+        remount_it="mount -o remount,rw /system",
+        reach_the_daemon=f"ls {daemon.socket} /var/run/docker.sock /run/docker.sock",
+        write_to_the_entry="echo x >/run/commonage/entry",
+    )
     assert await printed(rig, f"{script}\nid -u; cat /system/file") == ["0", "ours"]
     status = dict(line.split(":\t", 1) for line in await printed(rig, "cat /proc/self/status") if ":\t" in line)
     assert status["NoNewPrivs"] == "1"

@@ -137,8 +137,8 @@ def _descendants(site: Host, container: str) -> set[str]:
 
 # --- the filter before the Docker socket ---------------------------------------------------------------------------
 
-# What it makes of all kinds of calls and descriptions is tried in tests/contract/test_docker_filter.py: here, that it is
-# the one that stands before the daemon, with the folders of this installation.
+# What it makes of calls and descriptions of all kinds is tried in tests/contract/test_docker_filter.py. Here: it is what
+# stands before the daemon, with the folders of this installation.
 NAME = "commonage-0a1b2c3d4e5f6-1"
 MADE = f"/v1.41/containers/create?name={NAME}"
 CALLS = [
