@@ -137,7 +137,7 @@ def _descendants(site: Host, container: str) -> set[str]:
 
 # --- the filter before the Docker socket ---------------------------------------------------------------------------
 
-# What it makes of calls and descriptions of all kinds is tried in tests/contract/test_docker_filter.py. Here: it is what
+# What it makes of calls of all kinds is tried in tests/contract/test_docker_filter.py; here, that it
 # stands before the daemon, with the folders of this installation.
 NAME = "commonage-0a1b2c3d4e5f6-1"
 MADE = f"/v1.41/containers/create?name={NAME}"
