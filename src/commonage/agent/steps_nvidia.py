@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from commonage.agent.steps import Case, Look, bad, done, needed, not_here
@@ -10,6 +12,11 @@ from commonage.agent.steps_packages import install, names_of
 from commonage.gpus.simulated import parse_simulated
 
 PCI = Path("/sys/bus/pci/devices")
+_DRIVER = "nvidia-driver"
+# 6.1.0-37-amd64, 6.12.43+deb13-cloud-amd64, 6.8.0-45-generic; of a kernel of somebody's own there is no such package.
+_FLAVOUR = re.compile(
+    r"\d[\d.]*(?:\+deb\d+)?(?:-\d+)?-((?:cloud-|rt-)?(?:amd64|arm64)|generic|lowlatency|aws|azure|gcp|oracle)", re.ASCII
+)
 _NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
 
 
@@ -25,26 +32,26 @@ class Nvidia:
             return not_here("no NVIDIA card in this machine")
         if case.options.nvidia == "skip":
             return not_here(f"{_many(cards)} left alone, as asked: no driver is installed")
-        missing = _missing(case)
-        if not missing:
+        lacks = _lacks(case)
+        if not lacks:
             return done(f"{_many(cards)}, driver {_driver_version(case.host)}, container toolkit")
-        packages = names_of(case.host, missing)
+        packages = _packages(case, lacks)
         if case.options.nvidia == "ask":
             return bad(
-                f"{_many(cards)} without {' and '.join(missing)}: `--nvidia install` installs {', '.join(packages)} "
-                f"(from {case.options.mirror or 'the package sources of this machine'}), `--nvidia skip` joins without "
-                "the card"
+                f"{_many(cards)} without {' and '.join(lacks.values())}: `--nvidia install` installs "
+                f"{', '.join(packages)} (from {case.options.mirror or 'the package sources of this machine'}), "
+                "`--nvidia skip` joins without the card"
             )
-        return needed(f"install {', '.join(packages)}", *(["load the driver"] if "nvidia-driver" in missing else []))
+        return needed(f"install {', '.join(packages)}", *(["load the driver"] if _DRIVER in lacks else []))
 
     def apply(self, case: Case) -> None:
         """Install what is missing. A new driver may need a restart of the machine."""
-        host, missing = case.host, _missing(case)
-        packages = names_of(host, missing)
-        if "nvidia-driver" in missing:
-            packages = [*_headers(host), *packages]
-        install(host, packages, case.options.mirror)
-        if "nvidia-driver" in missing and not _driver_version(host):
+        host, lacks = case.host, _lacks(case)
+        try:
+            install(host, _packages(case, lacks), case.options.mirror)
+        except StepFailed as error:
+            raise StepFailed(f"{error}{_where_from(case, str(error))}") from error
+        if _DRIVER in lacks and not _driver_version(host):
             loaded = host.run("modprobe", "nvidia", timeout_s=120)
             if not loaded.ok or not _driver_version(host):
                 raise StepFailed(
@@ -85,9 +92,40 @@ def vram_mib(case: Case) -> int:
     return sum(int(line) for line in said.split() if line.isdigit())
 
 
-def _missing(case: Case) -> list[str]:
-    missing = [] if _driver_version(case.host) else [case.options.driver or "nvidia-driver"]
-    return missing if case.host.has("nvidia-ctk") else [*missing, "nvidia-toolkit"]
+def _lacks(case: Case) -> dict[str, str]:
+    """What is not here, as `steps_packages` calls it, and in words for people."""
+    host = case.host
+    lacks = {}
+    if not _driver_version(host):
+        lacks[_DRIVER] = "a driver"
+    elif not _has_cuda(host):
+        # Without recommended packages Debian's driver comes without it, and containers would have cards but no CUDA.
+        lacks["nvidia-cuda"] = "the driver's libcuda.so.1"
+    if not host.has("nvidia-ctk"):
+        lacks["nvidia-toolkit"] = "a container toolkit"
+    return lacks
+
+
+def _packages(case: Case, lacks: Mapping[str, str]) -> list[str]:
+    """All that is installed, as it is shown before."""
+    things = [case.options.driver or thing if thing == _DRIVER else thing for thing in lacks]
+    return [*(_headers(case.host) if _DRIVER in lacks else []), *names_of(case.host, things)]
+
+
+def _where_from(case: Case, said: str) -> str:
+    """What to do about a package that nobody has: Debian has the driver apart, and no toolkit."""
+    if case.options.mirror or not re.search(r"Unable to locate|no installation candidate", said):
+        return ""
+    return (
+        ". Debian's driver is in its components contrib, non-free and non-free-firmware, which its package sources "
+        "must name; the container toolkit is in NVIDIA's own"
+    )
+
+
+def _has_cuda(host: Host) -> bool:
+    """Whether programs find the driver's library; true where that cannot be found out."""
+    ran = host.run("ldconfig", "-p", timeout_s=30)
+    return not ran.ok or "libcuda.so.1" in ran.out
 
 
 def _driver_version(host: Host) -> str:
@@ -96,8 +134,12 @@ def _driver_version(host: Host) -> str:
 
 
 def _headers(host: Host) -> list[str]:
-    """The driver is built for the kernel that runs."""
-    return [f"linux-headers-{host.must('uname', '-r').strip()}"] if host.has("apt-get") else []
+    """The driver is built for the kernel that runs, and again for those that come: by the package that follows them."""
+    if not host.has("apt-get"):
+        return []
+    kernel = host.must("uname", "-r").strip()
+    flavour = _FLAVOUR.fullmatch(kernel)
+    return [f"linux-headers-{kernel}", *([f"linux-headers-{flavour[1]}"] if flavour else [])]
 
 
 def _many(cards: int) -> str:

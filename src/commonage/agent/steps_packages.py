@@ -17,8 +17,13 @@ _NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "dnf": ("nvidia-container-toolkit",),
         "zypper": ("nvidia-container-toolkit",),
     },
+    "nvidia-cuda": {
+        "apt-get": ("libcuda1",),
+        "dnf": ("nvidia-driver-cuda-libs",),
+        "zypper": ("nvidia-compute-G06",),
+    },
     "nvidia-driver": {
-        "apt-get": ("nvidia-driver", "nvidia-smi"),
+        "apt-get": ("nvidia-driver", "nvidia-smi", "libcuda1"),
         "dnf": ("nvidia-driver", "nvidia-driver-cuda"),
         "zypper": ("nvidia-driver-G06-kmp-default", "nvidia-compute-utils-G06"),
     },

@@ -217,19 +217,54 @@ SMI = {
 
 
 def test_a_card_without_driver_is_shown_first(bus: Path) -> None:
-    found = steps_nvidia.Nvidia().look(case_of(FakeHost(("apt-get",))))
+    found = steps_nvidia.Nvidia().look(case_of(FakeHost(("apt-get",), {"uname": "6.1.0-30-amd64\n"})))
     assert found.state is State.BAD
+    assert "without a driver and a container toolkit" in found.says
     assert "--nvidia install" in found.says
-    assert "nvidia-driver, nvidia-smi, nvidia-container-toolkit" in found.says
+    for name in ("nvidia-driver, nvidia-smi, libcuda1, nvidia-container-toolkit", "linux-headers-6.1.0-30-amd64"):
+        assert name in found.says
 
 
-def test_what_is_installed_is_what_was_shown(bus: Path) -> None:
-    host = FakeHost(("apt-get",), {"apt-get": "", "uname": "6.1.0-30-amd64\n", "modprobe": ""})
+@pytest.mark.parametrize(
+    ("kernel", "headers"),
+    [
+        ("6.1.0-30-amd64", "linux-headers-6.1.0-30-amd64, linux-headers-amd64"),
+        ("6.12.43+deb13-cloud-amd64", "linux-headers-6.12.43+deb13-cloud-amd64, linux-headers-cloud-amd64"),
+        ("6.8.0-45-generic", "linux-headers-6.8.0-45-generic, linux-headers-generic"),
+        ("6.18.44-own", "linux-headers-6.18.44-own"),
+    ],
+)
+def test_what_is_installed_is_what_was_shown(bus: Path, kernel: str, headers: str) -> None:
+    host = FakeHost(("apt-get",), {"apt-get": "", "uname": f"{kernel}\n", "modprobe": "", "ldconfig": "libcuda.so.1"})
     case = case_of(host, nvidia="install", driver="nvidia-open")
-    assert "install nvidia-open, nvidia-container-toolkit" in steps_nvidia.Nvidia().look(case).changes
-    steps_nvidia.Nvidia().apply(case)
+    shown = f"{headers}, nvidia-open, nvidia-container-toolkit"
+    assert steps_nvidia.Nvidia().look(case).changes == (f"install {shown}", "load the driver")
+    with pytest.raises(StepFailed, match="does not load"):
+        steps_nvidia.Nvidia().apply(case)
     (installed,) = [line for line in host.ran if line.startswith("apt-get install")]
-    assert installed.endswith("nvidia-open nvidia-container-toolkit")
+    assert installed.endswith(shown.replace(",", ""))
+    assert "modprobe nvidia" in host.ran, "whatever its package is called"
+
+
+def test_a_driver_without_cuda_is_no_use_to_containers(bus: Path) -> None:
+    host = FakeHost(("apt-get", "nvidia-ctk"), {**SMI, "ldconfig": "\tlibnvidia-ml.so.1 => /usr/lib", "apt-get": ""})
+    case = case_of(host, nvidia="install")
+    assert steps_nvidia.Nvidia().look(case).changes == ("install libcuda1",)
+    assert "libcuda.so.1" in steps_nvidia.Nvidia().look(case_of(host)).says
+    host.says["ldconfig"] = "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib"
+    assert steps_nvidia.Nvidia().look(case).state is State.DONE
+
+
+def test_what_debian_has_elsewhere_is_said(bus: Path) -> None:
+    class Bare(FakeHost):
+        def run(self, *words: str, **options: Any) -> Ran:
+            if words[:2] == ("apt-get", "install"):
+                return Ran(100, "", "E: Unable to locate package nvidia-driver")
+            return super().run(*words, **options)
+
+    host = Bare(("apt-get",), {"apt-get": "", "uname": "6.1.0-30-amd64\n"})
+    with pytest.raises(StepFailed, match=r"Unable to locate package nvidia-driver.*contrib, non-free"):
+        steps_nvidia.Nvidia().apply(case_of(host, nvidia="install"))
 
 
 def test_a_driver_that_does_not_load_asks_for_a_restart(bus: Path) -> None:
