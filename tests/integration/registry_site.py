@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass
 class Site:
-    """A registry, the API before it, and the command line of people. `bob` is in the tenant `lab`, `ann` is not."""
+    """A registry, the API before it, and the command line of people. `bob` is in the tenant `lab`, `ann` in `other`."""
 
     url: str
     registry: PlatformRegistry
@@ -101,7 +101,7 @@ def site(folder: Path) -> Iterator[Site]:
     held: list[tuple[asyncio.AbstractEventLoop, Api]] = []
 
     def prepare(api: Api) -> None:
-        api.identity.groups = {"bob": ("lab",)}
+        api.identity.groups = {"bob": ("lab",), "ann": ("other",)}
         held.append((asyncio.get_running_loop(), api))
 
     with own_address(), served(folder, prepare=prepare, rules=Rules(tenants=(Tenant("lab"), Tenant("other")))) as url:

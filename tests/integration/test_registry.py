@@ -5,15 +5,17 @@ A real registry, buildah and dockerd; packages and base are small ones made by t
 
 import asyncio
 import json
+import re
 import shutil
 import ssl
 from collections.abc import Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 
 import httpx2
 import pytest
 from tests.contract.dockerd import Dockerd, new_folder
+from tests.contract.test_engine_docker import docker_rig
 from tests.integration.registry_site import (
     ADDRESS,
     MACHINE_PASSWORD,
@@ -25,9 +27,13 @@ from tests.integration.registry_site import (
 )
 
 from commonage.catalogue import builtin_environments
+from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
+from commonage.domain.sightings import Seen, Sighting
 from commonage.engines.docker.client import Client
+from commonage.engines.docker.engine import DockerEngine
 from commonage.ports.registry import MACHINE, RegistryAccount
+from commonage.testing.behaviour import Behaviour
 
 pytestmark = [
     pytest.mark.needs("docker", "images"),
@@ -83,9 +89,12 @@ def docker() -> Iterator[Dockerd]:
 
 
 def run_in(here: Site, image: str, *command: str) -> str:
+    """What the command prints in a container of the image, by a file: of a short one buildah may lose it."""
     container = here.buildah("from", "--pull-never", image).strip()
     try:
-        return here.buildah("run", "--isolation", "chroot", container, "--", *command)
+        words = ("sh", "-c", '"$@" >/said', "sh", *command)
+        here.buildah("run", "--isolation", "chroot", container, "--", *words)
+        return (Path(here.buildah("mount", container).strip()) / "said").read_text()
     finally:
         here.buildah("rm", container)
 
@@ -98,6 +107,18 @@ def small(here: Site, name: str, content: str, base: str = "localhost/commonage/
     (folder / "file").write_text(content)
     here.buildah("bud", "--quiet", "--tag", f"localhost/{name}", str(folder))
     return f"localhost/{name}"
+
+
+@contextmanager
+def trusted_by_docker(here: Site) -> Iterator[None]:
+    """What a machine that joins has: the registry's authority where its daemon looks for it."""
+    trusted = Path("/etc/docker/certs.d", here.address)
+    trusted.mkdir(parents=True, exist_ok=True)  # a run that was killed may have had the same port
+    try:
+        (trusted / "ca.crt").write_text(here.registry.about.certificate)
+        yield
+    finally:
+        shutil.rmtree(trusted)
 
 
 def pull(docker: Dockerd, image: str, account: RegistryAccount | None) -> list[dict[str, object]]:
@@ -175,7 +196,10 @@ def test_a_containerfile_gets_pip_s_settings_as_a_secret(here: Site, built: str)
         (("-t", "Lab", "--kernel", "a=list1.txt"), "is not the name of an image"),
         (("-t", "lab/x", "--kernel", "A=list1.txt"), "cannot be a kernel's name"),
         (("-t", "lab/x", "--kernel", "a"), "write NAME=FILE"),
-        (("-t", "lab/x", "--kernel", "a=missing.txt", "--base", "localhost/x"), "missing.txt cannot be read"),
+        (
+            ("-t", "lab/x", "--kernel", "a=missing.txt", "--base", "localhost/x"),
+            "missing.txt, which is to say what is in the kernel a",
+        ),
         (("-t", "lab/x", "--kernel", "a=broken.txt", "--suite", "bookworm"), "alpha==9.9"),
     ],
 )
@@ -241,6 +265,73 @@ def test_without_a_token_the_registry_says_nothing(here: Site) -> None:
         stranger.get(f"https://{here.address}/v2/")
 
 
+# --- whose it is ---------------------------------------------------------------------------------------------------
+
+
+class Person:
+    """Somebody at the registry as Docker is: it says where tokens are given out for what was asked, and gets one."""
+
+    def __init__(self, here: Site, token: str) -> None:
+        self._login = (token.rpartition(":")[2], token)
+        context = ssl.create_default_context(cadata=here.registry.about.certificate)
+        self._registry = httpx2.Client(base_url=f"https://{here.address}", verify=context, trust_env=False)
+
+    def asks(self, method: str, path: str) -> httpx2.Response:
+        """The registry's answer to who has shown what they were given."""
+        refused = self._registry.request(method, path)
+        assert refused.status_code == 401
+        said = dict(re.findall(r'(\w+)="([^"]*)"', refused.headers["www-authenticate"]))
+        scopes = {"service": said["service"], "scope": said["scope"].split()}
+        given = httpx2.get(said["realm"], params=scopes, auth=self._login, trust_env=False)
+        assert given.status_code == 200, given.text
+        shown = {
+            "Authorization": f"Bearer {given.json()['token']}",
+            "Accept": "application/vnd.oci.image.manifest.v1+json",
+        }
+        return self._registry.request(method, path, headers=shown)
+
+    def close(self) -> None:
+        self._registry.close()
+
+
+def test_images_of_a_tenant_are_its_members_alone_at_the_registry_itself(here: Site, pushed: str) -> None:
+    """What the API grants is what the registry lets do, layer by layer, and not by way of another name either."""
+    manifest = f"/v2/lab/two/manifests/{pushed.partition('@')[2]}"
+    bob, reads, ann, admin = people = [Person(here, one) for one in ("bob", "read:bob", "ann", "admin:root")]
+    try:
+        found = bob.asks("GET", manifest)
+        assert found.status_code == 200
+        layer = found.json()["layers"][0]["digest"]
+        assert [one.asks("GET", manifest).status_code for one in (reads, admin, ann)] == [200, 200, 401]
+        assert ann.asks("GET", "/v2/lab/two/tags/list").status_code == 401
+        assert ann.asks("HEAD", f"/v2/lab/two/blobs/{layer}").status_code == 401
+        assert bob.asks("HEAD", f"/v2/lab/two/blobs/{layer}").status_code == 200
+        # Nor has who may push somewhere else it put there.
+        assert ann.asks("HEAD", f"/v2/other/mine/blobs/{layer}").status_code == 404
+        assert ann.asks("POST", f"/v2/other/mine/blobs/uploads/?mount={layer}&from=lab/two").status_code == 401
+        assert [one.asks("POST", "/v2/lab/two/blobs/uploads/").status_code for one in (reads, ann, bob)] == [
+            401, 401, 202,
+        ]  # fmt: skip
+        assert [one.asks("DELETE", manifest).status_code for one in (bob, ann)] == [401, 401]
+        assert ann.asks("POST", "/v2/other/mine/blobs/uploads/").status_code == 202
+    finally:
+        for one in people:
+            one.close()
+
+
+def test_a_base_may_come_from_the_sites_registry_for_who_may_have_it(here: Site, pushed: str) -> None:
+    words = ["image", "build", "--base", pushed, "--kernel", f"three={here.folder}/list1.txt", "--no-server"]
+    words += ["--wheels", str(here.folder / "wheels")]
+    refused = here.commonage(*words, "-t", "other/more", token="ann")
+    assert refused.exit_code == 2
+    assert re.search(r"unauthorized|denied", refused.output)
+    done = here.commonage(*words, "-t", "lab/more")
+    assert done.exit_code == 0, done.output
+    for kernel, version in (("two", "2.0"), ("three", "1.0")):
+        python = f"/opt/commonage/kernels/{kernel}/bin/python"
+        assert run_in(here, "localhost/lab/more", python, "-c", "import alpha; print(alpha.version)").strip() == version
+
+
 # --- pulled ------------------------------------------------------------------------------------------------------
 
 
@@ -248,20 +339,44 @@ def test_docker_pulls_with_the_authority_and_the_machines_account(here: Site, pu
     account = RegistryAccount(here.address, MACHINE, MACHINE_PASSWORD)
     with pytest.raises(CommonageError, match=r"(?i)certificate"):
         pull(docker, pushed, account)
-    trusted = Path("/etc/docker/certs.d", here.address)
-    trusted.mkdir(parents=True, exist_ok=True)  # a run that was killed may have had the same port
-    try:
-        (trusted / "ca.crt").write_text(here.registry.about.certificate)
+    with trusted_by_docker(here):
         with pytest.raises(CommonageError, match=r"(?i)unauthorized|denied|not known|access"):
             pull(docker, pushed, None)
         with pytest.raises(CommonageError, match=r"(?i)unauthorized|denied|not known|access"):
             pull(docker, pushed, RegistryAccount(here.address, MACHINE, "guessed"))
         messages = pull(docker, pushed, account)
-    finally:
-        shutil.rmtree(trusted)
     assert any("progressDetail" in message for message in messages)
     found = docker.ask("GET", f"/images/{pushed}/json")
     assert pushed in found["RepoDigests"]
+
+
+@pytest.mark.anyio
+async def test_who_waits_for_an_image_sees_how_far_it_is(
+    here: Site, pushed: str, docker: Dockerd, tmp_path: Path
+) -> None:
+    """With the Docker engine, from the words of a real registry and a real daemon."""
+    with suppress(RuntimeError):
+        docker.ask("DELETE", f"/images/{pushed}?force=1")
+    account = RegistryAccount(here.address, MACHINE, MACHINE_PASSWORD)
+    seen: list[Sighting] = []
+
+    async def watch(engine: DockerEngine) -> None:
+        async with aclosing(engine.watch()) as sightings:  # type: ignore[type-var]  # a generator
+            async for sighting in sightings:
+                seen.append(sighting)
+
+    with trusted_by_docker(here):
+        async with docker_rig(tmp_path, docker, account=account) as rig:
+            watching = asyncio.create_task(watch(await rig.engine()))
+            order = rig.orders(Behaviour(prints=("here",)), environment=Environment("lab/two", "Two", image=pushed))
+            assert (await rig.ended(order)).exit_code == 0
+            watching.cancel()
+            await asyncio.wait([watching])
+    told = [one for one in seen if one.attempt_id == order.attempt_id and one.seen is Seen.STARTING]
+    fetching = [one for one in told if re.fullmatch(rf"fetching the image {pushed}: \d+ of \d+ MB", one.detail)]
+    assert fetching, sorted({one.detail for one in told})
+    parts = [one.progress for one in fetching if one.progress is not None]
+    assert parts and all(0 <= one <= 1 for one in parts)
 
 
 # --- thrown out --------------------------------------------------------------------------------------------------
