@@ -23,6 +23,7 @@ _BLOCK = 4096
 _POLL_MIN_S, _POLL_MAX_S = 0.1, 0.4
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _MIB = 1024 * 1024
+_LOOK_BACK = 64 * _MIB
 
 
 class Lines:
@@ -123,15 +124,18 @@ def _read(descriptor: int, position: int) -> tuple[bytes, int]:
 
 
 def _tail_offset(descriptor: int, count: int) -> int:
-    """The byte at which the last `count` lines begin; a last line without an end counts as one."""
+    """The byte at which the last `count` lines begin; a last line without an end counts as one.
+
+    At most so far back: who writes the log may have it seem to be as large as any disk.
+    """
     end = os.fstat(descriptor).st_size
     if count <= 0 or end == 0:
         return end
-    position, found = end, 0
+    position, found, first = end, 0, max(0, end - _LOOK_BACK)
     # The line ending at the very end closes the last line, it does not begin another.
     wanted = count + 1 if os.pread(descriptor, 1, end - 1) == b"\n" else count
-    while position > 0:
-        start = max(0, position - _CHUNK)
+    while position > first:
+        start = max(first, position - _CHUNK)
         data = os.pread(descriptor, position - start, start)
         at = len(data)
         while (at := data.rfind(b"\n", 0, at)) >= 0:
@@ -139,7 +143,7 @@ def _tail_offset(descriptor: int, count: int) -> int:
             if found == wanted:
                 return start + at + 1
         position = start
-    return 0
+    return first
 
 
 def limit_log(path: Path, keep_mib: int) -> None:

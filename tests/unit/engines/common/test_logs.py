@@ -130,3 +130,15 @@ async def test_following_gives_lines_as_they_come_and_all_of_them(tmp_path: Path
     ended = True
     await following
     assert got.get_nowait() == "last"
+
+
+def test_a_tail_does_not_go_back_through_a_hole_as_large_as_a_disk(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"first\n")
+    with log.open("r+b") as file:
+        file.seek(1 << 43)
+        file.write(b"\nlast\n")
+    assert [line.text for line in read(log, tail=1)] == ["last"]
+    *before, last = read(log, tail=5)
+    assert last.text == "last"
+    assert not any("first" in line.text for line in before)
