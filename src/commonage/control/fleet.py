@@ -19,7 +19,7 @@ from commonage.control.card_alarms import alarms, card_of
 from commonage.control.catalogue import Catalogue
 from commonage.control.ledger import Ledger
 from commonage.control.membership import tenants_of
-from commonage.control.node_states import drained, essence, judged
+from commonage.control.node_states import drained, essence, judged, undecided
 from commonage.control.settings import ControlSettings
 from commonage.control.waiting import wait_at_most
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
@@ -42,6 +42,10 @@ from commonage.ports.engine import Engine
 
 log = logging.getLogger(__name__)
 GONE_FOR_S = 15.0  # so long a machine that was removed has to leave its site; if it reports later, it has joined anew
+_SOON_S, _SOON_FOR_S = (
+    1.0,
+    20.0,
+)  # a machine that goes or comes is looked at more often: what becomes of it is soon known
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +136,15 @@ class Fleet:
         self._gone: dict[str, float] = {}  # machines that were removed: when
         self._writing = asyncio.Lock()  # a report must not undo a wish to drain that came meanwhile
         self.image_status: Callable[[Environment], EnvironmentStatus | None] = lambda _environment: None
-        self.passed_at = 0.0
+        self.passed_at = self._soon_until = 0.0
 
     # --- loop -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Take in reports until cancelled. The first look is the caller's."""
         while True:
-            await wait_at_most(self._settings.sample_every_s, self._woken, self._clock)
+            changes = self._clock.now() < self._soon_until
+            await wait_at_most(_SOON_S if changes else self._settings.sample_every_s, self._woken, self._clock)
             self._woken.clear()
             await self.look()
 
@@ -221,7 +226,9 @@ class Fleet:
             if before is None or before.state is not node.state:
                 why = f": {node.reason}" if node.reason else ""
                 events.append(Event(EventKind.NODE, now, f"{node.name} is {node.state}{why}"))
+                self._soon_until = now + _SOON_FOR_S if before is not None else 0.0
             events += alarms(before, node, held, self._board.get, now)
+            events += undecided(before, node, held, self._board.get, now)
         if changed:
             await self._ledger.write(nodes=changed, events=events)
         self._board.put_nodes(nodes)

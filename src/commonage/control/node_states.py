@@ -5,9 +5,13 @@ For `fleet`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node, NodeState
+from commonage.domain.workloads import Workload
+from commonage.placement.asks import Held
 
 
 def judged(node: Node) -> Node:
@@ -33,3 +37,24 @@ def essence(node: Node) -> tuple[object, ...]:
     devices = [replace(one, notices=()) for one in report.devices]
     offered = (report.cpus_milli, report.memory_mib, report.labels)
     return (node.site, node.engine, node.state, node.drained_by, node.reason, node.leave_by, *offered, devices)
+
+
+def undecided(
+    before: Node | None, node: Node, held: Iterable[Held], workload: Callable[[str], Workload | None], now: float
+) -> list[Event]:
+    """Who is told that an admin must say what becomes of the work on a machine: admins, and each workload that holds a
+    lease there. `workload` gives a live one by its id.
+    """
+    why = node.report.undecided
+    if not why or (before is not None and before.report.undecided):
+        return []
+    leases = [one for one in held if one.lease.node == node.name]
+    there = [(one, found) for one in leases if (found := workload(one.workload_id)) is not None]
+    words = f"its machine {node.name} does not answer: {why}"
+    told = [
+        Event(EventKind.WARNING, now, words, found.id, one.lease.attempt_id, found.spec.owner, found.spec.tenant,
+              found.state)
+        for one, found in there
+    ]  # fmt: skip
+    runs = f"{len(there)} workload{'' if len(there) == 1 else 's'}"
+    return [Event(EventKind.NODE, now, f"{node.name} may still run {runs}: {why}"), *told] if told else []

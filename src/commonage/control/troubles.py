@@ -14,6 +14,8 @@ def trouble(workload: Workload, node: Node | None, now: float) -> str:
     silent = node.state is NodeState.LOST or (node.state is NodeState.DRAINING and not node.drain and not _faults(node))
     if silent:
         since = format_duration(now - node.seen_at)
+        if node.report.undecided:
+            return f"its machine {node.name} does not answer since {since}: {node.report.undecided}"
         return f"its machine {node.name} does not answer since {since}; {_once_lost(workload)}"
     if _faults(node):
         return f"its machine {node.name} has a fault: {_faults(node)}; {_once_lost(workload)}"

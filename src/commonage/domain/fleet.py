@@ -109,7 +109,8 @@ class NodeReport:
     """What an engine or agent says of a machine right now. cpus in thousandths, memory and disk in MiB.
 
     `tight` says in words that its disk is nearly full: it takes nothing but sessions, in which people can delete.
-    `gone`: the engine knows of the machine, and has given it up; why is among the faults.
+    `gone`: the engine knows of the machine, and has given it up; why is among the faults. `undecided`: why what ran
+    there may run on, and so begins elsewhere only once the machine is back or an admin removes it; empty if it may not.
     """
 
     name: str
@@ -121,6 +122,7 @@ class NodeReport:
     faults: tuple[str, ...] = ()
     tight: str = ""
     gone: bool = False
+    undecided: str = ""
 
 
 @dataclass(frozen=True, slots=True)

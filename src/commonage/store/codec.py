@@ -330,6 +330,7 @@ def _report_to_json(report: NodeReport) -> Row:
         "faults": report.faults,
         "tight": report.tight,
         "gone": report.gone,
+        "undecided": report.undecided,
     }
 
 
@@ -344,6 +345,7 @@ def _report_from_json(read: Mapping[str, Any]) -> NodeReport:
         faults=tuple(read.get("faults", ())),
         tight=read.get("tight", ""),
         gone=read.get("gone", False),
+        undecided=read.get("undecided", ""),
     )
 
 

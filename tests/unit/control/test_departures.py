@@ -1,5 +1,7 @@
 """Machines that are drained with their work in mind, and removed."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, job
 
@@ -208,6 +210,33 @@ async def test_who_runs_on_a_machine_in_trouble_reads_it() -> None:
         await site.clock.advance(10)
         await control.departures.drain(ROOT, "one", by=site.clock.now() + 7200)
         assert words(one) == "running on one; its machine one is drained by root and must be empty in 2 h"
+
+
+async def test_who_waits_for_an_admins_word_is_told_within_a_second_and_so_are_admins() -> None:
+    why = "it may only be cut off: what ran there begins elsewhere once `commonage node rm --force one` says so"
+    site = site_of_two(sweep_every_s=1e6)
+    one = factories.node("one").report
+    async with site.open() as control:
+        job_there, session_there = await started(site, control, job("train")), await started(site, control, session())
+        site.engine.add_node(replace(one, faults=("Docker Swarm does not reach it",)))
+        await site.clock.advance(5)
+        site.engine.add_node(replace(one, faults=("Docker Swarm does not reach it", why), gone=True, undecided=why))
+        await site.clock.advance(1)
+        for there in (job_there, session_there):
+            said = control.look.standing(site.there(there)).reason
+            assert said.startswith("running on one; its machine one does not answer since ")
+            assert said.endswith(f": {why}")
+            [told] = [
+                event for event in site.store.shelf.events if why in event.message and event.workload_id == there.id
+            ]
+            assert told.kind is EventKind.WARNING
+        await site.clock.advance(60)
+        told_admins = [one.message for one in site.store.shelf.events if one.kind is EventKind.NODE]
+        assert f"one may still run 2 workloads: {why}" in told_admins
+        assert sum("may still run" in one for one in told_admins) == 1
+        await control.departures.remove(ROOT, "one", force=True)
+        await site.clock.advance(20)
+        assert node_of(site, job_there) == "two"
 
 
 async def test_what_is_lost_is_not_placed_again_on_its_machine_before_that_has_reported() -> None:

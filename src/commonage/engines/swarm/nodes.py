@@ -127,7 +127,9 @@ def report_of(machine: Machine, heard: Heard | None, wait: Wait | None = None) -
             faults.append("its agent does not answer")
     faults = list(dict.fromkeys(faults))
     gone = machine.is_down and (wait is None or wait.for_long)
-    return replace(report, labels=tuple(sorted(labels.items())), faults=tuple(faults), gone=gone)
+    undecided = wait.why if gone and wait is not None else ""
+    labelled = tuple(sorted(labels.items()))
+    return replace(report, labels=labelled, faults=tuple(faults), gone=gone, undecided=undecided)
 
 
 def _reservable(cards: tuple[Device, ...], declared_mib: int) -> Iterator[Device]:
