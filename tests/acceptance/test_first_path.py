@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,9 @@ import httpx2
 import pytest
 from tests.acceptance.kernel import run_notebook, terminal_says
 from tests.acceptance.served import Served, served, until
+
+from commonage.engines.common.sessions import SESSION_COMMAND
+from commonage.engines.containers.session import CONTAINER_SESSION
 
 pytestmark = pytest.mark.timeout(900)
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -99,6 +103,35 @@ def test_session_and_job_share_one_card(installation: Served) -> None:
     # The card is held from the lease on, also while the environment is being made.
     held_s = ended.ended_at - alice.attempts(session.id)[0].leased_at
     assert used["alice"] == pytest.approx(16 * held_s / 3600, rel=0.2)
+
+
+def test_what_only_a_hub_needs_is_left_out_of_the_notebooks_server(installation: Served, tmp_path: Path) -> None:
+    python = _notebooks_python(installation)
+    server = tmp_path / SESSION_COMMAND[0]
+    server.write_text(f"#!{python}\n{WHAT_IS_THERE}")
+    server.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin", "JUPYTERHUB_SERVICE_PREFIX": "/user/x/"}
+    done = subprocess.run(CONTAINER_SESSION, env=path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.splitlines() == ["jupyterhub.singleuser.extension", "the tables, when asked for"], done.stderr
+
+
+WHAT_IS_THERE = """
+import sys
+print(*(name for name in ("jupyterhub.singleuser.extension", "jupyterhub.orm", "sqlalchemy") if name in sys.modules))
+from jupyterhub import orm, scopes
+from sqlalchemy.exc import SQLAlchemyError
+assert scopes.orm.User is orm.User and issubclass(SQLAlchemyError, Exception)
+print(orm.User.__tablename__ == "users" and "the tables, when asked for")
+"""
+
+
+def _notebooks_python(installation: Served) -> str:
+    says = "import sys; print('python=' + sys.executable)"
+    done = installation.cli(
+        "run", "--no-files", "--env", "notebook", "--", "python", "-c", says, token=installation.token("alice")
+    )
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout.partition("python=")[2].split()[0])
 
 
 def test_others_work_is_not_seen(installation: Served) -> None:

@@ -15,7 +15,7 @@ case "$first" in
 esac
 exec "$@"
 """
-_LEAVING = (Path(__file__).parent / "leaving.py").read_text(encoding="utf-8")
+_SERVING = (Path(__file__).parent / "serving.py").read_text(encoding="utf-8")
 
-CONTAINER_SESSION = ("/bin/sh", "-c", _FIND, _LEAVING, *SESSION_COMMAND)
-"""The same Jupyter server as everywhere, which ends faster."""
+CONTAINER_SESSION = ("/bin/sh", "-c", _FIND, _SERVING, *SESSION_COMMAND)
+"""The same Jupyter server as everywhere, which begins and ends faster."""

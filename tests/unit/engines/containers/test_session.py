@@ -76,3 +76,54 @@ def test_an_image_without_a_server_says_so(tmp_path: Path) -> None:
     done = run(tmp_path, None)
     assert done.returncode == 127
     assert f"{SESSION_COMMAND[0]}: not found" in done.stderr
+
+
+def pages(folder: Path, singleuser: str) -> None:
+    """A package in the place of JupyterHub, with tables that say when they are read."""
+    for name, text in {
+        "__init__": "",
+        "singleuser": singleuser,
+        "orm": "print('tables are read')\nclass Base: made = 'a table'\n",
+        "handlers/__init__": "",
+        "handlers/pages": "print('pages are read')\nclass HealthCheckHandler: made = 'a page'\n",
+    }.items():
+        (folder / "jupyterhub" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "jupyterhub" / f"{name}.py").write_text(text)
+
+
+USED = "print('runs')\nimport jupyterhub.singleuser\n"
+LEFT_OUT = (
+    "from . import orm\nfrom .handlers.pages import HealthCheckHandler\nprint(isinstance(1, HealthCheckHandler))\n"
+)
+
+
+def test_what_only_a_hub_needs_is_not_read(tmp_path: Path) -> None:
+    pages(tmp_path, LEFT_OUT)
+    assert run(tmp_path, f"#!{sys.executable}\n{USED}").stdout.split("\n") == ["False", "runs", ""]
+
+
+def test_who_asks_for_it_later_gets_it(tmp_path: Path) -> None:
+    pages(tmp_path, LEFT_OUT + "def later(): print(orm.Base.made)\n")
+    asks = "from jupyterhub.handlers.pages import HealthCheckHandler\nprint(HealthCheckHandler.made)\n"
+    done = run(tmp_path, f"#!{sys.executable}\n{USED}jupyterhub.singleuser.later()\n{asks}")
+    assert done.stdout.splitlines() == ["False", "runs", "tables are read", "a table", "pages are read", "a page"]
+
+
+def test_a_version_that_needs_it_at_once_has_it(tmp_path: Path) -> None:
+    pages(tmp_path, "from . import orm\nclass Mine(orm.Base): pass\nprint(Mine.made)\n")
+    assert run(tmp_path, f"#!{sys.executable}\n{USED}").stdout.splitlines() == ["tables are read", "a table", "runs"]
+
+
+def test_a_database_that_is_needed_at_once_is_whole(tmp_path: Path) -> None:
+    pages(tmp_path, "from sqlalchemy.exc import SQLAlchemyError\nimport sqlalchemy\nprint(sqlalchemy.error)\n")
+    (tmp_path / "sqlalchemy").mkdir()
+    (tmp_path / "sqlalchemy/exc.py").write_text("class SQLAlchemyError(Exception): made = 'an error'\n")
+    (tmp_path / "sqlalchemy/__init__.py").write_text("from .exc import SQLAlchemyError\nerror = SQLAlchemyError.made\n")
+    assert run(tmp_path, f"#!{sys.executable}\n{USED}").stdout.splitlines() == ["an error", "runs"]
+
+
+def test_a_version_that_does_not_do_without_it_is_imported_anew(tmp_path: Path) -> None:
+    pages(tmp_path, LEFT_OUT + "print(HealthCheckHandler.made)\n")
+    done = run(tmp_path, f"#!{sys.executable}\n{USED}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["False", "runs", "tables are read", "pages are read", "False", "a page"]
