@@ -58,36 +58,46 @@ print(json.dumps({
 """
 
 
+def _card(uuid: str, index: int) -> tuple[str, ...]:
+    return (
+        "device", f"uuid {uuid}", "name NVIDIA A10", f"memory {MEMORY_MIB} 0 0", "capability 8 6", "compute_mode 0",
+        "mig 0", f"pci 0000:{index + 1:02X}:00.0",
+    )  # fmt: skip
+
+
+CARDS = (_card(A, 0), _card(B, 1))
+"""Both, as the fake NVML is told of them."""
+
+
+def put_toolkit(folder: Path, place: Path, python: str) -> Sequence[str]:
+    """The stand-in of the toolkit in `folder`, which will be at `place` when it is used; the names of its programs."""
+    table = [{"uuid": uuid, "index": str(at), "path": f"{place}/dev/nvidia{at}"} for at, uuid in enumerate((A, B))]
+    (folder / "cards.json").write_text(json.dumps({"cards": table, "cuda": "cuda>=12.8"}))
+    (folder / "limits").touch()
+    (folder / "lib").mkdir()
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (folder / "lib" / name).touch()
+    shutil.copy(Path(__file__).with_name("toolkit.py"), folder)
+    programs = ("nvidia-container-runtime-hook", "nvidia-container-runtime")
+    for name in programs:
+        (folder / name).write_text(f'#!/bin/sh\nexec {python} -IS {place}/toolkit.py {name} "$@"\n')
+        (folder / name).chmod(0o755)
+    return programs
+
+
 class Cards:
     """Both, in `folder`, whose path is short as the sockets of MPS need it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.numbers = _numbers()
+        self.numbers = device_numbers()
         make_devices(folder / "dev", self.numbers)
-        self._put_toolkit()
+        put_toolkit(folder, folder, getattr(sys, "_base_executable", sys.executable))
         (folder / "nvml").mkdir()
         build_library(folder / "nvml")
         self._state = folder / "nvml.state"
-        FakeDriver(self._state).says("driver 570.10", "nvml 12.570.10", "cuda 12080", *_card(A, 0), *_card(B, 1))
+        FakeDriver(self._state).says("driver 570.10", "nvml 12.570.10", "cuda 12080", *CARDS[0], *CARDS[1])
         self._opened: list[tuple[NvmlProcess, IsolatedDevices]] = []
-
-    def _put_toolkit(self) -> None:
-        program = self.folder / "toolkit.py"
-        table = [
-            {"uuid": uuid, "index": str(at), "path": str(self.folder / f"dev/nvidia{at}")}
-            for at, uuid in enumerate((A, B))
-        ]
-        (self.folder / "cards.json").write_text(json.dumps({"cards": table, "cuda": "cuda>=12.8"}))
-        (self.folder / "limits").touch()
-        (self.folder / "lib").mkdir()
-        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-            (self.folder / "lib" / name).touch()
-        shutil.copy(Path(__file__).with_name("toolkit.py"), program)
-        for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime"):
-            start = f'#!/bin/sh\nexec {getattr(sys, "_base_executable", sys.executable)} -IS {program} {name} "$@"\n'
-            (self.folder / name).write_text(start)
-            (self.folder / name).chmod(0o755)
 
     @property
     def on_path(self) -> tuple[str, ...]:
@@ -178,14 +188,7 @@ def seen(lines: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _card(uuid: str, index: int) -> tuple[str, ...]:
-    return (
-        "device", f"uuid {uuid}", "name NVIDIA A10", f"memory {MEMORY_MIB} 0 0", "capability 8 6", "compute_mode 0",
-        "mig 0", f"pci 0000:{index + 1:02X}:00.0",
-    )  # fmt: skip
-
-
-def _numbers() -> dict[str, int]:
+def device_numbers() -> dict[str, int]:
     """Device numbers for the driver's names: such that a control group of version 1 decides who may open them."""
     found = [name for name in _HARMLESS if _opens(Path("/dev", name))]
     if len(found) < 4 or not Path("/sys/fs/cgroup/devices").is_dir():
