@@ -44,6 +44,20 @@ _SETTINGS = """
 name = "early"
 title = "What most people start"
 image = "{registry}/public/small:latest"
+
+[[fleets]]
+name = "burst"
+provider = "tests.contract.paper_cloud:Paper"
+size = "1"
+image = "1"
+max = 1
+wait = "1s"
+idle = "1s"
+cpus = 1
+memory = "512MiB"
+price = 1.5
+arguments = {{ folder = "{cloud}" }}
+join_options = {options}
 """
 
 
@@ -135,7 +149,9 @@ def site() -> Iterator[Site]:
         swarm = closing.enter_context(swarm_of(0))
         manager = swarm.manager
         (shared / "image.tar").write_bytes(minimal_image())
-        (folder / "commonage.toml").write_text(_SETTINGS.format(registry=f"{manager.address}:{_REGISTRY_PORT}"))
+        (folder / "cloud").mkdir()
+        about = {"registry": f"{manager.address}:{_REGISTRY_PORT}", "cloud": folder / "cloud", "options": list(STEPS)}
+        (folder / "commonage.toml").write_text(_SETTINGS.format(**about))
         variables = {
             "COMMONAGE_NAME": "Test site",
             "COMMONAGE_BIND": "0.0.0.0",
@@ -146,6 +162,7 @@ def site() -> Iterator[Site]:
             "COMMONAGE_REGISTRY_PORT": str(_REGISTRY_PORT),
             "COMMONAGE_SHARED_DIR": str(shared),
             "COMMONAGE_SITE_ADDRESS": manager.address,
+            "PYTHONPATH": str(Path(__file__).parents[2]),  # the cloud is the tests' own
             **buildah_store(folder),
         }
         closing.enter_context(doorway(manager.space, port))
@@ -394,6 +411,33 @@ def test_a_machine_that_vanished_is_replaced_by_what_a_cloud_starts(
     assert site.admin.wait(job.id, timeout_s=60).state == "succeeded", "its work goes on where it is back"
     (tries,) = site.shared.rglob("tries")
     assert tries.read_text() == "try\ntry\n"
+
+
+def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
+    site: Site, new_worker: Callable[[str, int], Worker]
+) -> None:
+    """By libcloud, whose own driver starts nothing: what it is told to start is booted here."""
+    cloud = site.server.folder / "cloud"
+    ask = SubmitIn(command=["sh", "-c", "true"], on={"fleet": "burst"}, memory="64MiB", cpus="0.1")
+    job = site.admin.submit(ask).workload
+    [rented] = wait_for(lambda: list(cloud.glob("*.yaml")))
+    name = rented.stem
+    assert re.fullmatch("burst-[0-9a-f]{6}", name)
+    wait_for(lambda: "a machine of the fleet burst has been asked for" in site.admin.workload(job.id).reason)
+    [fleet] = json.loads(site.done("fleet", "ls", "--json"))
+    assert (fleet["cost_h"], [one["name"] for one in fleet["machines"]]) == (1.5, [name])
+    machine = new_worker(name, 14)
+    load_image(site, machine)
+    assert f"{name} has joined Test site" in boot_with(machine, site.shared, yaml.safe_load(rented.read_text()))
+    ended = site.admin.wait(job.id, timeout_s=60)
+    assert (ended.state, ended.node) == ("succeeded", name)
+    wait_for(lambda: not list(cloud.iterdir()), 90)
+    wait_for(lambda: site.node(name) is None and not site.states(name))
+    assert "was removed from this site" in wait_for(lambda: refusal(machine)), "should it come back, it is not let in"
+    wait_for(lambda: site.admin.fleets()[0].cost_h == 0)
+    told = [one.message for one in site.admin.event_page().items if name in one.message]
+    assert any("the fleet costs 1.50 an hour, before it was 0.00" in one for one in told), told
+    assert any("the fleet costs 0.00 an hour, before it was 1.50" in one for one in told), told
 
 
 def test_a_template_without_cloud_init_is_a_script_with_a_token(site: Site) -> None:
