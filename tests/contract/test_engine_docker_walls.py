@@ -99,11 +99,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def test_root_inside_is_not_root(rig: DockerRig, dockerd: Dockerd) -> None:
-    script = tries_of(
-        write_to_a_read_only_mount="echo x >/system/file",
-        remount_it="mount -o remount,rw /system",
-        reach_the_daemon=f"ls {dockerd.socket} /var/run/docker.sock /run/docker.sock",
-    )
+    script = tries_of(str(dockerd.socket))
     assert await printed(rig, f"{script}\nid -u; cat /system/file") == ["0", "ours"]
     status = dict(line.split(":\t", 1) for line in await printed(rig, "cat /proc/self/status") if ":\t" in line)
     assert status["NoNewPrivs"] == "1"

@@ -102,12 +102,7 @@ async def test_the_same_tenant_meets_over_machines(rig: SwarmRig) -> None:
 
 async def test_root_inside_is_not_root(rig: SwarmRig, swarm: Swarm) -> None:
     daemon = swarm.machines["worker1"].daemon
-    script = tries_of(
-        write_to_a_read_only_mount="echo x >/system/file",
-        remount_it="mount -o remount,rw /system",
-        reach_the_daemon=f"ls {daemon.socket} /var/run/docker.sock /run/docker.sock",
-        write_to_the_entry="echo x >/run/commonage/entry",
-    )
+    script = tries_of(str(daemon.socket), "/run/commonage/entry")
     assert await printed(rig, f"{script}\nid -u; cat /system/file") == ["0", "ours"]
     status = dict(line.split(":\t", 1) for line in await printed(rig, "cat /proc/self/status") if ":\t" in line)
     assert status["NoNewPrivs"] == "1"

@@ -1,62 +1,109 @@
-"""What somebody who means harm tries as root of a container, in shell: each line of output is a way that was open."""
+"""What somebody who means harm tries as root of a container: each line that the script prints is an open way."""
 
 from __future__ import annotations
 
-_PYTHON = {
-    "make a device": "import os; os.mknod('/tmp/disk', 0o60600, os.makedev(254, 0))",
-    "leave its namespaces": "import os; os.setns(os.open('/proc/1/ns/net', os.O_RDONLY), 0)",
-    "open a raw socket": "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)",
-    # With one, answers for others' addresses are made.
-    "open a socket for whole packets": "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 3)",
-    "take another address": (
-        "import fcntl, socket, struct; "
-        "fcntl.ioctl(socket.socket(), 0x8916, struct.pack('16sH2s4s8s', b'lo', 2, b'', bytes([10, 0, 0, 1]), b''))"
-    ),
-    "set the clock": "import time; time.clock_settime(time.CLOCK_REALTIME, 0)",
-    "change its root": "import os; os.chroot('/tmp')",
-    "get users of its own": "import ctypes; exit(ctypes.CDLL(None).unshare(0x10000000))",
-    "be more than it is": "import os; os.setpriority(os.PRIO_PROCESS, 0, -10)",
+_PROGRAM = r"""
+import ctypes, fcntl, os, socket, struct, sys, time
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def call(found):
+    if found == -1:
+        raise OSError(ctypes.get_errno(), "refused")
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+def read(path):
+    with open(path, "rb") as file:
+        if not file.read(1):
+            raise OSError("it is empty")
+
+def mount(kind, flags=0, place="/tmp/mounted", options=b""):
+    os.makedirs(place, exist_ok=True)
+    call(libc.mount(b"none", place.encode(), kind, flags, options))
+
+def make_device(kind, major, minor):
+    os.mknod(f"/tmp/device-{major}-{minor}", kind | 0o600, os.makedev(major, minor))
+
+def address():
+    ask = struct.pack("16sH2s4s8s", b"lo", 2, b"", bytes([10, 0, 0, 1]), b"")
+    fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x8916, ask)
+
+def strangers():
+    for one in os.listdir("/proc"):
+        if one.isdigit() and open(f"/proc/{one}/comm").read().strip() in ("dockerd", "containerd"):
+            return
+    raise OSError("there are none")
+
+PACKETS = (socket.AF_PACKET, socket.SOCK_RAW, 3)
+tries = {
+    "mount": lambda: mount(b"tmpfs"),
+    "mount control groups": lambda: mount(b"cgroup", options=b"memory"),
+    "mount control groups of today": lambda: mount(b"cgroup2"),
+    "mount what the kernel shows": lambda: mount(b"proc"),
+    "mount a disk": lambda: mount(b"overlay"),
+    "uncover what is hidden of the kernel": lambda: call(libc.umount2(b"/proc/sys", 2)),
+    "mount the system read-write": lambda: mount(b"", 32 | 4096, "/system"),
+    "unmount the system": lambda: call(libc.umount2(b"/system", 2)),
+    "write to the system": lambda: write("/system/file", "theirs"),
+    "write to the init of all": lambda: write("/sbin/docker-init", "x") or write("/usr/bin/docker-init", "x"),
+    "make a disk": lambda: make_device(0o60000, 254, 0),
+    "make memory": lambda: make_device(0o20000, 1, 1),
+    "leave its namespaces": lambda: call(libc.setns(os.open("/proc/1/ns/net", os.O_RDONLY), 0)),
+    "get users of its own": lambda: call(libc.unshare(0x10000000)),
+    "get mounts of its own": lambda: call(libc.unshare(0x20000)),
+    "change its root": lambda: os.chroot("/tmp"),
+    "open a raw socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1),
+    "answer for others' addresses": lambda: socket.socket(*PACKETS),
+    "take another address": address,
+    "set the clock": lambda: time.clock_settime(time.CLOCK_REALTIME, 0),
+    "go before others": lambda: os.setpriority(os.PRIO_PROCESS, 0, -10),
+    "make a control group": lambda: os.mkdir("/sys/fs/cgroup/memory/x"),
+    "have a program run when a group is empty": lambda: write("/sys/fs/cgroup/memory/release_agent", "/x"),
+    "leave the control group": lambda: write("/sys/fs/cgroup/memory/cgroup.procs", "1"),
+    "raise its limits": lambda: write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "-1"),
+    "raise its limits of today": lambda: read("/sys/fs/cgroup/memory.max") or write("/sys/fs/cgroup/memory.max", "max"),
+    "allow itself devices": lambda: write("/sys/fs/cgroup/devices/devices.allow", "a *:* rwm"),
+    "have a program run for devices": lambda: write("/sys/kernel/uevent_helper", "/x"),
+    "have a program run for what crashes": lambda: write("/proc/sys/kernel/core_pattern", "|/x"),
+    "have a program run for modules": lambda: write("/proc/sys/kernel/modprobe", "/x"),
+    "have another program run": lambda: write("/proc/sys/fs/binfmt_misc/register", ":x:M::x::/x:"),
+    "write to the kernel": lambda: write("/proc/sys/kernel/panic", "1"),
+    "press a key of the kernel's": lambda: write("/proc/sysrq-trigger", "h"),
+    "read the machine's memory": lambda: read("/proc/kcore"),
+    "see keys": lambda: read("/proc/keys"),
+    "read what the kernel says": lambda: read("/dev/kmsg"),
+    "see others' processes": strangers,
+    "see the daemon's": lambda: os.stat("/proc/1/root/var/run/docker.sock"),
+    **{f"reach {path}": lambda path=path: os.stat(path) for path in ("/var/run/docker.sock", "/run/docker.sock")},
+    **{f"open {path}": lambda path=path: read(path) for path in ("/dev/mem", "/dev/vda", "/dev/sda", "/dev/loop0")},
+    **{f"write to {path}": lambda path=path: write(path, "x") for path in sys.argv[1:]},
 }
-_SHELL = {
-    "mount at all": "mkdir -p /tmp/m && mount -t tmpfs none /tmp/m",
-    "mount control groups": "mkdir -p /tmp/c && mount -t cgroup -o memory none /tmp/c",
-    "mount control groups of today": "mkdir -p /tmp/c && mount -t cgroup2 none /tmp/c",
-    "make a control group": "mkdir /sys/fs/cgroup/x /sys/fs/cgroup/memory/x",
-    "have the kernel run a program when a group is empty": "echo /x >/sys/fs/cgroup/memory/release_agent",
-    "have the kernel run a program for devices": "echo /x >/sys/kernel/uevent_helper",
-    "have the kernel run a program for what crashes": "echo '|/x' >/proc/sys/kernel/core_pattern",
-    "have the kernel run a program for modules": "echo /x >/proc/sys/kernel/modprobe",
-    "have the kernel run other programs": "ls /proc/sys/fs/binfmt_misc/register",
-    "write to the kernel": "echo 1 >/proc/sys/kernel/panic",
-    "press a key of the kernel's": "echo h >/proc/sysrq-trigger",
-    "read the machine's memory": "head -c 1 /proc/kcore | grep -q .",
-    "see what keys there are": "grep -q . /proc/keys",
-    "read what the kernel says": "head -c 1 /dev/kmsg",
-    "open a disk": "head -c 1 /dev/vda || head -c 1 /dev/sda || head -c 1 /dev/loop0",
-    "open memory": "head -c 1 /dev/mem",
-    "see other processes": "ls -d /proc/[0-9]*/exe | xargs -n 1 readlink | grep -q docker",
-}
-# Keys, modules, tracing, another kernel, handles of files by number: x86-64's numbers.
-_CALLS = {
-    "bpf": 321, "perf_event_open": 298, "add_key": 248, "request_key": 249, "keyctl": 250, "init_module": 175,
-    "finit_module": 313, "kexec_load": 246, "open_by_handle_at": 304, "pivot_root": 155, "swapon": 167, "reboot": 169,
-    "iopl": 172, "quotactl": 179, "acct": 163, "move_mount": 429, "fsopen": 430, "open_tree": 428, "userfaultfd": 323,
-}  # fmt: skip
-_ASKED = (
-    "import ctypes, os\n"
-    "libc = ctypes.CDLL(None, use_errno=True)\n"
-    f"for name, number in ({_CALLS} if os.uname().machine == 'x86_64' else {{}}).items():\n"
-    "    said = libc.syscall(number, 0, 0, 0, 0, 0)\n"
-    "    if said != -1 or ctypes.get_errno() not in (1, 38): print('call', name, ctypes.get_errno())\n"
-)
+if os.uname().machine == "x86_64":
+    numbers = dict(
+        bpf=321, perf_event_open=298, add_key=248, request_key=249, keyctl=250, init_module=175, finit_module=313,
+        kexec_load=246, open_by_handle_at=304, pivot_root=155, swapon=167, reboot=169, iopl=172, quotactl=179,
+        acct=163, move_mount=429, fsopen=430, open_tree=428, userfaultfd=323,
+    )
+
+    def number(one):
+        call(libc.syscall(one, 0, 0, 0, 0, 0))
+
+    tries |= {f"call {name}": lambda one=one: number(one) for name, one in numbers.items()}
+REFUSED = {1, 38}
+for what, attempt in tries.items():
+    try:
+        attempt()
+    except OSError as error:
+        if what.startswith("call ") and error.errno not in REFUSED:
+            print(what, error.errno)
+    else:
+        print(what)
+"""
 
 
-def tries_of(**more: str) -> str:
-    """A script that tries all, and `more` of them: what each says first, with _ for a space, and what is run."""
-    tries = {
-        **_SHELL,
-        **{what: f'python3 -c "{code}"' for what, code in _PYTHON.items()},
-        **{what.replace("_", " "): code for what, code in more.items()},
-    }
-    lines = [f"if ( {code} ) >/dev/null 2>&1; then echo '{what}'; fi" for what, code in tries.items()]
-    return "\n".join([*lines, f'python3 - <<"EOF"\n{_ASKED}EOF'])
+def tries_of(*places: str) -> str:
+    """A script for bash that tries all, and to write to these `places`."""
+    return f"python3 - {' '.join(places)} <<'EOF'\n{_PROGRAM}EOF"
