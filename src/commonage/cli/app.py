@@ -6,13 +6,14 @@ To add a verb, write its file and give it a line in VERBS. Verbs that need the s
 
 from __future__ import annotations
 
+import difflib
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
 
 from commonage import __version__
-from commonage.cli.failures import Refused
+from commonage.cli.failures import MISUSED, Failure, Refused
 from commonage.sdk.errors import ApiError
 
 
@@ -90,11 +91,28 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name, verb.says) for name, verb in VERBS.items() if verb.group == group])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; a refusal of the server becomes a sentence and an exit code."""
+        """Run the verb; a refusal of the server becomes a sentence and an exit code, so does what cannot be sent."""
         try:
             return super().invoke(ctx)
+        except click.NoSuchCommand as error:
+            raise click.UsageError(_no_such_verb(error), error.ctx) from None
         except ApiError as error:
             raise Refused(error) from error
+        except ValueError as error:
+            if type(error).__name__ != "ValidationError":  # pydantic's, which is not imported for its name alone
+                raise
+            from commonage.cli.asks import sentences
+
+            raise Failure("\n".join(sentences(error)), MISUSED) from None  # type: ignore[arg-type]  # it is one
+
+
+def _no_such_verb(error: click.NoSuchCommand) -> str:
+    """What was asked, what is meant perhaps, and what there is."""
+    assert error.ctx is not None and isinstance(error.ctx.command, click.Group)
+    there = error.ctx.command.list_commands(error.ctx)
+    close = difflib.get_close_matches(error.command_name, there, n=1)
+    meant = f"; did you mean {close[0]}?" if close else "."
+    return f"`{error.ctx.command_path} {error.command_name}` is no verb{meant} There are: {', '.join(there)}"
 
 
 @click.group(

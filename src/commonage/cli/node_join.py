@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import shlex
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
+_LONGEST_S = 7 * 86400
 _FOR = click.option(
     "--for", "how_long", default="1h", show_default=True, metavar="TIME", help="How long it is good for."
 )
@@ -192,8 +192,11 @@ def token(server: Server, how_long: str, revoke: bool, as_json: bool) -> None:
     """
     with connect(server) as client:
         if revoke:
-            for line in client.revoke_join_tokens():
-                click.echo(line)
+            done = client.revoke_join_tokens()
+            if as_json:
+                show.print_json({"done": list(done)})
+            else:
+                click.echo("\n".join(done))
             return
         made = client.join_token(for_s=_seconds(how_long))
     if as_json:
@@ -205,7 +208,7 @@ def token(server: Server, how_long: str, revoke: bool, as_json: bool) -> None:
 
 def commands(made: JoinTokenOut) -> Sequence[str]:
     """What to type on the machine; where the script comes unencrypted, with a look at its digest first."""
-    until = time.strftime("%H:%M", time.localtime(made.expires_at))
+    until = show.clock(made.expires_at)
     checked = (
         f'curl -fsSo join.sh {made.url} && echo "{made.script_sha256}  join.sh" | sha256sum -c && '
         f"sudo sh join.sh {made.token}"
@@ -251,7 +254,10 @@ def _seconds(text: str) -> int:
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS or not (number.isascii() and number.isdigit()) or int(number) < 1:
         raise Failure(f"--for takes a time like 30m, 1h or 2d, not {text!r}", MISUSED)
-    return int(number) * _UNITS[unit]
+    seconds = int(number) * _UNITS[unit]
+    if seconds > _LONGEST_S:
+        raise Failure(f"--for {text}: a token is good for 7 days at most; whoever has it lets machines in", MISUSED)
+    return seconds
 
 
 def _check(hosts: Sequence[str]) -> None:

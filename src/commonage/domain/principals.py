@@ -32,7 +32,11 @@ class Principal:
     def need(self, scope: Scope) -> None:
         """Raise Forbidden unless this scope, or admin, is held."""
         if scope not in self.scopes and not self.is_admin:
-            raise Forbidden(f"this token lacks the scope {scope.value}; ask for one that has it", code="scope-missing")
+            only = "this is for admins; " if scope is Scope.ADMIN else ""
+            raise Forbidden(
+                f"{only}the token of {self.name} lacks the scope {scope.value}; ask an admin for one that has it",
+                code="scope-missing",
+            )
 
     def may_see(self, owner: str) -> bool:
         """True if this one may see work of `owner`: their own, or anybody's for an admin."""

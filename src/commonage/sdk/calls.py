@@ -285,7 +285,10 @@ def prepull(name: str, nodes: Sequence[str]) -> Call[ImageOut]:
 
 def image_path(name: str) -> str:
     """Where an image is: `TENANT/NAME:TAG` are two parts of the path."""
-    scope, _, rest = name.partition("/")
+    scope, slash, rest = name.partition("/")
+    if not slash or not scope.strip(".") or not rest.strip(".") or "/" in rest:
+        words = f"{name!r} is not the name of an image; write TENANT/NAME or TENANT/NAME:TAG, like lab/torch:2.4"
+        raise ApiError("invalid-image", words, status=422)
     return f"/images/{quote(scope, safe='')}/{quote(rest, safe='')}"
 
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from commonage import __version__
 from commonage.cli.app import VERBS, app
 from commonage.cli.failures import MISUSED, UNREACHABLE, Refused
+from commonage.sdk.calls import image_path
 from commonage.sdk.errors import ApiError, Unreachable
 
 
@@ -48,9 +49,42 @@ def test_version() -> None:
 
 
 def test_an_unknown_verb_is_misuse() -> None:
-    result = CliRunner().invoke(app, ["rum"])
+    result = CliRunner().invoke(app, ["rum"], prog_name="commonage")
     assert result.exit_code == MISUSED
-    assert "rum" in result.output
+    assert "`commonage rum` is no verb; did you mean run? There are: run, profile, submit" in one_line(result.output)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["volume", "rm"], "`commonage volume rm` is no verb. There are: ls"),
+        (["node", "drian"], "`commonage node drian` is no verb; did you mean drain? There are:"),
+        (["image", "buld"], "`commonage image buld` is no verb; did you mean build? There are:"),
+        (["registry", "ls"], "`commonage registry` is no verb. There are:"),
+    ],
+)
+def test_a_mistyped_verb_of_a_noun_is_told_what_there_is(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, words, prog_name="commonage")
+    assert result.exit_code == MISUSED
+    assert said in one_line(result.output)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", ["torch", "lab/torch/x", "../lab", "lab/..", "/torch", "lab/"])
+def test_what_names_no_image_is_refused_before_anybody_is_asked(name: str) -> None:
+    with pytest.raises(ApiError, match="is not the name of an image; write TENANT/NAME") as refused:
+        image_path(name)
+    assert refused.value.status == 422
+
+
+def test_what_a_message_cannot_hold_is_a_sentence() -> None:
+    words = ["image", "prepull", "lab/torch", *(f"gpu-{number}" for number in range(2000))]
+    result = CliRunner().invoke(app, [*words, "--url", "http://127.0.0.1:9", "--token", "t"], prog_name="commonage")
+    assert result.exit_code == MISUSED
+    assert result.output == "commonage: nodes: 2000 entries; at most 1024 are allowed\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,5 +1,7 @@
 """What `commonage node join` and `token` make of what is typed, without a server."""
 
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -8,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from commonage.cli import node_join
+from commonage.cli.app import app
 from commonage.cli.node_join import commands
 from commonage.cli.over_ssh import split_host
 from commonage.sdk.errors import ApiError
@@ -64,3 +67,15 @@ def test_who_is_forgotten_and_may_still_be_let_in_is_said(
     ran = CliRunner().invoke(node_join.rm, ["gpu-7", "--url", "http://localhost:1", "--token", "x"])
     assert isinstance(ran.exception, ApiError)
     assert ("gpu-7 may still be let in" in ran.stderr) is is_said
+
+
+def test_a_token_that_outlives_the_day_is_told_with_its_date() -> None:
+    made = token("https://hub/services/commonage/join").model_copy(update={"expires_at": time.time() + 3 * 86400})
+    assert re.fullmatch(r"On the machine that is to join, until \d{4}-\d\d-\d\d \d\d:\d\d:", commands(made)[0])
+
+
+@pytest.mark.parametrize(("text", "said"), [("8d", "7 days at most"), ("99999h", "7 days at most"), ("x", "like 30m")])
+def test_how_long_a_token_may_be_good_is_said(text: str, said: str) -> None:
+    words = ["token", "--for", text, "--url", "http://127.0.0.1:9", "--token", "t"]
+    result = CliRunner().invoke(app, ["node", *words], prog_name="commonage")
+    assert (result.exit_code, said in result.output) == (2, True), result.output
