@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from math import inf
+from typing import TypeAlias
 
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.engines.common.board import NoticeBoard
@@ -60,5 +61,5 @@ class Run:
         return self.launching is not None and not self.launching.done()
 
 
-class Board(NoticeBoard[Run]):
-    """The runs by attempt id, and the watchers."""
+Board: TypeAlias = NoticeBoard[Run]
+"""The runs by attempt id, and the watchers."""

@@ -1,4 +1,4 @@
-"""What is the same for all engines whose attempts are containers: starting, stopping, looking, forgetting, logs.
+"""What is the same for all engines whose attempts are containers: starting, stopping, looking.
 
 What must outlive us and the daemons is in the run folders; what is seen of a container is read into them once it ended.
 Inherited by engines, which give their hands (`hands.py`).
@@ -10,18 +10,17 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from commonage.domain.errors import EngineFailure, NotFound
-from commonage.domain.sightings import LogLine, Order, Seen, Sighting
+from commonage.domain.errors import EngineFailure
+from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.engines.common.execs import not_running
-from commonage.engines.common.logs import read_log
-from commonage.engines.common.runs import Exit, Runs
-from commonage.engines.common.tasks import Tasks
+from commonage.engines.common.keeping import RunsEngine
+from commonage.engines.common.runs import Exit
 from commonage.engines.containers.board import Board, Run
 from commonage.engines.containers.ending import end_run
 from commonage.engines.containers.hands import Away, Gone, Hands
@@ -36,7 +35,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
-class ContainerEngine:
+class ContainerEngine(RunsEngine[Run]):
     """The part of the engine port that needs no daemon's words. `folder` is where its run folders lie."""
 
     _hands: Hands
@@ -44,18 +43,9 @@ class ContainerEngine:
     _installation: str
 
     def __init__(self, site: str, name: str, folder: Path) -> None:
-        self._site = site
+        super().__init__(site, name, folder / "runs", Board())
         self._folder = folder
-        self._files = Runs(folder / "runs")
-        self._board = Board()
-        self._tasks = Tasks(name)
-        self._in_thread, self._spawn = self._tasks.in_thread, self._tasks.spawn
         self._turns = Turns(self._spawn)
-
-    @property
-    def site(self) -> str:
-        """The name of its site."""
-        return self._site
 
     # --- for who inherits ---------------------------------------------------------------------------------
 
@@ -206,27 +196,6 @@ class ContainerEngine:
 
     # --- the port: stopping and forgetting ----------------------------------------------------------------
 
-    async def stop(self, attempt_id: str, grace_s: float) -> None:
-        """Ask it to end, and see to it; one that is not known yet will not start."""
-        run = self._board.runs.get(attempt_id)
-        if run is None:
-            await self._in_thread(lambda: self._stop_early(attempt_id))
-            return
-        if run.sighting.seen is Seen.ENDED:
-            return
-        run.kill_at = min(run.kill_at, asyncio.get_running_loop().time() + grace_s)
-        if run.ending is None:
-            run.ending = self._spawn(self._end(run))
-
-    def _stop_early(self, attempt_id: str) -> None:
-        try:
-            folder = self._files.folder(attempt_id)
-        except EngineFailure:  # cannot be an id: nothing of ours has it
-            return
-        if not self._files.is_forgotten(attempt_id):
-            folder.path.mkdir(mode=0o700, exist_ok=True)
-            folder.claim_never()
-
     async def _end(self, run: Run) -> None:
         with suppress(EngineFailure):
             await asyncio.shield(run.begun)
@@ -239,24 +208,10 @@ class ContainerEngine:
             return
         await end_run(run, self._hands, self._settle)
 
-    async def forget(self, attempt_id: str) -> None:
-        """Keep its log only. Raises EngineFailure while the daemon is away."""
-        run = self._board.runs.get(attempt_id)
-        if run is None or run.sighting.seen is not Seen.ENDED:
-            return
+    async def _remove(self, run: Run) -> None:
         await self._hands.remove(run)
-        await self._in_thread(lambda: self._files.forget(attempt_id))
-        self._board.runs.pop(attempt_id, None)
 
-    # --- the port: looking --------------------------------------------------------------------------------
-
-    async def sightings(self) -> Sequence[Sighting]:
-        """The newest of each."""
-        return [run.sighting for run in self._board]
-
-    def watch(self) -> AsyncIterator[Sighting]:
-        """Sightings from now on."""
-        return self._board.watch()
+    # --- the port: commands beside it ---------------------------------------------------------------------
 
     async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
         """A command in its container."""
@@ -267,21 +222,6 @@ class ContainerEngine:
 
     async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         raise EngineFailure(f"nothing can be run beside {run.id} on the site {self._site}")
-
-    async def logs(
-        self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
-    ) -> AsyncIterator[LogLine]:
-        """Its output."""
-        path = await self._in_thread(lambda: self._files.log_path(attempt_id))
-        if path is None:
-            raise NotFound(f"there is no log of {attempt_id[:100]} (any more)", code="log-not-found")
-
-        def has_ended() -> bool:
-            run = self._board.runs.get(attempt_id)
-            return run is None or run.sighting.seen is Seen.ENDED
-
-        async for line in read_log(path, offset, tail, follow, has_ended):
-            yield line
 
 
 def _is_news(before: Sighting, after: Sighting) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from math import inf
+from typing import TypeAlias
 
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.engines.common.board import NoticeBoard
@@ -43,5 +44,5 @@ class Run:
         return self.sighting.seen is Seen.RUNNING
 
 
-class Board(NoticeBoard[Run]):
-    """The runs by attempt id, and the watchers."""
+Board: TypeAlias = NoticeBoard[Run]
+"""The runs by attempt id, and the watchers."""

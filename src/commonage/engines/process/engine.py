@@ -12,20 +12,19 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from commonage.domain.environments import Environment, EnvironmentStatus
-from commonage.domain.errors import EngineFailure, NotFound
+from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
-from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Seen, Sighting
+from commonage.domain.sightings import Capabilities, Measurement, Order, ProcessOwner, Seen
 from commonage.domain.workloads import Kind
-from commonage.engines.common.logs import read_log
-from commonage.engines.common.runs import Exit, Runs
-from commonage.engines.common.tasks import Tasks
+from commonage.engines.common.keeping import RunsEngine
+from commonage.engines.common.runs import Exit
 from commonage.engines.process.board import Board, Run
 from commonage.engines.process.cgroups import find_cgroups
 from commonage.engines.process.ending import end_run
@@ -51,7 +50,7 @@ _LOOK_AGAIN_S = 1.0
 _WAIT_FOR_WARMTH_S = 20.0
 
 
-class ProcessEngine:
+class ProcessEngine(RunsEngine[Run]):
     """The engine of a site that is this machine.
 
     All its files lie under `data` (runs, environments, workspaces).
@@ -60,21 +59,17 @@ class ProcessEngine:
     def __init__(
         self, site: str, data: Path, *, devices: Devices | None = None, settings: ProcessSettings | None = None
     ) -> None:
-        self._site = site
+        super().__init__(site, "process", data.absolute() / "runs", Board())
         self._data = data.absolute()
         self._devices = devices
         self._settings = settings or ProcessSettings()
-        self._board = Board()
-        self._files = Runs(self._data / "runs")
         self._ports = PortRange(self._settings.first_port, self._settings.last_port)
         told = uv_environment(os.environ, read_pip_settings(os.environ))
         self._environments = Environments(self._data / "environments", site, told)
         self._groups: Groups = self._find_groups()
         shared = {"SHELL": shutil.which("bash") or "/bin/sh", **shared_variables(os.environ)}
         self._launcher = Launcher(self._data / "workspaces", self._groups, shared, self._settings, devices)
-        self._tasks = Tasks("process")
         self._execs = Execs(self._board, self._groups, self._tasks, self._launcher, self._environments)
-        self._in_thread, self._spawn = self._tasks.in_thread, self._tasks.spawn
 
     def _find_groups(self) -> Groups:
         key = hashlib.sha256(str(self._data).encode()).hexdigest()[:12]
@@ -84,11 +79,6 @@ class ProcessEngine:
         return find_cgroups(key, self._settings.processes_max, cpu_quota=quota) or MarkedProcesses()
 
     # --- the port: what it is -----------------------------------------------------------------------------
-
-    @property
-    def site(self) -> str:
-        """The name of its site."""
-        return self._site
 
     def capabilities(self) -> Capabilities:
         """What it can do here, which depends on the kernel."""
@@ -302,28 +292,7 @@ class ProcessEngine:
             self._ports.give_back(run.port)
             self._board.tell(run, found)
 
-    # --- the port: stopping and forgetting ----------------------------------------------------------------
-
-    async def stop(self, attempt_id: str, grace_s: float) -> None:
-        """Ask it to end, and see to it; one that is not known yet will not start."""
-        run = self._board.runs.get(attempt_id)
-        if run is None:
-            await self._in_thread(lambda: self._stop_early(attempt_id))
-            return
-        if run.sighting.seen is Seen.ENDED:
-            return
-        run.kill_at = min(run.kill_at, asyncio.get_running_loop().time() + grace_s)
-        if run.ending is None:
-            run.ending = self._spawn(self._end(run))
-
-    def _stop_early(self, attempt_id: str) -> None:
-        try:
-            folder = self._files.folder(attempt_id)
-        except EngineFailure:  # cannot be an id: nothing of ours has it
-            return
-        if not self._files.is_forgotten(attempt_id):
-            folder.path.mkdir(mode=0o700, exist_ok=True)
-            folder.claim_never()
+    # --- the port: stopping -------------------------------------------------------------------------------
 
     async def _end(self, run: Run) -> None:
         with suppress(EngineFailure):
@@ -336,38 +305,7 @@ class ProcessEngine:
             return
         await end_run(run, self._groups, self._in_thread)
 
-    async def forget(self, attempt_id: str) -> None:
-        """Keep its log only."""
-        run = self._board.runs.get(attempt_id)
-        if run is None or run.sighting.seen is not Seen.ENDED:
-            return
-        await self._in_thread(lambda: self._files.forget(attempt_id))
-        self._board.runs.pop(attempt_id, None)
-
     # --- the port: looking --------------------------------------------------------------------------------
-
-    async def sightings(self) -> Sequence[Sighting]:
-        """The newest of each."""
-        return [run.sighting for run in self._board]
-
-    def watch(self) -> AsyncIterator[Sighting]:
-        """Sightings from now on."""
-        return self._board.watch()
-
-    async def logs(
-        self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
-    ) -> AsyncIterator[LogLine]:
-        """Its output."""
-        path = await self._in_thread(lambda: self._files.log_path(attempt_id))
-        if path is None:
-            raise NotFound(f"there is no log of {attempt_id[:100]} (any more)", code="log-not-found")
-
-        def has_ended() -> bool:
-            run = self._board.runs.get(attempt_id)
-            return run is None or run.sighting.seen is Seen.ENDED
-
-        async for line in read_log(path, offset, tail, follow, has_ended):
-            yield line
 
     async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
         """A child of ours beside it."""

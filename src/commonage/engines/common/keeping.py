@@ -1,0 +1,110 @@
+"""What is the same for all engines that keep their attempts in run folders: how one is stopped, seen and read.
+
+Inherited by engines, which say how an attempt ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from commonage.domain.errors import EngineFailure, NotFound
+from commonage.domain.sightings import LogLine, Seen, Sighting
+from commonage.engines.common.board import NoticeBoard, Sighted
+from commonage.engines.common.logs import read_log
+from commonage.engines.common.runs import Runs
+from commonage.engines.common.tasks import Tasks
+
+
+class Kept(Sighted, Protocol):
+    """An attempt as an engine keeps it.
+
+    `begun` is done once it is written down, or failed to be; `kill_at` is the loop's time at which a stop turns to
+    force, and `ending` the task that sees to it.
+    """
+
+    begun: asyncio.Future[None]
+    ending: asyncio.Task[None] | None
+    kill_at: float
+
+
+R = TypeVar("R", bound=Kept)
+
+
+class RunsEngine(ABC, Generic[R]):
+    """The part of the engine port that needs nothing but run folders, which lie in `folder`, and a notice board."""
+
+    def __init__(self, site: str, name: str, folder: Path, board: NoticeBoard[R]) -> None:
+        self._site = site
+        self._board = board
+        self._files = Runs(folder)
+        self._tasks = Tasks(name)
+        self._in_thread, self._spawn = self._tasks.in_thread, self._tasks.spawn
+
+    @property
+    def site(self) -> str:
+        """The name of its site."""
+        return self._site
+
+    @abstractmethod
+    async def _end(self, run: R) -> None:
+        """See to its end; `kill_at` may come closer meanwhile."""
+
+    async def stop(self, attempt_id: str, grace_s: float) -> None:
+        """Ask it to end, and see to it; one that is not known yet will not start."""
+        run = self._board.runs.get(attempt_id)
+        if run is None:
+            await self._in_thread(lambda: self._stop_early(attempt_id))
+            return
+        if run.sighting.seen is Seen.ENDED:
+            return
+        run.kill_at = min(run.kill_at, asyncio.get_running_loop().time() + grace_s)
+        if run.ending is None:
+            run.ending = self._spawn(self._end(run))
+
+    def _stop_early(self, attempt_id: str) -> None:
+        try:
+            folder = self._files.folder(attempt_id)
+        except EngineFailure:  # cannot be an id: nothing of ours has it
+            return
+        if not self._files.is_forgotten(attempt_id):
+            folder.path.mkdir(mode=0o700, exist_ok=True)
+            folder.claim_never()
+
+    async def forget(self, attempt_id: str) -> None:
+        """Keep its log only."""
+        run = self._board.runs.get(attempt_id)
+        if run is None or run.sighting.seen is not Seen.ENDED:
+            return
+        await self._remove(run)
+        await self._in_thread(lambda: self._files.forget(attempt_id))
+        self._board.runs.pop(attempt_id, None)
+
+    async def _remove(self, run: R) -> None:
+        """Remove what there is of it besides its run folder. Raises EngineFailure."""
+
+    async def sightings(self) -> Sequence[Sighting]:
+        """The newest of each."""
+        return [run.sighting for run in self._board]
+
+    def watch(self) -> AsyncIterator[Sighting]:
+        """Sightings from now on."""
+        return self._board.watch()
+
+    async def logs(
+        self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        """Its output."""
+        path = await self._in_thread(lambda: self._files.log_path(attempt_id))
+        if path is None:
+            raise NotFound(f"there is no log of {attempt_id[:100]} (any more)", code="log-not-found")
+
+        def has_ended() -> bool:
+            run = self._board.runs.get(attempt_id)
+            return run is None or run.sighting.seen is Seen.ENDED
+
+        async for line in read_log(path, offset, tail, follow, has_ended):
+            yield line
