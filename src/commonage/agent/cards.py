@@ -21,6 +21,7 @@ from commonage.domain.fleet import Device, Lease
 from commonage.domain.sightings import ProcessOwner
 from commonage.gpus.detect import AMD_DRIVER, Opened, share_devices
 from commonage.gpus.isolation.devices import Sharing, Wanted
+from commonage.gpus.isolation.level import is_nvidia
 from commonage.gpus.none import NoDevices
 from commonage.gpus.slots import parse_slots
 from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable, Hold
@@ -74,6 +75,8 @@ class Cards:
         self._last = Look()
         self._looking: asyncio.Future[Look] | None = None
         self._unseen: dict[str, float] = {}
+        self.not_given = ""
+        """Why containers here are given none of NVIDIA's cards; empty if they are."""
 
     @property
     def is_silent(self) -> bool:
@@ -95,7 +98,7 @@ class Cards:
     def _look(self, owners: Owners) -> Look:
         self._open()
         try:
-            devices = tuple(self._devices.inventory())
+            devices = tuple(self._given(one) for one in self._devices.inventory())
             began = time.time()
             samples = tuple(self._devices.measure())
         except DevicesUnavailable as error:
@@ -104,6 +107,10 @@ class Cards:
         # One that began after the driver was asked is another than the driver saw.
         found = tuple(one for one in owners(pids) if one.started_at <= began) if pids else ()
         return Look(devices, samples, found, self._why)
+
+    def _given(self, device: Device) -> Device:
+        unreachable = self.not_given and not device.simulated and is_nvidia(device)
+        return _with(self.not_given, device) if unreachable else device
 
     def _open(self) -> None:
         """Have the cards open; where there are none yet, try again now and then: a driver may come later."""

@@ -15,6 +15,9 @@ from commonage.agent.config import AgentConfig
 from commonage.domain.errors import InvalidInput
 from commonage.domain.fleet import Device, Lease, Share
 from commonage.domain.sightings import ProcessOwner
+from commonage.engines.dockerd.cards import services_fault
+from commonage.gpus.detect import Opened
+from commonage.gpus.none import NoDevices
 from commonage.ports.devices import DevicesUnavailable, Hold
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +65,29 @@ async def test_what_is_held_for_an_attempt_that_is_long_gone_is_released(cards: 
     assert sorted(await cards._do(cards._devices.confined)) == ["a-1", "a-2"]
     await cards.release_unseen(["a-2"], 700)
     assert list(await cards._do(cards._devices.confined)) == ["a-2"]
+
+
+async def test_a_card_that_containers_are_not_given_takes_no_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Real(NoDevices):
+        def inventory(self) -> Sequence[Device]:
+            return [
+                Device("GPU-1", 0, "A10", 24576, compute_capability="8.6"),
+                Device("GPU-2", 1, "MI300X", 24576, compute_capability="gfx942"),
+                Device("GPU-SIM-1", 2, "Simulated", 24576, simulated=True),
+            ]
+
+    monkeypatch.setattr(module, "share_devices", lambda *_, **__: Opened(Real(), "three"))
+    cards = Cards(config(tmp_path))
+    cards.not_given = services_fault({"DefaultRuntime": "runc", "Runtimes": {"runc": {"path": "runc"}}})
+    faults = [len(one.faults) for one in (await cards.look(nobody)).devices]
+    assert faults == [1, 0, 0]
+    cards.not_given = services_fault(
+        {"DefaultRuntime": "gpu", "Runtimes": {"gpu": {"path": "/bin/nvidia-container-runtime"}}}
+    )
+    assert not any(one.faults for one in (await cards.look(nobody)).devices)
+    await cards.close()
 
 
 @pytest.fixture

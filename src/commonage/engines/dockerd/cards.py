@@ -28,6 +28,18 @@ def has_runtime(info: Mapping[str, Any]) -> bool:
     return "nvidia" in (info.get("Runtimes") or {})
 
 
+def services_fault(info: Mapping[str, Any]) -> str:
+    """Why services of a Swarm, which cannot ask for cards, are given none by this daemon; empty if they are."""
+    default = str(info.get("DefaultRuntime") or "runc")
+    program = str(((info.get("Runtimes") or {}).get(default) or {}).get("path", ""))
+    if "nvidia" in default or "nvidia" in program:
+        return ""
+    return (
+        f"its Docker does not give it to containers: their runtime is {default} and not NVIDIA's; run `commonage node "
+        "join` for the machine again"
+    )
+
+
 def cdi_names(info: Mapping[str, Any]) -> frozenset[str]:
     """What NVIDIA's cards are called by CDI: uuids, indices, `all`, as whoever wrote the specification chose."""
     told = info.get("DiscoveredDevices")
