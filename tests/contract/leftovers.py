@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from commonage.agent.pausing import let_go_on
+
 FOLDER = "cmng-docker-"
 SPACE = "cmns-"
 _RUN = "CMNG_TEST_RUN"
@@ -53,6 +55,9 @@ def clear_leftovers() -> None:
         for pid in _processes(folders, spaces):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        let_go_on(
+            [one.name for folder in folders for one in folder.glob("data/containers/*")]
+        )  # a paused one does not die
         for folder in folders:
             _remove(folder)
         for space in spaces:
