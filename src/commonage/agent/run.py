@@ -30,6 +30,7 @@ from commonage.agent.vigil import Answer, Vigil
 from commonage.domain.errors import EngineFailure, InvalidInput
 from commonage.domain.sightings import ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
+from commonage.engines.dockerd.cards import services_fault
 from commonage.engines.dockerd.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.link import messages
 from commonage.link.execs import EXEC
@@ -65,6 +66,7 @@ class Agent:
         self._vigil = Vigil(config.fence_after_s, config.fence_silent_after_s)
         self._contact = Contact(config, state)
         self._unfit: tuple[str, ...] = ()
+        self._bounds_volumes = False
         hears: Hears = {
             **self._execs.hears(),
             "heard": (ReportHeard, self._was_heard),
@@ -138,6 +140,8 @@ class Agent:
         info = self._daemon.info()
         self._unfit = swarm_faults(info)
         self._containers.may_gain = may_gain(info) or False
+        self._cards.not_given = services_fault(info)
+        self._bounds_volumes = self._daemon.holds_volume_sizes()
         root = str(info["DockerRootDir"])
         self._machine.docker_root = Path(root)
         self._fences.note_root(root)
@@ -202,6 +206,7 @@ class Agent:
             owners=look.owners,
             witnesses=self._contact.witnesses,
             notices=(MAY_GAIN,) if self._containers.may_gain else (),
+            bounds_volumes=self._bounds_volumes,
             warnings=told,
         )
 

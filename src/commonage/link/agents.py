@@ -159,6 +159,7 @@ class LinkedAgents:
             owners=report.owners,
             witnesses=report.witnesses,
             notices=report.notices,
+            bounds_volumes=report.bounds_volumes,
         )
         link.number = report.number
         self._warnings = [*self._warnings, *report.warnings][-_MOST_WARNINGS:]

@@ -89,6 +89,7 @@ class Report:
     witnesses: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     warnings: tuple[tuple[str, str], ...] = ()
+    bounds_volumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

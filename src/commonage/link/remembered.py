@@ -30,6 +30,7 @@ class Remembered:
     fenced: tuple[str, ...] = ()
     witnesses: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    bounds_volumes: bool = False
 
     def heard(self, now: float) -> Heard:
         """As it is told after a restart: its link does not stand. It may have been in contact until now."""
@@ -42,6 +43,7 @@ class Remembered:
             fenced=self.fenced,
             witnesses=self.witnesses,
             notices=self.notices,
+            bounds_volumes=self.bounds_volumes,
         )
 
 
@@ -65,7 +67,15 @@ def write(path: Path, heard: Iterable[Heard]) -> None:
     """Whole or not at all. Raises OSError."""
     kept = [
         Remembered(
-            one.node, one.report, one.at, one.connected, one.engine_fault, one.fenced, one.witnesses, one.notices
+            one.node,
+            one.report,
+            one.at,
+            one.connected,
+            one.engine_fault,
+            one.fenced,
+            one.witnesses,
+            one.notices,
+            one.bounds_volumes,
         )
         for one in heard
     ]

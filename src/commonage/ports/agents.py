@@ -37,7 +37,7 @@ class Heard:
     paused as it was cut off, and keeps so until it is told that they go on, or are to end.
     `owners` are those of the processes in `samples`, looked up by the agent right after it measured. `witnesses` are
     the machines, by name, of which it must reach most to hold that it is not cut off. `notices` are worth knowing, and
-    no reason to take no work.
+    no reason to take no work. `bounds_volumes`: the daemon there holds a volume to its size.
     """
 
     node: str
@@ -51,6 +51,7 @@ class Heard:
     owners: tuple[ProcessOwner, ...] = ()
     witnesses: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    bounds_volumes: bool = False
 
 
 class Agents(Protocol):

@@ -73,13 +73,14 @@ class SwarmEngine(ContainerEngine):
     # --- the port: what it is -----------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
-        """What it can do. Whether a daemon can bound volumes is each machine's own, and not known here."""
+        """What it can do. Volumes are bounded where the machine's agent says that its daemon can."""
         return Capabilities(
             "swarm",
             isolates_users=self._fleet.has_agents,
             limits_memory=True,
             limits_cpu=True,
             mounts=True,
+            bounds_volumes=self._fleet.bound_all_volumes(),
             notes=(*self._notes, *self._fleet.notes()),
         )
 

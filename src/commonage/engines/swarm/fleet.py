@@ -158,6 +158,16 @@ class Fleet:
         """True if every machine has one, whose walls keep containers from what is not their tenant's."""
         return self.machines.keys() <= self.heard.keys()
 
+    def bounds_volumes(self, name: str) -> bool:
+        """True if its agent says that the daemon there holds a volume to its size."""
+        heard = self.heard.get(name)
+        return heard is not None and heard.bounds_volumes
+
+    def bound_all_volumes(self) -> bool:
+        """True if the daemons of all machines that take work do."""
+        working = [name for name, one in self.machines.items() if not one.is_down and one.availability == "active"]
+        return bool(working) and all(map(self.bounds_volumes, working))
+
     def with_agents(self) -> list[str]:
         """The machines that take work and whose agents answer."""
         return [

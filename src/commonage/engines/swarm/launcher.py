@@ -193,6 +193,7 @@ class Launcher:
             user=f"{self._owner.uid}:{self._owner.gid}",
             node=machine.id,
             declares_vram=machine.vram_mib is not None,
+            volume_quota=self._fleet.bounds_volumes(machine.name),
             port=run.port,
         )
         return service_spec(order, program, around, self._settings)

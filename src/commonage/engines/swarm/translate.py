@@ -45,8 +45,8 @@ class Surroundings:
     """What a service is given that the order does not say. Paths are the same on all machines of the site.
 
     `network` is its tenant's, by its name, of which a Swarm has but one; `node` is the id of its machine in the Swarm,
-    `entry` the script that runs first; `declares_vram`: the machine says how much VRAM it has. `port`: of the machine,
-    which leads to it, and the same inside.
+    `entry` the script that runs first; `declares_vram`: the machine says how much VRAM it has. `volume_quota`: the
+    daemon there holds volumes to their size. `port`: of the machine, which leads to it, and the same inside.
     """
 
     installation: str
@@ -56,6 +56,7 @@ class Surroundings:
     user: str
     node: str
     declares_vram: bool = False
+    volume_quota: bool = False
     port: int | None = None
 
 
@@ -141,7 +142,7 @@ def _container(order: Order, program: Program, around: Surroundings, settings: S
                 "Target": "/dev/shm",  # noqa: S108 - shared memory of the container, not a file of ours
                 "TmpfsOptions": {"SizeBytes": order.lease.memory_mib * MIB // SHM_PART, "Mode": 0o1777},
             },
-            *given_mounts(order, around.installation, settings.mounts, quota=False),
+            *given_mounts(order, around.installation, settings.mounts, quota=around.volume_quota),
         ],
     }
 
