@@ -52,12 +52,7 @@ class Nvidia:
         except StepFailed as error:
             raise StepFailed(f"{error}{_where_from(case, str(error))}") from error
         if _DRIVER in lacks and not _driver_version(host):
-            loaded = host.run("modprobe", "nvidia", timeout_s=120)
-            if not loaded.ok or not _driver_version(host):
-                raise StepFailed(
-                    f"the driver is installed but does not load ({loaded.said}): restart the machine, then run the "
-                    "same command again"
-                )
+            _load(host)
 
 
 def cards_on_the_bus(host: Host) -> list[str]:
@@ -90,6 +85,23 @@ def vram_mib(case: Case) -> int:
         return 0
     said = case.host.must("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
     return sum(int(line) for line in said.split() if line.isdigit())
+
+
+def _load(host: Host) -> None:
+    """Have the kernel take the driver. Raises StepFailed with what to do."""
+    loaded = host.run("modprobe", "nvidia", timeout_s=120)
+    if loaded.ok and _driver_version(host):
+        return
+    if "not found" in loaded.said:
+        built = " ".join(host.run("dkms", "status").out.split())
+        raise StepFailed(
+            f"the driver is installed, but not built for the kernel that runs ({built or loaded.said}): start the "
+            "kernel that its headers are here for, or install those of this one, then run the same command again"
+        )
+    raise StepFailed(
+        f"the driver is installed but does not load ({loaded.said}): restart the machine, then run the same command "
+        "again"
+    )
 
 
 def _lacks(case: Case) -> dict[str, str]:

@@ -273,6 +273,18 @@ def test_a_driver_that_does_not_load_asks_for_a_restart(bus: Path) -> None:
         steps_nvidia.Nvidia().apply(case_of(host, nvidia="install"))
 
 
+def test_a_driver_that_was_not_built_for_the_kernel_is_told_apart(bus: Path) -> None:
+    class Unbuilt(FakeHost):
+        def run(self, *words: str, **options: Any) -> Ran:
+            if words[0] == "modprobe":
+                return Ran(1, "", "modprobe: FATAL: Module nvidia-current not found in directory /lib/modules/6.1.0-30")
+            return super().run(*words, **options)
+
+    says = {"apt-get": "", "uname": "6.1.0-30-amd64\n", "dkms status": "nvidia-current/535.261.03: added\n"}
+    with pytest.raises(StepFailed, match=r"not built for the kernel that runs \(nvidia-current/535.261.03: added\)"):
+        steps_nvidia.Nvidia().apply(case_of(Unbuilt(("apt-get",), says), nvidia="install"))
+
+
 def test_a_card_that_works_is_given_to_docker(bus: Path) -> None:
     case = case_of(FakeHost(("nvidia-ctk",), SMI))
     assert steps_nvidia.Nvidia().look(case).state is State.DONE
