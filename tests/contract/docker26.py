@@ -15,7 +15,7 @@ from pathlib import Path
 SUITE = "trixie"
 PACKAGES = ("docker.io", "containerd")
 """The others that they need, runc and the small init, are this machine's own."""
-_PLACE = Path(f"/tmp/cmng-docker-of-{SUITE}")
+_PLACE = Path(f"/tmp/cmng-newer-docker-{SUITE}-{'-'.join(PACKAGES)}")
 
 
 def newer_docker() -> tuple[str, ...]:

@@ -63,6 +63,8 @@ class TestByRequest(CardsContract):
             yield site
 
 
+# What makes another machine's root file system of Debian's packages can fetch a package, too.
+@pytest.mark.needs("debootstrap")
 class TestByCdi(CardsContract):
     names_cards = False
 
