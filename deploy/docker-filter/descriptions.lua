@@ -241,7 +241,8 @@ end
 
 local mount = either("Type", {
   bind = object({
-    Type = text("bind"), Source = folder, Target = PLACE, ReadOnly = flag, BindOptions = object({Propagation = text("rprivate")}),
+    Type = text("bind"), Source = folder, Target = PLACE, ReadOnly = flag,
+    BindOptions = object({Propagation = text("rprivate")}, {NonRecursive = flag}),
   }),
   volume = object({
     Type = text("volume"), Target = PLACE, ReadOnly = flag,

@@ -1,5 +1,6 @@
 """Volumes in containers: what is read-only stays so for root inside, and what is private is nobody else's."""
 
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,33 @@ async def test_root_inside_cannot_write_to_what_is_read_only(rig: DockerRig, tmp
     assert "permission denied" in " ".join(refused).lower()
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, mounted below a folder that is shared."""
+    folder = tmp_path / "data sets" / "disk"
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
+    try:
+        (folder / "theirs").write_text("3\n")
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+async def test_nor_to_what_is_mounted_below_it(rig: DockerRig, disk: Path) -> None:
+    """Docker makes the folder itself read-only, and what is mounted below it stays as it is."""
+    above = datasets(disk.parent)
+    write = "(echo x >/volumes/datasets/disk/mine) 2>&1; ls -A /volumes/datasets/disk"
+    [refused] = await said(rig, write, asked(above))
+    assert "Read-only file system" in refused
+    # As a volume of its own it is there, and read-only too.
+    apart = asked(above, Volume("disk", source=str(disk)))
+    refused, there = await said(rig, write.replace("datasets/disk", "disk"), apart)
+    assert ("Read-only file system" in refused, there) == (True, "theirs")
+    # Whoever may write to all of it has all of it.
+    assert await said(rig, write, asked(replace(above, writable=True), writable=True)) == ["mine", "theirs"]
+
+
 async def test_what_may_be_written_to_is_there_for_the_next(rig: DockerRig, tmp_path: Path) -> None:
     volume = datasets(tmp_path / "datasets", writable=True)
     elsewhere = mounts_of([VolumeRequest("datasets", True, "/data/sets")], [volume], "ada", "lab")
@@ -85,7 +113,9 @@ async def test_a_folder_of_ones_own_is_made_and_nobody_elses(rig: DockerRig, tmp
 async def test_a_docker_volume_is_its_tenants_alone(rig: DockerRig, dockerd: Dockerd) -> None:
     mine = asked(RESULTS, writable=True)
     assert await said(rig, "echo 42 >/volumes/results/answer", mine) == []
-    assert await said(rig, "cat /volumes/results/answer", asked(RESULTS, owner="bob"), owner="bob") == ["42"]
+    read = "cat /volumes/results/answer; (echo 43 >/volumes/results/answer) 2>&1"
+    answer, refused = await said(rig, read, asked(RESULTS, owner="bob", writable=False), owner="bob")
+    assert (answer, "Read-only file system" in refused) == ("42", True)
     theirs = asked(RESULTS, owner="eve", tenant="other", writable=True)
     assert await said(rig, "ls /volumes/results", theirs, owner="eve", tenant="other") == []
     names = {one["Name"] for one in dockerd.ask("GET", "/volumes")["Volumes"]}

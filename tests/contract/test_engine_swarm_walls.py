@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -119,6 +120,22 @@ async def test_a_volume_that_is_read_only_is_not_written_by_root(rig: SwarmRig, 
     assert read == "ours"
     assert len(tries) == 2
     assert all("Read-only file system" in said for said in tries)
+
+
+async def test_nor_is_what_is_mounted_below_it(rig: SwarmRig, tmp_path: Path) -> None:
+    below = tmp_path / "system" / "disk"
+    below.mkdir()
+    await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "tmpfs", below], check=True)
+    try:
+        below.chmod(0o777)
+        volume = Volume("data", VolumeKind.FOLDER, str(tmp_path / "system"), "/volumes/data", writable=False)
+        tries = "; ".join(f"(echo x >{place}/disk/mine) 2>&1" for place in ("/volumes/data", "/system"))
+        refused = await printed(rig, tries, mounts=(volume,))
+        assert len(refused) == 2
+        assert all("Read-only file system" in said for said in refused)
+        assert list(below.iterdir()) == []
+    finally:
+        await asyncio.to_thread(subprocess.run, ["umount", "--lazy", below], check=True)
 
 
 async def test_another_tenants_volumes_are_nobody_elses(rig: SwarmRig, swarm: Swarm, tmp_path: Path) -> None:

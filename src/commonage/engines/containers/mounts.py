@@ -34,7 +34,7 @@ def docker_mounts(mounts: Sequence[Mount], installation: str, *, quota: bool) ->
 def _docker_mount(mount: Mount, installation: str, quota: bool) -> dict[str, Any]:
     common = {"Target": mount.target, "ReadOnly": not mount.writable}
     if mount.kind is VolumeKind.FOLDER:
-        return {"Type": "bind", "Source": mount.source, **common, "BindOptions": {"Propagation": "rprivate"}}
+        return {"Type": "bind", "Source": mount.source, **common, "BindOptions": bind_options(mount.writable)}
     options: dict[str, str] = {}
     if mount.memory:
         # Not Docker's own tmpfs mounts, from which no program can be run.
@@ -48,6 +48,14 @@ def _docker_mount(mount: Mount, installation: str, quota: bool) -> dict[str, Any
     # Without a source it is a volume of the container's own, and goes with it.
     named = {"Source": docker_volume(mount.source, installation)} if mount.kind is VolumeKind.DOCKER else {}
     return {"Type": "volume", **named, **common, "VolumeOptions": kept}
+
+
+def bind_options(writable: bool) -> dict[str, Any]:
+    """How a folder is mounted. What is mounted below one comes along only where that may be written to.
+
+    Docker makes the folder itself read-only and nothing that is mounted below it: root inside could write there.
+    """
+    return {"Propagation": "rprivate"} if writable else {"Propagation": "rprivate", "NonRecursive": True}
 
 
 def has_sizes(mounts: Sequence[Mount]) -> bool:

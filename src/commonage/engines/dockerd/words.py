@@ -13,7 +13,7 @@ from typing import Any
 from commonage.domain.folders import folder_name
 from commonage.domain.sightings import Order
 from commonage.engines.containers import box
-from commonage.engines.containers.mounts import docker_mounts
+from commonage.engines.containers.mounts import bind_options, docker_mounts
 from commonage.engines.containers.program import Program
 from commonage.engines.dockerd.shared import Mount, source_of
 
@@ -71,8 +71,8 @@ def host_name(order: Order) -> str:
 
 def bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:
     """A folder or file of the machine's, mounted."""
-    options = {"Propagation": "rprivate"}
-    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": not writable, "BindOptions": options}
+    mode = {"ReadOnly": not writable, "BindOptions": bind_options(writable)}
+    return {"Type": "bind", "Source": source, "Target": target, **mode}
 
 
 def own_mounts(folders: Folders, program: Program) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Volumes in Docker's words."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from commonage.domain.volumes import Mount, VolumeKind
@@ -13,13 +14,15 @@ INSTALLATION = "0123456789abcdef"
 
 
 def test_a_folder_is_bound_and_takes_no_mounts_from_inside() -> None:
+    [mount] = docker_mounts([replace(FOLDER, writable=True)], INSTALLATION, quota=True)
+    assert mount["BindOptions"] == {"Propagation": "rprivate"}
     [mount] = docker_mounts([FOLDER], INSTALLATION, quota=True)
     assert mount == {
         "Type": "bind",
         "Source": "/srv/datasets",
         "Target": "/volumes/datasets",
         "ReadOnly": True,
-        "BindOptions": {"Propagation": "rprivate"},
+        "BindOptions": {"Propagation": "rprivate", "NonRecursive": True},
     }
 
 
