@@ -6,19 +6,16 @@ The machine without its control plane has what runs there stand still until it i
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.contract.local_agents import processes_of
-from tests.contract.swarm import MANAGER, Machine, Swarm, swarm_of
-from tests.contract.test_agent_swarm import Agents, agents_on
+from tests.contract.swarm import MANAGER, Swarm, swarm_of
+from tests.contract.test_agent_swarm import agents_on
 from tests.contract.test_engine_swarm import swarm_rig
-from tests.integration.test_swarm_loss import CUT_OFF, Blow, lose_a_machine, none_ran_twice
+from tests.integration.test_swarm_loss import CUT_OFF, lose_a_machine, none_ran_twice
 
 from commonage.domain.sightings import Seen
 from commonage.ports.agents import CUT_OFF_AFTER_S
@@ -40,42 +37,12 @@ def swarm() -> Iterator[Swarm]:
         yield swarm
 
 
-def power_off(agents: Agents, name: str) -> Blow:
-    """All that runs on the machine ends at once, and no word of it comes through."""
-
-    def strike(machine: Machine, data: Path) -> None:
-        CUT_OFF.strike(machine, data)
-        agents.programs[name].kill()
-        attempts = [
-            one["Labels"]["commonage.attempt"] for one in machine.daemon.containers(label=["commonage.attempt"])
-        ]
-        machine.daemon.kill()
-        for attempt in attempts:
-            for pid in processes_of(attempt):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-    def mend(machine: Machine) -> None:
-        machine.plug()
-        machine.daemon.start()
-        agents.start(name)
-
-    return Blow(strike, mend)
-
-
-async def test_jobs_of_a_machine_whose_power_is_gone_run_on_the_other_one(swarm: Swarm, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    async with agents_on(tmp_path / "agents", swarm) as agents:
-        blow = power_off(agents, "worker1")
-        none_ran_twice(await lose_a_machine(swarm, tmp_path / "data", blow, agents.linked))
-
-
 async def test_jobs_of_a_machine_whose_cable_is_drawn_run_on_the_other_one_and_never_twice(
     swarm: Swarm, tmp_path: Path
 ) -> None:
     (tmp_path / "data").mkdir()
     async with agents_on(tmp_path / "agents", swarm) as agents:
-        none_ran_twice(await lose_a_machine(swarm, tmp_path / "data", CUT_OFF, agents.linked))
+        none_ran_twice(await lose_a_machine(swarm, tmp_path / "data", CUT_OFF, agents.linked, jobs=3))
 
 
 async def test_the_control_planes_machine_loses_its_power_and_nobody_any_work(swarm: Swarm, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
@@ -130,17 +131,20 @@ class Fleet:
         `live` are the attempts that have not ended. What was given up does not go on, also before that is written down.
         """
         self._given_up &= set(live)
-        for node, heard in self.heard.items():
-            agents, machine = self.agent_of(node), self.machines.get(node)
-            if agents is None or machine is None or self.fault:
-                continue
-            over = [one for one in heard.paused if one not in live]
-            going = [one for one in heard.paused if one in live and one not in self._given_up and not machine.is_down]
-            with suppress(EngineFailure):  # it says again what it paused
-                if over:
-                    await agents.fence(node, over)
-                if going:
-                    await agents.go_on(node, going)
+        if not self.fault:
+            await asyncio.gather(*(self._answer(one, live) for one in self.heard.values() if one.paused))
+
+    async def _answer(self, heard: Heard, live: Collection[str]) -> None:
+        agents, machine = self.agent_of(heard.node), self.machines.get(heard.node)
+        if agents is None or machine is None:
+            return
+        over = [one for one in heard.paused if one not in live]
+        going = [one for one in heard.paused if one in live and one not in self._given_up and not machine.is_down]
+        with suppress(EngineFailure):  # it says again what it paused
+            if going:
+                await agents.go_on(heard.node, going)
+            if over:
+                await agents.fence(heard.node, over)
 
     def reports(self) -> list[NodeReport]:
         """What is to be said of each machine now."""
