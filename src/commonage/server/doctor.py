@@ -20,7 +20,9 @@ from typing import Literal
 import httpx2
 
 from commonage.domain.errors import CommonageError
+from commonage.domain.volumes import VolumeKind
 from commonage.engines.docker.doctor import Examined, examine_daemon
+from commonage.engines.dockerd.shared import parse_mount
 from commonage.engines.swarm.doctor import Examined as ExaminedSwarm
 from commonage.engines.swarm.doctor import examine_swarm
 from commonage.gpus.detect import open_devices
@@ -36,6 +38,7 @@ from commonage.wire.hub import API_PATH
 
 Verdict = Literal["ok", "note", "bad"]
 _CLOCK_OFF_S = 5.0
+_MOUNTS = Path("/proc/self/mounts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,24 @@ def _docker(patient: Patient) -> Finding:
     return Finding("docker", "note" if found.advice else "ok", found.said, found.advice)
 
 
+def _volumes(patient: Patient) -> Finding:
+    """What is mounted below a folder does not come along into containers where that is read-only."""
+    settings = patient.settings
+    if settings.engine == "process":
+        return Finding("volumes", "ok", "links, nothing is mounted (engine = process)")
+    given = [parse_mount(one).source for one in settings.docker_mounts]
+    given += [one.source for one in settings.volumes if one.kind is VolumeKind.FOLDER]
+    folders = [Path(one.partition("{")[0]) for one in given]
+    lines = (line.split() for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines())
+    mounted = [Path(words[1].replace("\\040", " ")) for words in lines if len(words) > 1]
+    below = [place for place in mounted if any(folder in place.parents for folder in folders)]
+    if below:
+        found = f"mounted below a volume or docker_mounts: {', '.join(sorted({str(one) for one in below}))}"
+        advice = "a workload that has the folder read-only finds nothing there: declare it as a volume of its own"
+        return Finding("volumes", "note", found, advice)
+    return Finding("volumes", "ok", f"{len(given)} folders for containers, nothing is mounted below them")
+
+
 def _gpus(patient: Patient) -> Finding:
     try:
         opened = open_devices(patient.settings.gpus, node_name="doctor", clock=SystemClock())
@@ -246,7 +267,7 @@ def _clock(patient: Patient) -> Finding:
 
 _Check = Callable[[Patient], Finding]
 _OF_THE_MACHINE: tuple[_Check, ...] = (
-    _python, _disk, _programs, _compiler, _cgroups, _docker, _registry, _gpus, _database, _clock,
+    _python, _disk, _programs, _compiler, _cgroups, _docker, _volumes, _registry, _gpus, _database, _clock,
 )  # fmt: skip
 _BEFORE_A_START: tuple[_Check, ...] = (_port, _not_running)
 _OF_A_RUNNING_SERVER: tuple[_Check, ...] = (_control, _hub, _proxy)

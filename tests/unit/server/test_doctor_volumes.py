@@ -1,0 +1,42 @@
+"""What `commonage doctor` says of what is mounted below folders that containers get."""
+
+from pathlib import Path
+
+import pytest
+
+from commonage.domain.volumes import VolumeKind
+from commonage.server import doctor
+from commonage.server.doctor import Finding, Patient
+from commonage.server.settings import Settings
+from commonage.server.settings_storage import VolumeEntry
+
+VOLUMES = (
+    VolumeEntry(name="datasets", source="/srv/datasets"),
+    VolumeEntry(name="projects", source="/srv/projects/{user}", mode="rw"),
+    VolumeEntry(name="scratch", kind=VolumeKind.SCRATCH),
+)
+
+
+def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mounted: str, engine: str = "docker") -> Finding:
+    mounts = tmp_path / "mounts"
+    mounts.write_text("".join(f"dev {one} ext4 rw 0 0\n" for one in ("/", "/srv", "/srv/datasets", *mounted)))
+    monkeypatch.setattr(doctor, "_MOUNTS", mounts)
+    settings = Settings(data_dir=tmp_path, engine=engine, volumes=VOLUMES, docker_mounts=("/opt/tools:/tools",))
+    return doctor._volumes(Patient(settings, None))
+
+
+def test_what_is_mounted_below_a_folder_is_named_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    below = ("/srv/datasets/a\\040disk", "/srv/projects/ada/x", "/opt/tools/cuda")
+    said = found(monkeypatch, tmp_path, *below, "/srv/datasets-of-others/x")
+    assert said.verdict == "note"
+    assert said.found.endswith(": /opt/tools/cuda, /srv/datasets/a disk, /srv/projects/ada/x")
+    assert "declare it as a volume of its own" in said.advice
+
+
+@pytest.mark.parametrize(("engine", "mounted"), [("docker", ()), ("process", ("/srv/datasets/disk",))])
+def test_where_nothing_is_or_nothing_is_mounted_there_is_nothing_to_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, mounted: tuple[str, ...]
+) -> None:
+    assert found(monkeypatch, tmp_path, *mounted, engine=engine).verdict == "ok"
