@@ -9,7 +9,7 @@ from tests.contract.cards_contract import CardsContract, Site, add_greedy, cards
 from tests.contract.docker26 import newer_docker
 from tests.contract.dockerd import Dockerd
 from tests.contract.test_engine_docker import docker_rig, dockerd_with_image
-from tests.fakes.cards.harness import Cards
+from tests.fakes.cards.harness import B, Cards, share_of
 
 from commonage.gpus.isolation.devices import IsolatedDevices
 
@@ -62,6 +62,14 @@ class TestByRequest(CardsContract):
         async with site_of(tmp_path, by_request, cards, devices) as site:
             yield site
 
+    async def test_an_image_that_needs_a_newer_driver_is_told_so(self, site: Site) -> None:
+        """What the toolkit says comes from far within, behind who called whom."""
+        order = site.order([share_of(site.card[B])], variables=[("NVIDIA_REQUIRE_CUDA", "cuda>=99.1")])
+        end = await site.rig.ended(order)
+        assert end.exit_code not in (0, None), "it never passes"
+        assert "needs a newer NVIDIA driver than its machine has" in end.detail
+        assert "unsatisfied condition: cuda>=99.1" in end.detail
+
 
 # What makes another machine's root file system of Debian's packages can fetch a package, too.
 @pytest.mark.needs("debootstrap")
@@ -74,3 +82,14 @@ class TestByCdi(CardsContract):
     ) -> AsyncIterator[Site]:
         async with site_of(tmp_path, by_cdi, cards, devices) as site:
             yield site
+
+    async def test_a_card_that_cdi_calls_otherwise_is_told_how_to_name(
+        self, site: Site, cards: Cards, by_cdi: Dockerd
+    ) -> None:
+        cards.write_cdi(by=["index"])
+        try:
+            end = await site.rig.ended(site.order([share_of(site.card[B])]))
+        finally:
+            cards.write_cdi()
+        assert end.exit_code not in (0, None), "it never passes"
+        assert "--device-name-strategy=uuid" in end.detail
