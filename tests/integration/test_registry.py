@@ -4,10 +4,12 @@ A real registry, buildah and dockerd; packages and base are small ones made by t
 """
 
 import asyncio
+import hashlib
 import json
 import re
 import shutil
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
@@ -224,7 +226,12 @@ def test_what_was_pushed_is_in_the_catalogue_pinned(here: Site, pushed: str) -> 
     assert shown["kinds"] == ["session", "job", "service"]
     assert shown["by"] == "bob"
     assert shown["size_bytes"] > 1_000_000
-    assert {one["path"] for one in shown["provenance"]["files"]} == {"list1.txt", "list2.txt"}
+    lists = {name: (here.folder / name).read_bytes() for name in ("list1.txt", "list2.txt")}
+    assert {one["path"]: one["digest"] for one in shown["provenance"]["files"]} == {
+        name: f"sha256:{hashlib.sha256(content).hexdigest()}" for name, content in lists.items()
+    }
+    assert (here.folder / "list2.txt").stat().st_mtime <= shown["provenance"]["at"] <= time.time()
+    assert shown["provenance"]["by"] == "bob"
     assert shown["provenance"]["base"] == "localhost/commonage/debian:bookworm"
     assert BUILT in here.commonage("image", "ls").stdout
     assert "one: Python (one)" in here.commonage("image", "show", BUILT).stdout
@@ -373,10 +380,29 @@ async def test_who_waits_for_an_image_sees_how_far_it_is(
             watching.cancel()
             await asyncio.wait([watching])
     told = [one for one in seen if one.attempt_id == order.attempt_id and one.seen is Seen.STARTING]
-    fetching = [one for one in told if re.fullmatch(rf"fetching the image {pushed}: \d+ of \d+ MB", one.detail)]
+    words = rf"fetching the image {pushed.partition('@')[0]}[^ ]*: \d+ of \d+ MB"
+    fetching = [one for one in told if re.fullmatch(words, one.detail)]
     assert fetching, sorted({one.detail for one in told})
     parts = [one.progress for one in fetching if one.progress is not None]
     assert parts and all(0 <= one <= 1 for one in parts)
+
+
+@pytest.mark.anyio
+async def test_each_kernel_of_what_was_built_is_an_environment_of_its_own(
+    here: Site, pushed: str, docker: Dockerd, tmp_path: Path
+) -> None:
+    """From the lists of requirements to what a job says: two that contradict each other, in one image."""
+    catalogue = here.api.control.catalogue
+    account = RegistryAccount(here.address, MACHINE, MACHINE_PASSWORD)
+    says = ("python", "-c", "import alpha, sys; print(alpha.version, sys.prefix)")
+    with trusted_by_docker(here):
+        async with docker_rig(tmp_path, docker, account=account) as rig:
+            for kernel, version in (("one", "1.0"), ("two", "2.0")):
+                environment = catalogue[f"{BUILT}/{kernel}"]
+                assert environment.image == pushed
+                order = rig.orders(Behaviour(), environment=environment, command=says)
+                assert (await rig.ended(order)).exit_code == 0
+                assert await rig.lines(order.attempt_id) == [f"{version} /opt/commonage/kernels/{kernel}"]
 
 
 # --- thrown out --------------------------------------------------------------------------------------------------
