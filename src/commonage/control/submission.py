@@ -21,6 +21,9 @@ from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
 Variables = tuple[tuple[str, str], ...]
 MOST_TOGETHER = 1024
 
+# Where workloads run in containers, nothing is on offer that has no image.
+_NONE = "none yet; an admin sets docker_image, or builds and pushes an image (docs/howto/images.md)"
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -130,7 +133,7 @@ def _environment(ask: Submission, tenant: Tenant, catalogue: Catalogue, settings
     found = catalogue.get(name)
     if found is None or found not in offered:
         what = _why_not(name, ask.kind, tenant, catalogue)
-        there = ", ".join(sorted(one.name for one in offered)) or "none"
+        there = ", ".join(sorted(one.name for one in offered)) or _NONE
         raise InvalidInput(
             f"{what}; for a {ask.kind} there are: {there}", field="environment", code="unknown-environment"
         )

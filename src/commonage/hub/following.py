@@ -82,6 +82,7 @@ class Follower:
         self._path = path
         self._asking_since = 0.0  # the loop's time
         self._show = show
+        self._most = 0  # how full its bar was, since it was last in the queue
         self._changed = asyncio.Event()
 
     async def until_it_answers(self) -> str:
@@ -113,7 +114,10 @@ class Follower:
                 raise SessionEnded(f"the control plane no longer knows this session: {error.detail}", "lost") from error
             self._show("The control plane does not answer; waiting for it", _PERCENT["held"])
             return None
-        self._show(message, _percent(workload))
+        # What is fetched fills it further than the steps that follow would.
+        waits = workload.state in {"held", "queued"}
+        self._most = _percent(workload) if waits else max(self._most, _percent(workload))
+        self._show(message, self._most)
         return workload
 
     async def _in_words(self, workload: WorkloadOut) -> str:

@@ -110,9 +110,9 @@ class CommonageSpawner(Spawner):
             self._keep_state()
             return await self._follow()
         except ApiError as error:
-            raise SpawnException(error.detail, reason=error.code, status_code=error.status or 503) from error
+            raise _Refused(error.detail, reason=error.code, status_code=error.status or 503) from error
         except SessionEnded as error:
-            raise SpawnException(str(error), reason=error.state) from error
+            raise _Refused(str(error), reason=error.state) from error
         finally:
             self._steps.close()
 
@@ -250,11 +250,20 @@ class CommonageSpawner(Spawner):
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
-            raise SpawnException(f"{field}: {first['msg']}", reason="invalid-input") from error
+            raise _Refused(f"{field}: {first['msg']}", reason="invalid-input") from error
+
+
+class _Refused(SpawnException):
+    """One whose words alone are shown to people, without its class and code."""
+
+    @property
+    def jupyterhub_message(self) -> str:
+        """What JupyterHub shows on its pages."""
+        return str(self.message)
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, str]:
     try:
         return read_options(given)
     except ValueError as error:
-        raise SpawnException(str(error), reason="invalid-options") from error
+        raise _Refused(str(error), reason="invalid-options") from error

@@ -82,10 +82,16 @@ def database_of(settings: Settings, data_dir: Path) -> str:
 
 
 def catalogue_of(settings: Settings) -> list[Environment]:
-    """The environments on offer: ours, and those of the settings, which win where they have the same name."""
-    image = None if settings.engine == "process" else settings.docker_image
-    own = {environment.name: replace(environment, image=image) for environment in builtin_environments()}
+    """The environments there are: ours, and those of the settings, which win where they have the same name."""
+    own = {one.name: one for one in builtin_environments()}
+    if settings.engine != "process":  # what is in the image is for its makers to say
+        own = {name: replace(one, image=settings.docker_image, description="") for name, one in own.items()}
     return list((own | {entry.name: entry.entry() for entry in settings.environments}).values())
+
+
+def without_image(settings: Settings) -> list[Environment]:
+    """Those in which nothing can run here, as workloads run in containers. They are not on offer."""
+    return [] if settings.engine == "process" else [one for one in catalogue_of(settings) if one.image is None]
 
 
 def hub_plan(settings: Settings, data: DataDir, ports: Ports, port: int) -> HubPlan:
@@ -192,7 +198,7 @@ async def assemble(
         devices=cards.devices,
         elsewhere=agents,
         engines=[engine],
-        environments=catalogue_of(settings),
+        environments=[one for one in catalogue_of(settings) if one not in without_image(settings)],
         chance=random.SystemRandom().randrange,
         clouds=[(one.policy(), LibcloudMachines(one.rental())) for one in settings.fleets],
         joining=None if joining is None else joining.office,

@@ -31,7 +31,7 @@ from commonage.domain.sightings import Seen
 from commonage.domain.workloads import State
 from commonage.server import listen, logs
 from commonage.server.agents import listen_for_agents
-from commonage.server.bootstrap import Parts, assemble, database_of, hub_plan, registry_of
+from commonage.server.bootstrap import Parts, assemble, database_of, hub_plan, registry_of, without_image
 from commonage.server.children import ChildFailed, Supervisor
 from commonage.server.data_dir import DataDir, DataDirError, Ports, Running, free_port, keep_ports, prepare, sentence
 from commonage.server.hub import HubPlan, hub_children
@@ -181,7 +181,7 @@ class _Server:
         gc.freeze()
         url = settings.public_url or plan.proxy_url
         self._terminal.ready(url, settings, self._secrets, first=self._first)
-        self._terminal.notes(_notes(opened.parts))
+        self._terminal.notes(_notes(settings, opened.parts))
         if sys.stdout.isatty():
             self._terminal.line("Ctrl-C stops everything.")
         log.info("ready", extra={"url": url, "seconds": f"{time.time() - self._started_at:.1f}"})
@@ -302,9 +302,14 @@ async def _until_portal_answers(plan: HubPlan, within_s: float) -> None:
         ) from None
 
 
-def _notes(parts: Parts) -> list[str]:
+def _notes(settings: Settings, parts: Parts) -> list[str]:
+    bare = ", ".join(one.name for one in without_image(settings))
+    lacking = [
+        f"Not on offer, as they have no image and workloads run in containers here: {bare}. Set docker_image for those "
+        "that come with us, give others an `image`, or push one (docs/howto/images.md)."
+    ]
     engines = (note for one in parts.control.fleet.capabilities() for note in one.notes)
-    return [parts.cards.said, *engines, *parts.control.volumes.warnings()]
+    return [*(lacking if bare else []), parts.cards.said, *engines, *parts.control.volumes.warnings()]
 
 
 async def _opened(

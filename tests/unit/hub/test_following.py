@@ -130,3 +130,18 @@ async def test_the_bar_fills_with_what_takes_long() -> None:
                 client, "id", "/user/alice/api", lambda message, percent: shown.append((message, percent))
             ).until_it_answers()
     assert [percent for message, percent in shown if message.startswith("fetching")] == [40, 59, 79]
+
+
+async def test_the_bar_goes_back_for_the_queue_alone() -> None:
+    shown: list[int] = []
+    client: Any = FakeClient(
+        {"state": "starting", "reason": "fetching the image x: 90 of 100 MB", "progress": 0.9},
+        {"state": "starting", "reason": "preparing on gpu-1: its image and network"},
+        {"state": "queued", "reason": "first in the queue"},
+        {"state": "starting", "reason": "starting on gpu-2"},
+        {"state": "failed", "reason": "no space left"},
+    )
+    async with asyncio.timeout(10):
+        with pytest.raises(SessionEnded, match="no space left"):
+            await Follower(client, "id", "/user/alice/api", lambda _, percent: shown.append(percent)).until_it_answers()
+    assert shown == [75, 75, 10, 40, 100]

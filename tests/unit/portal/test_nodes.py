@@ -118,3 +118,12 @@ async def test_people_are_told_of_sessions_that_their_machine_has_ended(
     assert f"workloads/{other.id}" in page
     assert "it is started again elsewhere" in (await ann.get(f"workloads/{other.id}")).text
     assert 'value="yes" selected' in (await ann.get(f"launch?again={other.id}")).text
+
+
+async def test_what_holds_for_a_whole_site_is_said_once(portal: Portal, ann: Person) -> None:
+    assert len(portal.control.fleet.nodes()) > 1
+    (capabilities,) = portal.control.fleet.capabilities()
+    portal.engine.capabilities = lambda: replace(capabilities, notes=("gpu-2 has no agent",))  # type: ignore[method-assign]  # as an engine's change with its machines
+    page = (await ann.get("nodes")).text
+    assert page.count("gpu-2 has no agent") == 1
+    assert page.index("Environments") > page.index("gpu-2 has no agent") > page.rindex("Machine gpu-")

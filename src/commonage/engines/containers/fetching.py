@@ -18,9 +18,10 @@ _MOST = 300
 _PULLED = ("Download complete", "Pull complete", "Already exists")
 
 
-def words_of_fetching(image: str, said: str) -> str:
-    """What a user who waits for it reads; `said` is what `progress_of` said last."""
-    return f"fetching the image {image}: {said}"
+def words_of_fetching(image: str, said: str = "") -> str:
+    """What a user who waits for it reads, without its digest; `said` is what `progress_of` said last."""
+    name, at, _ = image.partition("@")
+    return f"fetching the image {name if at else image}{': ' if said else ''}{said}"
 
 
 def refusal_of(image: str, said: str, machine: str = "") -> str:

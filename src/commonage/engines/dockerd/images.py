@@ -82,7 +82,7 @@ class Images:
                 f"there is no image {image} on this machine, and images are not fetched here (docker_pull = never): "
                 f"load it with `docker load` or `docker import`"
             )
-        told(f"fetching the image {image}", None)
+        told(words_of_fetching(image), None)
         listeners = self._listeners.setdefault(image, [])
         listeners.append(told)
         try:

@@ -167,7 +167,7 @@ async def test_who_waits_reads_of_what_the_megabytes_are(scene: Scene) -> None:
     await scene.launcher.have_image(
         Environment("e", "E", image=IMAGE), "worker1", lambda detail, progress: heard.append((detail, progress))
     )
-    assert heard == [(f"fetching the image {IMAGE}: 37 of 146 MB", 0.25)]
+    assert heard == [("fetching the image registry.test:5000/lab/torch: 37 of 146 MB", 0.25)]
 
 
 async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) -> None:

@@ -1,0 +1,11 @@
+"""What JupyterHub shows of a session that is refused."""
+
+from jupyterhub.utils import format_exception
+
+from commonage.hub.spawner import _Refused
+
+
+def test_people_read_the_reason_and_no_class_of_ours() -> None:
+    refused = _Refused("30 GiB of VRAM were asked for, and the largest card has 24 GiB", reason="unplaceable")
+    assert format_exception(refused) == ("30 GiB of VRAM were asked for, and the largest card has 24 GiB", None)
+    assert refused.reason == "unplaceable"
