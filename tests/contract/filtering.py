@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -23,12 +23,7 @@ _UP_WITHIN_S = 20.0
 @contextmanager
 def filter_before(daemon: Path, folder: Path, **environment: str) -> Iterator[Path]:
     """The socket of a filter before this one. Its files are in `folder`, as a test may write there."""
-    for one in FILTER.iterdir():
-        text = one.read_text(encoding="utf-8")
-        text = text.replace("/etc/commonage", str(folder)).replace("/run/docker-filter", str(folder))
-        (folder / one.name).write_text(text.replace("127.0.0.1:8404", f"unix@{folder}/health.sock"), encoding="utf-8")
-    told = {**os.environ, "DAEMON": str(daemon), "FOLDER": str(folder), **environment}
-    process = subprocess.Popen(["sh", str(folder / "docker-filter-start")], env=told)
+    process = _started(daemon, folder, environment)
     try:
         deadline = time.monotonic() + _UP_WITHIN_S
         while not (folder / f"docker{STREAMS}").exists() or not (folder / "docker.sock").exists():
@@ -39,6 +34,26 @@ def filter_before(daemon: Path, folder: Path, **environment: str) -> Iterator[Pa
     finally:
         process.terminate()
         process.wait(20)
+
+
+def why_no_filter(folder: Path, **environment: str) -> str:
+    """What a filter that is told this says before it ends."""
+    process = _started(folder / "no.sock", folder, environment, stderr=subprocess.PIPE)
+    try:
+        _, said = process.communicate(timeout=_UP_WITHIN_S)
+    finally:
+        process.kill()
+    assert process.returncode not in (0, None)
+    return str(said.decode())
+
+
+def _started(daemon: Path, folder: Path, environment: Mapping[str, str], **how: Any) -> subprocess.Popen[bytes]:
+    for one in FILTER.iterdir():
+        text = one.read_text(encoding="utf-8")
+        text = text.replace("/etc/commonage", str(folder)).replace("/run/docker-filter", str(folder))
+        (folder / one.name).write_text(text.replace("127.0.0.1:8404", f"unix@{folder}/health.sock"), encoding="utf-8")
+    told = {**os.environ, "DAEMON": str(daemon), "FOLDER": str(folder), **environment}
+    return subprocess.Popen(["sh", str(folder / "docker-filter-start")], env=told, **how)
 
 
 class Listener(ThreadingMixIn, UnixStreamServer):

@@ -24,7 +24,7 @@ from tests.contract.filter_cases import (
     but,
     container,
 )
-from tests.contract.filtering import Listener, filter_before, listener, request, say
+from tests.contract.filtering import Listener, filter_before, listener, request, say, why_no_filter
 
 pytestmark = pytest.mark.needs("haproxy")
 OURS = "a" * 64
@@ -329,3 +329,28 @@ FILTERS = "%7B%22label%22%3A+%5B%22commonage.installation%3D0a%22%5D%7D"
 def test_the_calls_of_the_engines_get_through(daemon: Listener, guard: Path, call: str) -> None:
     status, heard = send(daemon, guard, request(call))
     assert (status, heard[-1:]) == (200, [call])
+
+
+@pytest.mark.parametrize(
+    ("mounts", "why"),
+    [
+        ("/srv/x:/", "may lead to the daemon"),
+        ("/var/run/docker.sock", "may lead to the daemon"),
+        ("/var/lib/*", "may lead to the daemon"),
+        ("/*/x", "may lead to the daemon"),
+        ("/srv/../etc", "may lead to the daemon"),
+        ("/srv/x y", "may lead to the daemon"),
+        ("srv/x", "is no folder"),
+        ("/srv/x*", "does not stand alone"),
+        ("/srv/*x", "does not stand alone"),
+        (f"{DATA}/secrets", f"has a part in {DATA}"),
+        (DATA, f"has a part in {DATA}"),
+        ("/srv", f"has a part in {SHARED}"),
+        ("/srv/*", f"has a part in {SHARED}"),
+        ("/srv/*/swarm", f"has a part in {SHARED}"),
+        (f"{SHARED}/*/x", f"has a part in {SHARED}"),
+    ],
+)
+def test_folders_that_lead_out_cannot_be_named(tmp_path: Path, mounts: str, why: str) -> None:
+    told = {"COMMONAGE_DATA_DIR": DATA, "COMMONAGE_SHARED_DIR": SHARED, "COMMONAGE_MOUNTS": mounts}
+    assert why in why_no_filter(tmp_path, **told)
