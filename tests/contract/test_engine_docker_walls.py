@@ -6,12 +6,14 @@ import tarfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
-from tests.contract.dockerd import Dockerd
+from tests.contract.dockerd import Dockerd, minimal_image
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
 from tests.contract.wall_tries import tries_of
 
+from commonage.domain.environments import Environment
 from commonage.domain.sightings import Order, Seen
 from commonage.engines.dockerd.shared import Mount
 from commonage.testing.behaviour import Behaviour
@@ -127,6 +129,22 @@ async def test_secrets_are_not_in_the_containers_description(rig: DockerRig, doc
     assert dockerd.containers(label=[f"commonage.attempt={order.attempt_id}"]) == []
     left = [path for path in (rig.data / "docker").rglob("*") if path.is_file() and b"open-up" in path.read_bytes()]
     assert left == []
+
+
+async def test_an_image_does_not_pass_its_containers_off_as_parts_of_the_installation(
+    rig: DockerRig, dockerd: Dockerd
+) -> None:
+    wrong = {"com.docker.compose.project": "site", "com.docker.compose.service": "control", "commonage.attempt": "x"}
+    labels = " ".join(f"{name}={value}" for name, value in wrong.items())
+    about = urlencode({"fromSrc": "-", "repo": "commonage-test", "tag": "false", "changes": f"LABEL {labels}"})
+    dockerd.ask("POST", f"/images/create?{about}", content=minimal_image())
+    order = replace(rig.orders(FOREVER), environment=Environment("false", "False", image="commonage-test:false"))
+    await rig.started(order)
+    assert dockerd.ask("GET", "/images/commonage-test:false/json")["Config"]["Labels"] == wrong
+    assert dockerd.containers(label=["com.docker.compose.project=site"]) == []
+    assert dockerd.containers(label=["com.docker.compose.service=control"]) == []
+    assert dockerd.containers(label=["commonage.attempt=x"]) == []
+    assert len(dockerd.containers(label=[f"commonage.attempt={order.attempt_id}"])) == 1
 
 
 async def test_limits_are_the_leases(rig: DockerRig, dockerd: Dockerd) -> None:

@@ -22,6 +22,9 @@ MIB = 1024 * 1024
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 """What installing packages and changing users within needs; nothing that reaches the settings of the network or the
 kernel, devices, or other processes' memory."""
+# Labels of images are their containers', too, unless these say otherwise: an image could have its containers taken for
+# parts of a project of Compose, this installation's own say, and the admin's `docker-compose exec` lead into them.
+_NOT_OF_IMAGES = ("com.docker.compose.project", "com.docker.compose.service", "com.docker.stack.namespace")
 SHM_PART = 2
 """Shared memory is at most the memory by this."""
 
@@ -61,7 +64,7 @@ def labels(order: Order, installation: str) -> dict[str, str]:
         "owner": order.owner,
         "tenant": order.tenant,
     }
-    return {f"{LABEL}.{name}": value for name, value in said.items()}
+    return {f"{LABEL}.{name}": value for name, value in said.items()} | dict.fromkeys(_NOT_OF_IMAGES, "")
 
 
 def host_name(order: Order) -> str:
