@@ -85,6 +85,13 @@ MACHINERY = {
     "debootstrap": Machinery(
         lambda: all(shutil.which(name) for name in ("debootstrap", "ssh")), f"{INSTALL_HINT} (with openssh-client)"
     ),
+    "machines": Machinery(
+        lambda: (
+            os.geteuid() == 0
+            and all(shutil.which(name) for name in ("qemu-system-x86_64", "debootstrap", "ganesha.nfsd"))
+        ),
+        f"{INSTALL_HINT} (qemu-system-x86, debootstrap, nfs-ganesha-vfs)",
+    ),
     "mounts": Machinery(_may_administer, "run the tests as a root who may mount file systems"),
     "images": Machinery(
         lambda: os.geteuid() == 0 and all(shutil.which(name) for name in ("buildah", "docker-registry")),

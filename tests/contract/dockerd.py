@@ -172,7 +172,7 @@ def new_folder() -> Path:
     return folder
 
 
-def minimal_image() -> bytes:
+def minimal_image(python: bool = True) -> bytes:
     """A tar of a shell, some programs and this Python, each with the libraries it is linked to."""
     buffer = BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
@@ -181,7 +181,8 @@ def minimal_image() -> bytes:
             found = shutil.which(name, path="/usr/bin:/bin")
             assert found is not None, f"{name} is missing on this machine"
             _put(archive, put, os.path.realpath(found), f"/usr/bin/{name}")
-        _put_python(archive, put)
+        if python:
+            _put_python(archive, put)
         for link in ("bin", "sbin"):
             _link(archive, link, "usr/bin")
         for folder in ("tmp", "etc", "proc", "sys", "dev", "home"):

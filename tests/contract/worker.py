@@ -29,13 +29,21 @@ from tests.integration.registry_site import buildah_store, forget_store
 from commonage.images import base as images_base
 
 SUITE = "bookworm"
-PACKAGES = ("curl", "docker.io", "iproute2", "iptables", "openssh-server", "python3", "sudo")
+PACKAGES = ("cloud-init", "curl", "docker.io", "iproute2", "iptables", "openssh-server", "python3", "sudo")
 DOCKER = ("docker.io", "containerd", "runc", "tini")
 MIRROR = "/srv/mirror"
 """A flat mirror inside, with what is not installed: openssl; and with Docker, for a machine that has not even that."""
 ADMIN = "admin"
-_LAYOUT = 4  # rises when what `_furnish` does changes
+_LAYOUT = 5  # rises when what `_furnish` does changes
 _UP_WITHIN_S = 90
+# What a cloud's image has it do, of which only what concerns us; all of it in one go.
+_CLOUD = """datasource_list: [NoCloud]
+disable_root: false
+network: {config: disabled}
+cloud_init_modules: [set_hostname, write_files, runcmd, scripts_user]
+system_info: {distro: debian}
+"""
+_SEED = "/var/lib/cloud/seed/nocloud-net"
 _BASE = "import sys; from commonage.images.base import debian_base; print(debian_base(sys.argv[1], None, True, print))"
 
 
@@ -112,6 +120,7 @@ def _furnish(root: Path, log: IO[bytes]) -> None:
         : >/etc/resolv.conf
     """
     subprocess.run(["unshare", "--mount", "chroot", root, "sh", "-ec", script], check=True, stdout=log, stderr=log)
+    (root / "etc/cloud/cloud.cfg").write_text(_CLOUD)
 
 
 class Worker:
@@ -170,6 +179,17 @@ class Worker:
         """Have it as a machine is on which nobody ever installed Docker."""
         ran = self.ssh(f"dpkg --purge {' '.join(DOCKER)} && ! command -v dockerd")
         assert ran.returncode == 0, ran.stdout + ran.stderr
+
+    def first_start(self, user_data: str) -> str:
+        """Have cloud-init do what it does when a cloud starts a machine with these user data; what it says."""
+        given = self._shared / f"user-data-of-{self.name}"
+        given.write_text(user_data)
+        put = (
+            f"mkdir -p {_SEED} && install -m 600 {given} {_SEED}/user-data && echo 'instance-id: i' >{_SEED}/meta-data"
+        )
+        ran = self.ssh(f"{put} && cloud-init init", timeout=180)
+        given.unlink()
+        return ran.stdout + ran.stderr
 
     def vanish(self) -> None:
         """As a machine that is switched off."""
