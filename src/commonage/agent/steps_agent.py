@@ -27,7 +27,7 @@ UNIT = Path(f"/etc/systemd/system/{SERVICE}.service")
 SCRIPT = Path(f"/etc/init.d/{SERVICE}")
 STATE = Path("/var/lib/commonage-agent")
 _RENEW_WITHIN_S = 3 * 86400
-_SEEN_WITHIN_S = 30.0
+_SEEN_WITHIN_S = 60.0
 
 
 class Certificate:
