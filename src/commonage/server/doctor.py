@@ -19,8 +19,9 @@ from typing import Literal
 
 import httpx2
 
-from commonage.domain.errors import CommonageError
+from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.volumes import VolumeKind
+from commonage.engines.containers.sources import see_that_nobody_can_redirect
 from commonage.engines.docker.doctor import Examined, examine_daemon
 from commonage.engines.dockerd.shared import parse_mount
 from commonage.engines.swarm.doctor import Examined as ExaminedSwarm
@@ -158,13 +159,19 @@ def _docker(patient: Patient) -> Finding:
 
 
 def _volumes(patient: Patient) -> Finding:
-    """What is mounted below a folder does not come along into containers where that is read-only."""
+    """The way to a folder must be root's; what is mounted below it does not come along where it is read-only."""
     settings = patient.settings
     if settings.engine == "process":
         return Finding("volumes", "ok", "links, nothing is mounted (engine = process)")
     given = [parse_mount(one).source for one in settings.docker_mounts]
     given += [one.source for one in settings.volumes if one.kind is VolumeKind.FOLDER]
     folders = [Path(one.partition("{")[0]) for one in given]
+    try:
+        for folder in folders:
+            see_that_nobody_can_redirect(str(folder), str(folder))
+    except EngineFailure as error:
+        found, _, advice = error.message.partition("; ")
+        return Finding("volumes", "bad", found, advice)
     lines = (line.split() for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines())
     mounted = [Path(words[1].replace("\\040", " ")) for words in lines if len(words) > 1]
     below = [place for place in mounted if any(folder in place.parents for folder in folders)]

@@ -40,3 +40,13 @@ def test_where_nothing_is_or_nothing_is_mounted_there_is_nothing_to_say(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, mounted: tuple[str, ...]
 ) -> None:
     assert found(monkeypatch, tmp_path, *mounted, engine=engine).verdict == "ok"
+
+
+def test_a_folder_that_others_could_make_lead_elsewhere_is_bad(tmp_path: Path) -> None:
+    (tmp_path / "open" / "data").mkdir(parents=True)
+    (tmp_path / "open").chmod(0o777)
+    mounts = (f"{tmp_path}/open/data:/data",)
+    said = doctor._volumes(Patient(Settings(data_dir=tmp_path / "own", engine="docker", docker_mounts=mounts), None))
+    assert said.verdict == "bad"
+    assert "could be made to lead elsewhere" in said.found
+    assert "have it belong to root" in said.advice
