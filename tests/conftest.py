@@ -88,7 +88,8 @@ MACHINERY = {
     "machines": Machinery(
         lambda: (
             os.geteuid() == 0
-            and all(shutil.which(name) for name in ("qemu-system-x86_64", "debootstrap", "ganesha.nfsd"))
+            and all(shutil.which(name) for name in ("qemu-system-x86_64", "debootstrap", "ssh"))
+            and Path("/usr/lib/x86_64-linux-gnu/ganesha/libfsalvfs.so").exists()
         ),
         f"{INSTALL_HINT} (qemu-system-x86, debootstrap, nfs-ganesha-vfs)",
     ),
