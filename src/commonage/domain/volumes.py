@@ -129,18 +129,18 @@ def parse_volume(text: str) -> VolumeRequest:
         raise _wrong(text, "has no name; write it like datasets, results:rw or datasets@/data")
     if found["mode"] not in (None, "ro", "rw"):
         raise _wrong(text, "is neither ro nor rw; write it like results:rw, or results@/path")
-    target = "" if found["target"] is None else check_target(found["target"])
+    target = "" if found["target"] is None else check_target(found["target"], found["name"])
     return VolumeRequest(found["name"], None if found["mode"] is None else found["mode"] == "rw", target)
 
 
-def check_target(path: str) -> str:
-    """A path in a container where a volume may be mounted, in its plain form. Raises InvalidInput."""
+def check_target(path: str, name: str) -> str:
+    """A path in a container where the volume `name` may be mounted, in its plain form. Raises InvalidInput."""
     if not path.startswith("/") or ".." in _parts(path) or not _PATH.fullmatch(path):
-        raise _wrong(path, "should go to a place that is no whole path; write it like datasets@/data")
+        raise _wrong(name, f"should go to {path[:80]!r}, which is no whole path; write it like {name}@/data")
     plain = _plain(path)
     taken = next((one for one in _TAKEN if _is_in(plain, one)), None)
     if taken is not None or plain in ("/", "/var"):
-        raise _wrong(path, f"cannot be mounted there: {taken or plain} is taken; choose a place like /data")
+        raise _wrong(name, f"cannot go to {plain[:80]!r}: {taken or plain} is taken; choose a place like /data")
     return plain
 
 
@@ -247,7 +247,7 @@ def check_volume(volume: Volume) -> Volume:
     if volume.per is not Extent.ALL and volume.kind is not VolumeKind.DOCKER:
         raise _wrong(volume.name, "has `per`, which is for Docker volumes; put {user} or {tenant} into a path instead")
     if volume.target:
-        check_target(volume.target)
+        check_target(volume.target, volume.name)
     return volume
 
 

@@ -46,9 +46,7 @@ def lacks(snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> tuple[str, ...]
     if rooms >= ask.gang_size:
         if snapshot.sites.choose(may, ask.gang_size).any():
             came_later = _place(snapshot, outcome, ask.workload_id) == len(outcome.order)
-            return (
-                () if came_later else ("a reservation leaves room since a moment ago; it is looked at again at once",)
-            )
+            return () if came_later else ("there is room since a moment ago; it is looked at again at once",)
         return (f"it starts together with {others} others at one site, and no site has {ask.gang_size} machines free",)
     nodes = _by_distance(grid, shape, fit)
     found, left = _refused(grid, shape, nodes[~may[nodes]])

@@ -127,3 +127,13 @@ async def test_what_holds_for_a_whole_site_is_said_once(portal: Portal, ann: Per
     page = (await ann.get("nodes")).text
     assert page.count("gpu-2 has no agent") == 1
     assert page.index("Environments") > page.index("gpu-2 has no agent") > page.rindex("Machine gpu-")
+
+
+async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Person, root: Person) -> None:
+    report = next(one for one in await portal.engine.nodes() if one.name == "gpu-2")
+    portal.engine.add_node(replace(report, faults=("Docker does not answer",)))
+    await portal.control.fleet.look()
+    page = (await ann.get("nodes")).text
+    assert "No new work" in page and "Docker does not answer" in page and "Draining" not in page
+    await root.post("nodes/gpu-2/drain", {"drain": "1"})
+    assert "Draining" in (await ann.get("nodes")).text
