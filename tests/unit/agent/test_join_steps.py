@@ -449,3 +449,17 @@ def test_all_that_is_wrong_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     said = steps_checks.Checks().look(case).says
     for words in ("3.10.0-1160.el7", "2.0 GiB are free", "90 s behind", "many machines are called", "h:2", "timed out"):
         assert words in said
+
+
+@pytest.mark.parametrize(
+    ("programs", "expected"),
+    [
+        (("openssl", "iptables"), done("openssl and iptables are there")),
+        (("openssl", "iptables", "dockerd", "docker"), done("openssl and iptables are there")),
+        (("openssl", "iptables", "dockerd"), needed("install docker-cli")),
+        ((), needed("install openssl, iptables")),
+    ],
+)
+def test_a_daemon_without_its_command_is_given_it(programs: tuple[str, ...], expected: Look) -> None:
+    """Debian has them apart since 13."""
+    assert steps_checks.Tools().look(case_of(FakeHost(programs))) == expected

@@ -167,3 +167,16 @@ def test_agents_are_told_by_whom_they_know_that_they_are_cut_off() -> None:
     site.told[1] = replace(site.told[1], at=time.time() - CUT_OFF_AFTER_S - 10)
     site.look()
     assert [name for name, _ in site.introduced[-1]] == ["a"]
+
+
+def test_volumes_are_bounded_where_every_machine_that_takes_work_says_so() -> None:
+    site = Site()
+    site.look()
+    assert not site.fleet.bound_all_volumes()
+    site.told = [site.agent("a", bounds_volumes=True), site.agent("b")]
+    site.look()
+    assert (site.fleet.bounds_volumes("a"), site.fleet.bounds_volumes("b")) == (True, False)
+    assert not site.fleet.bound_all_volumes()
+    site.told = [site.agent("a", bounds_volumes=True), site.agent("b", bounds_volumes=True)]
+    site.look()
+    assert site.fleet.bound_all_volumes()

@@ -9,6 +9,7 @@ from tests.unit.engines.containers.test_program import order
 
 from commonage.agent.containers import CPUS_LABEL
 from commonage.domain.fleet import Lease, Share
+from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, program_of
 from commonage.engines.dockerd.shared import Mount
@@ -122,3 +123,13 @@ def test_networks_lie_over_machines_and_may_be_encrypted() -> None:
     assert plain["Driver"] == "overlay"
     assert plain["Options"] == {}
     assert "encrypted" in network_config("0123456789", "lab", "10.214.0.0/22", encrypted=True)["Options"]
+
+
+@pytest.mark.parametrize(("bounds", "options"), [(False, {}), (True, {"size": "67108864"})])
+def test_a_volume_has_a_size_where_the_machines_daemon_can_hold_it(bounds: bool, options: dict[str, str]) -> None:
+    volume = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=64)
+    wish = replace(order(), mounts=mounts_of([VolumeRequest("results", True)], [volume], "ada", "lab"))
+    program = program_of(wish, Inside("10.98.0.1", frozenset()), {}, {})
+    spec = service_spec(wish, program, replace(AROUND, volume_quota=bounds), SwarmSettings())
+    mounts = {one["Target"]: one for one in spec["TaskTemplate"]["ContainerSpec"]["Mounts"]}
+    assert mounts["/volumes/results"]["VolumeOptions"]["DriverConfig"]["Options"] == options
