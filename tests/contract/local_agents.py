@@ -139,9 +139,11 @@ class LocalAgents:
         if node in self.stuck:
             return []
         for attempt in attempt_ids:
-            for pid in processes_of(attempt):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            while there := processes_of(attempt):  # what is killed is there for a moment where many wait for a core
+                for pid in there:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                await asyncio.sleep(0.02)
         return list(attempt_ids)
 
     async def go_on(self, node: str, attempt_ids: Collection[str]) -> None:
