@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _PROGRAM = r"""
-import ctypes, fcntl, os, socket, struct, sys, time
+import ctypes, fcntl, os, shutil, socket, struct, sys, time
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,8 +37,20 @@ def strangers():
             return
     raise OSError("there are none")
 
+def become_root():
+    shell = "/tmp/shell"
+    shutil.copy("/usr/bin/bash", shell)
+    os.chmod(shell, 0o4755)
+    if (child := os.fork()) == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        os.execv(shell, [shell, "-p", "-c", "[ $EUID = 0 ]"])
+    if os.waitpid(child, 0)[1] != 0:
+        raise OSError("it is nobody")
+
 PACKETS = (socket.AF_PACKET, socket.SOCK_RAW, 3)
 tries = {
+    "become root by a program of root's": become_root,
     "mount": lambda: mount(b"tmpfs"),
     "mount control groups": lambda: mount(b"cgroup", options=b"memory"),
     "mount control groups of today": lambda: mount(b"cgroup2"),
