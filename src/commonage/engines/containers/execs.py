@@ -22,6 +22,7 @@ _ENDS_WITHIN_S = 15.0
 _LOOK_S = 0.05
 _MOST_WAITING = 256 * 1024
 _STALLED_S = 1.0
+_SILENT_S = 4.0
 
 # Before API 1.42 no size can be given along, and one that is told later comes too late for what asks at once.
 _BEGIN = (
@@ -201,10 +202,21 @@ class DaemonExec:
 
     async def _has_ended(self) -> bool:
         try:
-            status, found = await self._api.ask("GET", f"/exec/{self.id}/json")
+            async with asyncio.timeout(_SILENT_S):
+                status, found = await self._api.ask("GET", f"/exec/{self.id}/json")
         except EngineFailure:
             return False
+        except TimeoutError:
+            return await self._is_held()
         return status >= 400 or found is None or not found["Running"]
+
+    async def _is_held(self) -> bool:
+        """Docker 26 says nothing of a command that has ended before all that it said is taken, but of all else."""
+        try:
+            await self._api.ask("GET", f"/containers/{self._container}/json")
+        except EngineFailure:
+            return False
+        return True
 
     async def _next(self) -> tuple[int, bytes] | None:
         """Without a terminal each part has a head that says its stream and its length."""
