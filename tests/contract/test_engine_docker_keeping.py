@@ -63,7 +63,9 @@ async def test_a_killed_daemon_is_no_secret_and_runs_nothing_twice(
 
     dockerd.start()
     assert (await rig.seen(late.attempt_id, Seen.ENDED)).exit_code == 5
-    assert (await rig.seen(ending.attempt_id, Seen.ENDED)).exit_code == 4
+    # Of what ended while its containerd was away, too, a newer daemon only makes an exit code up: then it is lost.
+    known = (4,) if int(dockerd.ask("GET", "/version")["Version"].split(".")[0]) < 25 else (4, None)
+    assert (await rig.seen(ending.attempt_id, Seen.ENDED)).exit_code in known
     if live_restore:
         assert (await rig.seen(living.attempt_id, Seen.RUNNING)).url == before.url
     else:
