@@ -240,12 +240,12 @@ def test_what_was_pushed_is_in_the_catalogue_pinned(here: Site, pushed: str) -> 
 def test_who_is_no_member_neither_pushes_nor_sees_it(here: Site, pushed: str) -> None:
     refused = here.commonage("image", "push", "lab/mine", "--from", "localhost/lab/two", token="ann")
     assert refused.exit_code == 2
-    assert "denied" in refused.output
+    assert "ann may not push lab/mine: people push what begins with a tenant" in refused.output
     assert "lab/two" not in here.commonage("image", "ls", token="ann").output
     for name in ("other/x", "public/x"):
         refused = here.commonage("image", "push", name, "--from", "localhost/lab/two")
         assert refused.exit_code == 2, name
-        assert "denied" in refused.output
+        assert f"bob may not push {name}" in refused.output
 
 
 def test_an_image_that_is_not_here_cannot_be_pushed(here: Site) -> None:

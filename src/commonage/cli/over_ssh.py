@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import logging
 import secrets
 import shlex
 import subprocess
@@ -64,6 +65,8 @@ def run(errand: Errand) -> int:
     from pyinfra.api.output import set_echo
     from pyinfra.api.state import State
 
+    # What it would say of a failure, we say.
+    logging.getLogger("pyinfra").addHandler(logging.NullHandler())
     set_echo(_echo(len(errand.hosts) == 1))
     hosts = [(text, _data(text, errand)) for text in errand.hosts]
     made: Any = (Inventory, Config)  # both without types
@@ -100,7 +103,7 @@ def _visit(host: Any, errand: Errand) -> bool:
         host.connect(raise_exceptions=True)
         return _do(host, errand)
     except ConnectError as error:
-        print(f"{host.name}: no way in by SSH: {error}", flush=True)
+        print(f"{host.name}: no way in by SSH: {error}. See that `ssh` signs in there from here", flush=True)
     except Exception as error:  # a connection can break in many ways, each with an error of its own
         print(f"{host.name}: SSH broke off: {error!r}", flush=True)
     return False

@@ -39,6 +39,7 @@ from commonage.wire.hub import API_PATH
 
 Verdict = Literal["ok", "note", "bad"]
 _CLOCK_OFF_S = 5.0
+_TRUSTED = Path("/etc/docker/certs.d")
 _MOUNTS = Path("/proc/self/mounts")
 
 
@@ -107,10 +108,25 @@ def _registry(patient: Patient) -> Finding:
     if shutil.which("docker-registry") is None and patient.settings.children == "own":
         return Finding("registry", "bad", "docker-registry is not there", "run: apt-get install docker-registry")
     where = f"{patient.settings.registry_bind}:{patient.settings.registry_port}"
+    untrusted = _does_not_trust(patient.settings)
+    if untrusted is not None:
+        return Finding("registry", "bad", f"Docker on this machine does not trust the registry at {where}", untrusted)
     if patient.settings.public_url is None and patient.settings.registry_bind not in ("127.0.0.1", "::1"):
         advice = "set public_url to an address with HTTPS: passwords for the registry go to the control plane"
         return Finding("registry", "note", f"a registry at {where}, passwords over plain HTTP", advice)
     return Finding("registry", "ok", f"a registry at {where}")
+
+
+def _does_not_trust(settings: Settings) -> str | None:
+    """What has this machine's Docker trust the registry; None if it does, or needs not."""
+    host = settings.registry_host or settings.registry_bind
+    # Other machines are given it when they join; on a loopback address Docker asks for no certificate.
+    if settings.engine != "docker" or host in ("127.0.0.1", "::1", "localhost"):
+        return None
+    place, ours = _TRUSTED / f"{host}:{settings.registry_port}", settings.data_dir.absolute() / "authority" / "ca.crt"
+    if (place / "ca.crt").exists():
+        return None
+    return f"after the first start, as root: install -D -m 644 {ours} {place}/ca.crt"
 
 
 def _compiler(_: Patient) -> Finding:

@@ -11,9 +11,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from commonage.server.settings import ENV_PREFIX, FLAGS, Settings, row_of
 from commonage.server.settings_lines import line_of
@@ -160,9 +160,26 @@ def _sentence(name: str, value: object, origin: str, error: Any) -> str:
     row = row_of(name)
     shown = "what was given" if row.secret else repr(value if len(str(value)) <= 60 else str(value)[:57] + "...")
     why = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden" and (there := _fields_beside(error["loc"])):
+        why = f"there is no such setting; there are: {', '.join(there)}"
     if name in TABLES or name == "node_labels":
         return f"{origin}: {_where(value, error['loc'])}: {why[0].lower()}{why[1:]}"
     return f"{origin}: {name} cannot be {shown}; it takes {row.allowed} ({why[0].lower()}{why[1:]})"
+
+
+def _fields_beside(location: tuple[int | str, ...]) -> list[str]:
+    """What there is in the place of a setting that is none."""
+    there: list[type[BaseModel]] = [Settings]
+    for part in location[:-1]:
+        if isinstance(part, str):
+            there = [found for one in there if part in one.model_fields for found in _models_in(one, part)]
+    return [name for one in there for name in one.model_fields]
+
+
+def _models_in(model: type[BaseModel], name: str) -> list[type[BaseModel]]:
+    """The tables that this setting holds."""
+    held = model.model_fields[name].annotation
+    return [one for one in (held, *get_args(held)) if isinstance(one, type) and issubclass(one, BaseModel)]
 
 
 def _where(value: object, location: tuple[int | str, ...]) -> str:

@@ -144,6 +144,20 @@ def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, toml: str, said: list
     assert [part for part in said if part not in sentence] == []
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('members = ["ann"]', "line 3: tenants.lab.members: there is no such setting; there are: name, title, weight"),
+        ("nominal = { gpu = 1 }", "tenants.lab.nominal.gpu: there is no such setting; there are: cpus, memory, gpus"),
+    ],
+)
+def test_a_line_of_a_table_that_is_no_setting_is_told_what_there_is(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "commonage.toml").write_text(f'[[tenants]]\nname = "lab"\n{line}\n')
+    with pytest.raises(SettingsError) as caught:
+        resolve({}, environ={}, folder=tmp_path)
+    assert said in str(caught.value)
+
+
 def test_a_flag_is_named_as_it_is_typed(tmp_path: Path) -> None:
     assert wrong(tmp_path, data_dir=".", port="x").startswith("flag --port: port cannot be 'x'")
 

@@ -89,7 +89,7 @@ def _unreachable(url: str, why: str) -> DaemonUnreachable:
         why = found[1]
     return DaemonUnreachable(
         f"the Docker daemon does not answer at {url}: {_short(why)}. Is it running (systemctl status docker), and may "
-        "this user talk to it? `commonage doctor` looks"
+        "this user talk to it? `commonage doctor` looks (with --engine, if `up` was given that)"
     )
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from typing import get_args
 
 import click
 
 from commonage.server.commands.common import as_json, reads_settings
 from commonage.server.commands.doctor_gpu import gpu
 from commonage.server.doctor import examine
+from commonage.server.settings import Settings
 from commonage.server.settings_sources import Resolved
 
+_ENGINES = get_args(Settings.model_fields["engine"].annotation)
 _MARKS = {
     "ok": click.style("ok  ", fg="green"),
     "note": click.style("note", fg="yellow"),
@@ -21,10 +24,11 @@ _MARKS = {
 
 
 @click.group(invoke_without_command=True)
+@click.option("--engine", type=click.Choice(_ENGINES), help="As given to `up`.")
 @as_json
 @reads_settings
 @click.pass_context
-def doctor(context: click.Context, resolved: Resolved, as_json: bool) -> None:
+def doctor(context: click.Context, resolved: Resolved, engine: str | None, as_json: bool) -> None:
     """Check this machine and the server on its data folder: what is wrong, and what to do. Exit code 1 if something is.
 
     `commonage doctor gpu` tries whether shares of the cards hold.
@@ -32,10 +36,12 @@ def doctor(context: click.Context, resolved: Resolved, as_json: bool) -> None:
     \b
     Example:
       commonage doctor --data-dir .commonage
+      commonage doctor --engine docker
     """
     if context.invoked_subcommand is not None:
         return
-    findings = examine(resolved.settings)
+    settings = resolved.settings
+    findings = examine(settings if engine is None else settings.model_copy(update={"engine": engine}))
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
     else:

@@ -20,12 +20,13 @@ from commonage.sdk.errors import ApiError
 class Access:
     """`address` is `HOST:PORT`, empty where no registry is known. `options` let buildah in there.
 
-    `certificate` (PEM) is that of its authority.
+    `certificate` (PEM) is that of its authority, `user` who asks.
     """
 
     address: str = ""
     options: tuple[str, ...] = ()
     certificate: str = ""
+    user: str = ""
 
 
 @contextmanager
@@ -47,4 +48,5 @@ def registry_access(server: Server, *, needed: bool = True) -> Iterator[Access]:
         # A file, and 0600 by its folder: arguments can be read by everybody on the machine.
         auth = folder / "auth.json"
         auth.write_text(json.dumps({"auths": {found.address: {"auth": known}}}), encoding="ascii")
-        yield Access(found.address, ("--authfile", str(auth), "--cert-dir", str(folder / "certs")), found.certificate)
+        options = ("--authfile", str(auth), "--cert-dir", str(folder / "certs"))
+        yield Access(found.address, options, found.certificate, who)

@@ -1,0 +1,36 @@
+"""What `commonage doctor` says before anything is started."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from commonage.server import doctor
+from commonage.server.commands.doctor import doctor as verb
+
+
+def looked(folder: Path, *words: str) -> dict[str, dict[str, str]]:
+    (folder / "commonage.toml").write_text(
+        f'data_dir = "{folder}/data"\ndocker_url = "unix://{folder}/no.sock"\n'
+        'registry = true\nregistry_host = "hub.example.org"\ngpus = "none"\n'
+    )
+    done = CliRunner().invoke(verb, ["--config", str(folder / "commonage.toml"), "--json", *words])
+    return {one["check"]: one for one in json.loads(done.stdout)}
+
+
+def test_it_looks_at_the_engine_that_up_is_given(tmp_path: Path) -> None:
+    assert "not used" in looked(tmp_path)["docker"]["found"]
+    found = looked(tmp_path, "--engine", "docker")["docker"]
+    assert (found["verdict"], "does not answer at unix://" in found["found"]) == ("bad", True)
+
+
+def test_a_registry_that_this_machines_docker_does_not_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_TRUSTED", tmp_path / "certs.d")
+    found = looked(tmp_path, "--engine", "docker")["registry"]
+    place = tmp_path / "certs.d" / "hub.example.org:5000" / "ca.crt"
+    assert found["advice"].endswith(f"install -D -m 644 {tmp_path}/data/authority/ca.crt {place}")
+    place.parent.mkdir(parents=True)
+    place.touch()
+    assert looked(tmp_path, "--engine", "docker")["registry"]["verdict"] != "bad"
+    assert looked(tmp_path, "--engine", "process")["registry"]["verdict"] != "bad"
