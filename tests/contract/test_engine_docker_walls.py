@@ -142,7 +142,6 @@ async def test_an_image_does_not_pass_its_containers_off_as_parts_of_the_install
     await rig.started(order)
     assert dockerd.ask("GET", "/images/commonage-test:false/json")["Config"]["Labels"] == wrong
     assert dockerd.containers(label=["com.docker.compose.project=site"]) == []
-    assert dockerd.containers(label=["com.docker.compose.service=control"]) == []
     assert dockerd.containers(label=["commonage.attempt=x"]) == []
     assert len(dockerd.containers(label=[f"commonage.attempt={order.attempt_id}"])) == 1
 

@@ -24,7 +24,7 @@ CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "
 kernel, devices, or other processes' memory."""
 # Labels of images are their containers', too, unless these say otherwise: an image could have its containers taken for
 # parts of a project of Compose, this installation's own say, and the admin's `docker-compose exec` lead into them.
-_NOT_OF_IMAGES = ("com.docker.compose.project", "com.docker.compose.service", "com.docker.stack.namespace")
+_NOT_OF_IMAGES = ("com.docker.compose.project", "com.docker.stack.namespace")
 SHM_PART = 2
 """Shared memory is at most the memory by this."""
 
