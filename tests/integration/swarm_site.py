@@ -39,7 +39,7 @@ size = "1GiB"
 
 [[volumes]]
 name = "projects"
-source = "{shared}/{{user}}"
+source = "{shared}/projects/{{user}}"
 mode = "rw"
 
 [[volumes]]
@@ -176,9 +176,9 @@ def swarm_site() -> Iterator[SwarmSite]:
         folder, port, registry_port = new_folder(), free_port(), free_port()
         closing.callback(shutil.rmtree, folder, ignore_errors=True)
         closing.callback(forget_store, folder)
-        (folder / "shared" / "datasets").mkdir(parents=True)
-        (folder / "shared" / "datasets" / "one.csv").write_text("1,2\n")
-        (folder / "commonage.toml").write_text(_VOLUMES.format(shared=folder / "shared"))
+        (folder / "volumes" / "datasets").mkdir(parents=True)
+        (folder / "volumes" / "datasets" / "one.csv").write_text("1,2\n")
+        (folder / "commonage.toml").write_text(_VOLUMES.format(shared=folder / "volumes"))
         manager = swarm.manager
         variables = {
             "COMMONAGE_BIND": "0.0.0.0",

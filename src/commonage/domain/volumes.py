@@ -266,13 +266,15 @@ def _check_source(volume: Volume) -> None:
 def see_that_folders_are_apart(places: Sequence[tuple[str, str, bool]], own: Sequence[str]) -> None:
     """Of folders that containers get (what it is, its path, whether it is written to) none may lie in one written to.
 
-    Who writes there could put a link in its place, and so choose what is mounted. Nor may one have a part in the
-    server's `own` folders, but for what is in their `volumes`. Raises InvalidInput.
+    Nor be it for some user or tenant, who would write to what others read. Who writes there could put a link in its
+    place, and so choose what is mounted. Nor may one have a part in the server's `own` folders, but for what is in
+    their `volumes`. Raises InvalidInput.
     """
     for what, path, _ in places:
         for holder, other, written in places:
-            if written and _may_be_in(path, other) and len(_parts(path)) > len(_parts(other)):
-                why = f"is in {other} ({holder}), which workloads write to, and could be replaced by a link there"
+            if written and _may_be_in(path, other) and _parts(path) != _parts(other):
+                where = "may be" if len(_parts(path)) == len(_parts(other)) else "is in"
+                why = f"{where} {other} ({holder}), which workloads write to, and could be replaced by a link there"
                 raise _in_the_way(what, path, why)
         for root in own:
             below = _parts(path)[len(_parts(root)) :]

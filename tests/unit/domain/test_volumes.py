@@ -159,6 +159,8 @@ def test_what_cannot_be_offered_is_told(volume: Volume, why: str) -> None:
         ("/srv/lab/data", False, r"is in /srv/lab \(shared\)"),
         ("/srv//lab/./data/{user}", False, r"is in /srv/lab \(shared\)"),
         ("/srv/{tenant}/data", True, r"is in /srv/lab \(shared\)"),  # of the tenant `lab`
+        ("/srv/{tenant}", False, r"may be /srv/lab \(shared\)"),
+        ("/home/ada", False, r"may be /home/\{user\} \(homes\)"),  # if somebody is called that
         ("/home/ada/data", False, r"is in /home/\{user\} \(homes\)"),
         ("/home/{user}/data", False, r"is in /home/\{user\} \(homes\)"),
         ("/data", False, "has a part in /data/commonage"),
