@@ -6,7 +6,7 @@ from typing import IO, Any
 
 import click
 
-from commonage.sdk.errors import ApiError, Unreachable
+from commonage.sdk.errors import ApiError, Unreachable, Untrusted
 
 FAILED, MISUSED, UNREACHABLE = 1, 2, 3
 BECAUSE_OF_THE_ASK = range(400, 500)
@@ -42,7 +42,7 @@ def _sentence(error: ApiError) -> str:
     text = error.detail
     if len(error.errors) > 1:
         text += "".join(f"\n  {one.get('field', '')}: {one.get('detail', '')}" for one in error.errors)
-    if isinstance(error, Unreachable):
+    if isinstance(error, Unreachable) and not isinstance(error, Untrusted):
         return f"{text}\nStart one with `commonage up`, or name another address with --url."
     if error.status == 401:
         return f"{text}\nKeep a token with `commonage login`, or give one with --token."

@@ -2,6 +2,7 @@
 
 ApiError            the control plane refused; has the fields of its problem document
 └── Unreachable     nobody answered, or not in time
+    └── Untrusted   who answered has no certificate that is trusted here
 """
 
 from __future__ import annotations
@@ -65,6 +66,10 @@ class Unreachable(ApiError):
 
     def __init__(self, detail: str, *, status: int = 0) -> None:
         super().__init__("unreachable", detail, status=status, retryable=True)
+
+
+class Untrusted(Unreachable):
+    """Somebody answered whose certificate is of no authority that this machine trusts."""
 
 
 # What a proxy says while the server behind it is away; 503 is also the control plane's own "not now".

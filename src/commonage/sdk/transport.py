@@ -10,7 +10,7 @@ import httpx2
 
 from commonage import __version__
 from commonage.sdk.calls import JSON, SILENCE_S, STREAM, Call, address
-from commonage.sdk.errors import ApiError, Unreachable
+from commonage.sdk.errors import ApiError, Unreachable, Untrusted
 from commonage.wire.workloads import EventOut, LogLineOut
 
 # A line of output may be long; this bounds what a broken server could make us hold.
@@ -74,6 +74,12 @@ def failure(error: httpx2.TransportError, where: httpx2.URL) -> tuple[ApiError, 
     what = "broke off" if reached else "cannot be reached"
     reason = str(error) or type(error).__name__
     place = f"{where.scheme}://{where.netloc.decode()}"
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        why = (
+            f"the certificate of {place} is not trusted here ({reason}); have this machine trust the authority that "
+            "signed it, or name a file with its certificate in SSL_CERT_FILE"
+        )
+        return Untrusted(why), reached
     return Unreachable(f"the control plane at {place} {what} ({reason}); is it running?"), reached
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import click
+import httpx2
 import pytest
 from click.testing import CliRunner
 
@@ -12,6 +13,7 @@ from commonage.cli.app import VERBS, app
 from commonage.cli.failures import MISUSED, UNREACHABLE, Refused
 from commonage.sdk.calls import image_path
 from commonage.sdk.errors import ApiError, Unreachable
+from commonage.sdk.transport import failure
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -114,6 +116,16 @@ def test_refusals_become_a_sentence_and_a_code(error: ApiError, code: int, said:
     refused = Refused(error)
     assert refused.exit_code == code
     assert said in refused.format_message()
+
+
+def test_a_certificate_that_is_not_trusted_is_no_server_that_is_off() -> None:
+    broken = httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer certificate")
+    error, reached = failure(broken, httpx2.URL("https://hub.example.org"))
+    said = Refused(error).format_message()
+    assert "the certificate of https://hub.example.org is not trusted here" in said
+    assert "SSL_CERT_FILE" in said
+    assert "commonage up" not in said
+    assert (reached, Refused(error).exit_code) == (False, UNREACHABLE)
 
 
 def test_several_mistakes_are_all_named() -> None:
