@@ -120,7 +120,7 @@ class Host:
     def start_at_boot(self, service: str) -> None:
         """Have a service start with the machine. Raises StepFailed."""
         if self.systemd:
-            self.must("systemctl", "enable", "--quiet", service)
+            self.must("systemctl", "enable", "--quiet", service, timeout_s=180)
         elif self.has("update-rc.d"):
             self.must("update-rc.d", service, "defaults")
 
