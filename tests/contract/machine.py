@@ -204,8 +204,9 @@ class Machine:
         kernel = f"root=/dev/vda rw console=ttyS0 panic=-1 mitigations=off nokaslr quiet audit=0 {net}"
         disk = "format=raw,if=virtio,snapshot=on,cache=unsafe"
         return [
-            # This emulator spoils flags at a 16 byte compare-and-exchange, on which newer kernels trip.
-            "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,-cx16", "-smp", "2", "-m", "1536",
+            # This emulator spoils flags at a 16 byte compare-and-exchange, on which newer kernels trip; and what wider
+            # processors have makes it slower, as programs then use it.
+            "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "Nehalem,-cx16", "-smp", "2", "-m", "1536",
             "-display", "none", "-monitor", "none", "-serial", f"file:{self.folder}/console",
             "-kernel", f"{made}/vmlinuz", "-initrd", f"{made}/initrd", "-append", kernel,
             "-drive", f"file={made}/root.img,{disk}", "-drive", f"file={made}/data.img,{disk}",
