@@ -106,6 +106,7 @@ def test_completion_completes_verbs() -> None:
     ("error", "code", "said"),
     [
         (Unreachable("nobody answers at http://x"), UNREACHABLE, "commonage up"),
+        (ApiError.of(502, b"<html>"), UNREACHABLE, "Try again in a moment"),
         (ApiError("unavailable", "the hub is away", status=503), UNREACHABLE, "the hub is away"),
         (ApiError("unauthenticated", "who are you", status=401), MISUSED, "commonage login"),
         (ApiError("invalid-gpus", "gpus 'x'", status=422), MISUSED, "gpus 'x'"),

@@ -137,3 +137,10 @@ async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Per
     assert "No new work" in page and "Docker does not answer" in page and "Draining" not in page
     await root.post("nodes/gpu-2/drain", {"drain": "1"})
     assert "Draining" in (await ann.get("nodes")).text
+
+
+async def test_where_nothing_is_on_offer_the_page_says_what_to_do(
+    portal: Portal, ann: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portal.control.fleet, "environments", lambda who=None: [])
+    assert "no image is on offer. An admin sets <code>docker_image</code>" in (await ann.get("nodes")).text
