@@ -95,7 +95,7 @@ def _furnish(root: Path, log: IO[bytes]) -> None:
         printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d
         apt-get update -qq
         apt-get install -y -qq --no-install-recommends {" ".join(PACKAGES)}
-        apt-get purge -y -qq ca-certificates openssl
+        dpkg --force-depends --purge openssl
         rm /usr/sbin/policy-rc.d
         useradd --create-home --shell /bin/sh {ADMIN}
         echo '{ADMIN} ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/{ADMIN}

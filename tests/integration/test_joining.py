@@ -20,7 +20,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import yaml
 from tests.acceptance.served import Served, free_port, served
 from tests.contract.dockerd import IMAGE, minimal_image, new_folder
 from tests.contract.swarm import MANAGER, Swarm, doorway, swarm_of
@@ -392,9 +391,9 @@ def test_leaving_takes_everything_back(site: Site, worker: Worker) -> None:
 def test_a_machine_that_vanished_is_replaced_by_what_a_cloud_starts(
     site: Site, new_worker: Callable[[str, int], Worker]
 ) -> None:
-    data = yaml.safe_load(site.done("node", "template", "--for", "10m", *STEPS))
+    data = site.done("node", "template", "--for", "10m", *STEPS)
     first = new_worker("worker3", 13)
-    assert "worker3 has joined Test site" in boot_with(first, site.shared, data)
+    assert "worker3 has joined Test site" in boot_with(first, data)
     load_image(site, first)
     wait_for(lambda: site.is_ready("worker3"))
     script = 'echo try >>"$HOME/tries"; [ "$(grep -c try "$HOME/tries")" = 1 ] || exit 0; sleep 600'
@@ -406,7 +405,7 @@ def test_a_machine_that_vanished_is_replaced_by_what_a_cloud_starts(
     first.remove()
     second = new_worker("worker3", 13)
     load_image(site, second)
-    assert "worker3 has joined Test site" in boot_with(second, site.shared, data)
+    assert "worker3 has joined Test site" in boot_with(second, data)
     assert site.states("worker3") == ["ready"], "the one that vanished is forgotten"
     assert site.admin.wait(job.id, timeout_s=60).state == "succeeded", "its work goes on where it is back"
     (tries,) = site.shared.rglob("tries")
@@ -426,9 +425,9 @@ def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
     wait_for(lambda: "a machine of the fleet burst has been asked for" in site.admin.workload(job.id).reason)
     [fleet] = json.loads(site.done("fleet", "ls", "--json"))
     assert (fleet["cost_h"], [one["name"] for one in fleet["machines"]]) == (1.5, [name])
-    machine = new_worker(name, 14)
+    machine = new_worker("as-the-cloud-calls-it", 14)
     load_image(site, machine)
-    assert f"{name} has joined Test site" in boot_with(machine, site.shared, yaml.safe_load(rented.read_text()))
+    assert f"{name} has joined Test site" in boot_with(machine, rented.read_text())
     ended = site.admin.wait(job.id, timeout_s=60)
     assert (ended.state, ended.node) == ("succeeded", name)
     wait_for(lambda: not list(cloud.iterdir()), 90)
@@ -458,16 +457,10 @@ def has_image(worker: Worker, image: str) -> bool:
     return worker.ssh(f"docker image inspect {image}").returncode == 0
 
 
-def boot_with(worker: Worker, shared: Path, data: Any) -> str:
-    """Do what cloud-init does with these user data at a first start; gives the log."""
-    for file in data["write_files"]:
-        (shared / "brought").write_text(file["content"])
-        target = file["path"]
-        worker.ssh(f"mkdir -p $(dirname {target}) && install -m {file['permissions']} {shared}/brought {target}")
-    (shared / "brought").unlink()
-    for command in data["runcmd"]:
-        worker.ssh(command)
-    assert worker.ssh("ls /run/commonage").stdout.split() == ["join.sh"], "the token does not stay"
+def boot_with(worker: Worker, user_data: str) -> str:
+    """What the log of joining says after a first start with these user data."""
+    said = worker.first_start(user_data)
+    assert worker.ssh("ls /run/commonage").stdout.split() == ["join.sh"], f"the token does not stay: {said}"
     return worker.ssh("cat /var/log/commonage-join.log").stdout
 
 
