@@ -21,12 +21,12 @@ from pathlib import Path
 from commonage.agent.config import AgentConfig, split_address
 from commonage.link.codec import Unreadable, from_json, to_json
 from commonage.link.messages import Witnesses
-from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES
+from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES, HOLDS_ON_S
 
 _log = logging.getLogger(__name__)
 SWARM_PORT = 7946
 """Where the daemon of each machine of a Swarm listens for the others."""
-_QUIET_S = 3.0
+_QUIET_S, _QUIET_BY_MOST_S = 3.0, 1.0
 _ANSWERS_WITHIN_S = 1.0
 _FEWEST_LOOKS = 3
 
@@ -35,29 +35,34 @@ _FEWEST_LOOKS = 3
 class Vote:
     """Counts who answers: pure. `node` is this machine, `witnesses` the names of those that count.
 
-    Times are of a clock that only rises. A machine that was too busy to look has not found that nobody answers.
+    Times are of a clock that only rises: `last` is when the control plane answered, `most` when most of the others did.
+    A machine that was too busy to look has not found that nobody answers.
     """
 
     node: str
     witnesses: tuple[str, ...]
     last: float
+    most: float = float("-inf")
     looks: int = 0
 
     def hear(self, now: float) -> None:
-        """The site is there."""
+        """The control plane is there."""
         self.last, self.looks = max(self.last, now), 0
 
     def count(self, hub: bool, answering: Collection[str], began: float) -> None:
         """A look that began then: whether the control plane answered, and which of the others."""
         here = {*answering, self.node} & set(self.witnesses)
-        if hub or (len(self.witnesses) >= FEWEST_WITNESSES and 2 * len(here) > len(self.witnesses)):
+        if hub:
             self.hear(began)
+        elif len(self.witnesses) >= FEWEST_WITNESSES and 2 * len(here) > len(self.witnesses):
+            self.most, self.looks = began, 0
         else:
             self.looks += 1
 
     def is_cut_off(self, now: float) -> bool:
         """True once neither the control plane nor most of those who count have answered for long."""
-        return self.looks >= _FEWEST_LOOKS and now - self.last >= CUT_OFF_AFTER_S
+        silent = now - self.last >= CUT_OFF_AFTER_S and now - self.most >= HOLDS_ON_S
+        return self.looks >= _FEWEST_LOOKS and silent
 
 
 class Contact:
@@ -93,7 +98,7 @@ class Contact:
     async def look(self) -> None:
         """See who answers, if nothing was heard for a while. Takes a second at most."""
         began = time.monotonic()
-        if began - self._vote.last < _QUIET_S:
+        if began - self._vote.last < _QUIET_S or began - self._vote.most < _QUIET_BY_MOST_S:
             return
         others = [(name, address) for name, address in self._known.each if name != self._vote.node]
         *found, hub = await asyncio.gather(

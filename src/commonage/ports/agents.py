@@ -18,6 +18,8 @@ from commonage.ports.execs import ExecStream, Terminal
 CUT_OFF_AFTER_S = 8.0
 """So long an agent that reaches neither the control plane nor most of the machines it knows lets containers of ours
 run on; then it pauses them. What ran there may begin elsewhere no sooner."""
+HOLDS_ON_S = 4.0
+"""So long it lets them run on after most of those machines answered last, if the control plane did not for longer."""
 FEWEST_WITNESSES = 3
 """Of fewer machines most tell nothing: then the control plane's answer alone counts."""
 Told = Callable[[str, float | None], None]

@@ -15,12 +15,12 @@ from typing import TypeGuard
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.swarm.nodes import Machine, Wait
-from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES, Agents, Heard
+from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES, HOLDS_ON_S, Agents, Heard
 
-_MARGIN_S = 4.0
-_ASK_BEFORE_S, _ASK_AGAIN_S = 2.0, 5.0
+_MARGIN_S, _MARGIN_BY_MOST_S = 4.0, 2.0
+_SILENT_S = 5.0
 _LATE_S = 10.0
-_AGENT_AWAY_S = 30.0
+_LONG_S, _AGENT_AWAY_S = 15.0, 30.0
 _MOST_WITNESSES, _MOST_KEPT = 9, 50
 
 
@@ -59,7 +59,11 @@ class Partings:
 
     def __init__(self, agents: Agents | None) -> None:
         self._agents = agents
-        self._found: dict[str, tuple[float, Wait | None]] = {}
+        self._held_on: dict[
+            str, float
+        ] = {}  # of those that are silent: when they may have seen most of the others last
+        self._holds_on: set[str] = set()
+        self._over: set[str] = set()
         self._alone: dict[str, bool] = {}  # of those that are down: whether their agent was away long before
         self._told: list[tuple[float, tuple[str, ...]]] = []  # until when agents were told of which machines
 
@@ -71,30 +75,46 @@ class Partings:
 
     async def waits(self, machines: Mapping[str, Machine], heard: Mapping[str, Heard]) -> dict[str, Wait]:
         """By their names, with why. Takes a second at most, now and then."""
+        now = time.time()
+        silent = [name for name in machines if name in heard and now - heard[name].at > _SILENT_S]
+        self._held_on = {name: at for name, at in self._held_on.items() if name in silent}
+        self._over &= set(silent)
+        self._holds_on &= set(silent)
+        if self._agents is not None:
+            asked = [name for name in silent if name not in self._over]
+            await asyncio.gather(*(self._ask(name, machines, heard, self._agents, now) for name in asked))
         # One that is connected is asked for each attempt.
-        silent = [one for name, one in machines.items() if one.is_down and not _is_connected(heard.get(name))]
-        names = {one.name for one in silent}
-        self._found = {name: found for name, found in self._found.items() if name in names}
-        self._alone = {
-            one.name: self._alone.get(one.name, _is_long_away(heard.get(one.name), time.time())) for one in silent
-        }
-        waits = await asyncio.gather(*(self._wait(one, machines, heard) for one in silent))
-        return {one.name: wait for one, wait in zip(silent, waits, strict=True) if wait is not None}
+        down = [name for name, one in machines.items() if one.is_down and not _is_connected(heard.get(name))]
+        self._alone = {name: self._alone.get(name, _is_long_away(heard.get(name), now)) for name in down}
+        waits = {name: self._wait(name, heard.get(name), now) for name in down}
+        self._over |= {name for name, wait in waits.items() if wait is None}
+        return {name: wait for name, wait in waits.items() if wait is not None}
 
-    async def _wait(self, machine: Machine, machines: Mapping[str, Machine], heard: Mapping[str, Heard]) -> Wait | None:
-        known = heard.get(machine.name)
-        if known is None or self._agents is None or self._alone[machine.name]:
-            return _nobody(machine.name)
-        now, over = time.time(), known.at + CUT_OFF_AFTER_S + _MARGIN_S
-        if now < over - _ASK_BEFORE_S:
+    async def _ask(
+        self, name: str, machines: Mapping[str, Machine], heard: Mapping[str, Heard], agents: Agents, now: float
+    ) -> None:
+        """What it saw before it is first asked for, nobody knows: it may have held on until then."""
+        known = heard[name]
+        sets = {known.witnesses, *(names for until, names in self._told if until > known.at - _LATE_S)}
+        enough = [names for names in sorted(sets) if len(names) >= FEWEST_WITNESSES]
+        self._holds_on.discard(name)
+        if enough and await may_hold_on(machines[name], enough, machines, heard, agents):
+            self._holds_on.add(name)
+            self._held_on[name] = now
+        elif enough:
+            self._held_on.setdefault(name, now)
+
+    def _wait(self, name: str, known: Heard | None, now: float) -> Wait | None:
+        if known is None or self._agents is None or self._alone[name]:
+            return _nobody(name)
+        if name in self._over:
+            return None
+        if now < known.at + CUT_OFF_AFTER_S + _MARGIN_S:
             return STANDING_STILL
-        asked_at, found = self._found.get(machine.name, (0.0, _too_few(machine.name)))
-        if found is not None and now - asked_at > _ASK_AGAIN_S:
-            sets = {known.witnesses, *(names for until, names in self._told if until > known.at - _LATE_S)}
-            holds_on = await may_hold_on(machine, sorted(sets), machines, heard, self._agents)
-            found = _too_few(machine.name) if holds_on else None
-            self._found[machine.name] = now, found
-        return STANDING_STILL if now < over else found
+        if name in self._holds_on:
+            return _too_few(name) if now > known.at + _LONG_S else STANDING_STILL
+        over = self._held_on.get(name, 0.0) + HOLDS_ON_S + _MARGIN_BY_MOST_S
+        return STANDING_STILL if now < over else None
 
 
 async def may_hold_on(
@@ -107,11 +127,10 @@ async def may_hold_on(
     """Whether it may see more than half of those that it was told of, by any of these `sets` that it may have: the
     silent ones, and those that see it. One that was removed is no more.
     """
-    enough = [names for names in sets if len(names) >= FEWEST_WITNESSES]
-    others = sorted({name for names in enough for name in names if name in machines and name != machine.name})
+    others = sorted({name for names in sets for name in names if name in machines and name != machine.name})
     answers = await asyncio.gather(*(_may_see(agents, heard.get(name), machine.address) for name in others))
     seeing = {machine.name, *(name for name, sees in zip(others, answers, strict=True) if sees)}
-    return any(2 * len(seeing & set(names)) > len(names) for names in enough)
+    return any(2 * len(seeing & set(names)) > len(names) for names in sets)
 
 
 async def _may_see(agents: Agents, witness: Heard | None, address: str) -> bool:

@@ -253,6 +253,16 @@ def test_nobodys_work_is_lost_with_the_control_plane() -> None:
         assert {one.attempt for name, one in site.machines.items() if name != CONTROL} == {"running"}
 
 
+def test_who_holds_on_by_others_and_loses_them_pauses_before_it_begins_elsewhere() -> None:
+    """The control plane asks who sees it when it has just seen enough of them."""
+    for seconds in range(1, 15):
+        first, second = frozenset(("m0", "m1")), frozenset(("m1", "m2"))
+        site = lost(
+            4, Phase(seconds, parted=frozenset({first})), Phase(SURELY_S, parted=frozenset({first, second}))
+        )  # what runs twice fails there
+        assert site.machines["m1"].begun_anew
+
+
 def test_a_machine_without_an_agent_is_waited_for_until_an_admin_says_that_it_is_off() -> None:
     cable = frozenset({frozenset(("m0", "m1"))})
     site = lost(2, Phase(SURELY_S, parted=cable), agentless={"m1"})
