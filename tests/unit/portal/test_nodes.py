@@ -8,12 +8,14 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from tests.fakes.portal import Portal
+from tests.fakes.portal import ADMIN, Portal
 from tests.unit.portal.conftest import Person
 
 from commonage.domain.fleet import Isolation
+from commonage.domain.principals import Principal
 from commonage.domain.workloads import Kind
 from commonage.ports.devices import DeviceSample
+from commonage.testing.factories import image
 from commonage.testing.fake_clock import FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -144,3 +146,10 @@ async def test_where_nothing_is_on_offer_the_page_says_what_to_do(
 ) -> None:
     monkeypatch.setattr(portal.control.fleet, "environments", lambda who=None: [])
     assert "no image is on offer. An admin sets <code>docker_image</code>" in (await ann.get("nodes")).text
+
+
+async def test_a_long_name_is_said_once_and_its_line_may_break(portal: Portal, ann: Person) -> None:
+    await portal.control.images.add(Principal("root", ADMIN), image("public/tools", None), "registry.test:5000")
+    page = (await ann.get("nodes")).text
+    assert page.count("public/tools") == 1
+    assert 'class="feed wraps"' in page
