@@ -192,8 +192,9 @@ class Worker:
         return ran.stdout + ran.stderr
 
     def vanish(self) -> None:
-        """As a machine that is switched off."""
+        """As a machine that is switched off: nothing of it answers, or says good-bye."""
         if self._init is not None:
+            self.machine.unplug()
             with suppress(ProcessLookupError):
                 os.killpg(self._init.pid, signal.SIGKILL)
             self._init.wait()
