@@ -103,7 +103,7 @@ def test_control_gets_them(tmp_path: Path) -> None:
          "commonage.toml, line 6: tenants.b.nominal.memory: memory 'lots' is not an amount of memory"),
         ('[[tenants]]\nname = "a"\nweight = 0', "line 3: tenants.a.weight: input should be greater than 0"),
         ('[[tenants]]\ntitle = "a"', "line 1: tenants.0.name: field required"),
-        ('[[tenants]]\nname = "a"\ncards = 3', "line 3: tenants.a.cards: extra inputs are not permitted"),
+        ('[[tenants]]\nname = "a"\ncards = 3', "line 3: tenants.a.cards: there is no such setting; there are: name,"),
         ('[[tenants]]\nname = "a"\n[tenants.borrowing]\ngpus = 1',
          "line 1: tenants.a: borrowing.gpus is counted from nominal.gpus, which is not there"),
         ('[[tenants]]\nname = "a"\nnominal.gpus = 1\nlending.gpus = 2',

@@ -222,6 +222,7 @@ async def test_a_second_try_finds_what_the_first_one_made(scene: Scene) -> None:
     run = scene.run(kind=Kind.SESSION)
     first = await scene.launcher.launch(run, unheard)
     assert await scene.launcher.launch(run, unheard) == first
+    run.ended.set()  # its turn is over, though nobody told the board
     other = scene.run(kind=Kind.SESSION, attempt_id="w-2")
     assert await scene.launcher.launch(other, unheard) != first, "the name is taken, and by another attempt"
 
