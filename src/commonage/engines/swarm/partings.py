@@ -59,9 +59,8 @@ class Partings:
 
     def __init__(self, agents: Agents | None) -> None:
         self._agents = agents
-        self._held_on: dict[
-            str, float
-        ] = {}  # of those that are silent: when they may have seen most of the others last
+        # Of those that are silent: when they may have seen most of the others last.
+        self._held_on: dict[str, float] = {}
         self._holds_on: set[str] = set()
         self._over: set[str] = set()
         self._alone: dict[str, bool] = {}  # of those that are down: whether their agent was away long before
