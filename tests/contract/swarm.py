@@ -77,8 +77,10 @@ class Machine:
         with suppress(OSError, RuntimeError):
             self.daemon.ask("POST", "/swarm/leave?force=1")
         self.daemon.remove()
-        with suppress(subprocess.CalledProcessError):
-            _ip("netns", "delete", self.space)
+        # A connection that nobody answers keeps the namespace, and with it the cable, for minutes.
+        for words in (("-n", self._switch, "link", "delete", self._port), ("netns", "delete", self.space)):
+            with suppress(subprocess.CalledProcessError):
+                _ip(*words)
 
 
 class Swarm:

@@ -377,6 +377,7 @@ def test_a_machine_that_is_removed_is_not_let_in_until_it_joins_again(site: Site
 
 
 def test_leaving_takes_everything_back(site: Site, worker: Worker) -> None:
+    site.done("node", "drain", "worker1")
     said = site.done("node", "leave", f"admin@{worker.address}", *site.access(worker))
     assert "Left." in said
     assert worker.ssh("docker info --format '{{.Swarm.LocalNodeState}}'").stdout.strip() == "inactive"
@@ -386,6 +387,8 @@ def test_leaving_takes_everything_back(site: Site, worker: Worker) -> None:
     wait_for(lambda: not site.is_ready("worker1"))
     again = site.done("node", "leave", f"admin@{worker.address}", *site.access(worker))
     assert "Nothing to do" in again
+    site.done("node", "rm", "worker1")
+    assert not site.states("worker1"), "else it would count as one that may still see others"
 
 
 def test_a_machine_that_vanished_is_replaced_by_what_a_cloud_starts(

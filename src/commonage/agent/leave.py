@@ -42,7 +42,8 @@ def main(arguments: Sequence[str]) -> int:
         return FAILED
     for line in said:
         print(line, flush=True)
-    print("Left." if said else "Nothing to do: this machine is in no site.", flush=True)
+    left = "Left. Until an admin has it forgotten (`commonage node rm NAME`) its site counts this machine as lost."
+    print(left if said else "Nothing to do: this machine is in no site.", flush=True)
     return DONE
 
 
