@@ -103,7 +103,7 @@ class LazyGroup(click.Group):
                 raise
             from commonage.cli.asks import sentences
 
-            raise Failure("\n".join(sentences(error)), MISUSED) from None  # type: ignore[arg-type]  # it is one
+            raise Failure("\n".join(sentences(error)), MISUSED) from None  # type: ignore[arg-type]  # a ValidationError, see above
 
 
 def _no_such_verb(error: click.NoSuchCommand) -> str:
