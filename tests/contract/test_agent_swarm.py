@@ -30,6 +30,7 @@ from commonage.testing.engine_rig import FOREVER
 from commonage.testing.exec_contract import ExecContract
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
+MIB = 1024 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +176,13 @@ async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on
     await rig.seen(neighbour.attempt_id, Seen.RUNNING)
 
 
+def _held(container: str, name: str) -> int | None:
+    """What the kernel holds a container to, by the file of this name in its control group of either version."""
+    places = ("*/docker/{}/{}", "docker/{}/{}", "system.slice/docker-{}.scope/{}")
+    files = [file for one in places for file in Path("/sys/fs/cgroup").glob(one.format(container, name))]
+    return int(files[0].read_text()) if files else None
+
+
 async def test_cores_are_weighed_as_they_were_asked_for_and_what_a_daemon_lacks_is_noticed(
     site: tuple[SwarmRig, Agents], swarm: Swarm
 ) -> None:
@@ -187,14 +195,8 @@ async def test_cores_are_weighed_as_they_were_asked_for_and_what_a_daemon_lacks_
     daemon = swarm.machines["worker1"].daemon
 
     def weight(order: Order) -> int:
-        """The kernel's own, by whichever control groups it has."""
         [one] = daemon.containers(label=[f"commonage.attempt={order.attempt_id}"])
-        files = [
-            file
-            for pattern in ("*/docker/{}/cpu.shares", "docker/{}/cpu.weight", "system.slice/docker-{}.scope/cpu.weight")
-            for file in Path("/sys/fs/cgroup").glob(pattern.format(one["Id"]))
-        ]
-        return int(files[0].read_text())
+        return _held(one["Id"], "cpu.shares") or _held(one["Id"], "cpu.weight") or 0
 
     async def are_weighed() -> bool:
         return weight(many) > 3 * weight(few)
@@ -203,6 +205,9 @@ async def test_cores_are_weighed_as_they_were_asked_for_and_what_a_daemon_lacks_
     [container] = daemon.containers(label=[f"commonage.attempt={many.attempt_id}"])
     shares = daemon.ask("GET", f"/containers/{container['Id']}/json")["HostConfig"]["CpuShares"]
     assert shares == many.lease.cpus_milli * 1024 // 1000
+    # Nor can a Swarm say that there is no swap beside the memory: version 1 holds both together, version 2 swap alone.
+    both, swap = (_held(container["Id"], name) for name in ("memory.memsw.limit_in_bytes", "memory.swap.max"))
+    assert both == many.lease.memory_mib * MIB or swap == 0
     # This Swarm's daemons were not told to forbid it.
     notice = "worker1: its containers may gain privileges"
 

@@ -30,12 +30,17 @@ _PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One that runs. `pid` is its first process; `cpus_milli` is 0 where it is not to be weighed."""
+    """One that runs. `pid` is its first process; `cpus_milli` is 0 where it is not to be weighed.
+
+    `memory` (bytes; 0: no limit) is what it may have, `memory_and_swap` what of both, as the daemon says.
+    """
 
     id: str
     attempt_id: str
     pid: int
     cpus_milli: int
+    memory: int
+    memory_and_swap: int
 
 
 class Containers:
@@ -50,15 +55,14 @@ class Containers:
         self.running: Mapping[str, Container] = {}
         self.may_gain = False
 
-    def look(self) -> list[Container]:
-        """Ask again; gives those that are new. Raises EngineFailure."""
+    def look(self) -> None:
+        """Ask again. Raises EngineFailure."""
         listed = {str(one["Id"]): one for one in self._daemon.containers(LABEL)}
         new = [made for one in sorted(listed.keys() - self.running.keys()) if (made := self._made(one)) is not None]
         kept = {key: one for key, one in self.running.items() if key in listed}
         self.running = {**kept, **{one.id: one for one in new}}
         seen = {_gains_privileges(one.pid) for one in self.running.values()} - {None}
         self.may_gain = True in seen if seen else self.may_gain
-        return new
 
     def _made(self, container: str) -> Container | None:
         found = self._daemon.inspect(container)
@@ -67,7 +71,15 @@ class Containers:
         labels = found["Config"]["Labels"]
         cpus = str(labels.get(CPUS_LABEL, ""))
         cpus_milli = int(cpus) if cpus.isascii() and cpus.isdigit() else 0
-        return Container(container, str(labels[LABEL]), int(found["State"]["Pid"]), cpus_milli)
+        held = found["HostConfig"]
+        return Container(
+            container,
+            str(labels[LABEL]),
+            int(found["State"]["Pid"]),
+            cpus_milli,
+            int(held.get("Memory") or 0),
+            int(held.get("MemorySwap") or 0),
+        )
 
     def of_attempts(self) -> dict[str, str]:
         """The attempts of those that run, by container."""

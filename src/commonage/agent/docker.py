@@ -87,10 +87,16 @@ class DockerDaemon:
             if error.http_status not in _CONTAINER_GONE:
                 raise
 
-    def weigh(self, container: str, shares: int) -> None:
-        """Give it this weight of crowded cores (1024 is one core's). One that is gone is no error."""
+    def hold(self, container: str, *, shares: int = 0, memory: int = 0) -> None:
+        """Give it this weight of crowded cores (1024 is one core's), and with this `memory` (bytes) no swap beside it.
+
+        What is 0 stays as it is. One that is gone is no error.
+        """
+        held = {"CpuShares": shares} if shares else {}
+        if memory:
+            held |= {"Memory": memory, "MemorySwap": memory}  # the second is both together
         try:
-            self._ask("POST", f"/containers/{container}/update", {"CpuShares": shares})
+            self._ask("POST", f"/containers/{container}/update", held)
         except DaemonRefused as error:
             if error.http_status not in _CONTAINER_GONE:
                 raise

@@ -18,11 +18,12 @@ from typing import Any
 from commonage.agent.cards import Cards, Look
 from commonage.agent.config import DEFAULT_FILE, AgentConfig, read_config
 from commonage.agent.contact import SWARM_PORT, Contact, answers
-from commonage.agent.containers import Container, Containers
+from commonage.agent.containers import Containers
 from commonage.agent.dialling import Dialler, Hears
 from commonage.agent.docker import DaemonGone, DockerDaemon
 from commonage.agent.exec import Execs
 from commonage.agent.fencing import Fences
+from commonage.agent.holding import Holding
 from commonage.agent.machine import Machine
 from commonage.agent.pulling import Puller
 from commonage.agent.standing import StandingWalls
@@ -57,6 +58,7 @@ class Agent:
         self._config = config
         self._daemon = DockerDaemon(config.docker)
         self._containers = Containers(self._daemon)
+        self._holding = Holding(self._daemon, weighs=config.cpu_hold == "share")
         self._fences = Fences(self._daemon, state)
         self._cards = Cards(config)
         self._machine = Machine(config)
@@ -129,8 +131,8 @@ class Agent:
                 await asyncio.to_thread(self._get_to_know)
                 self._walls.look_again()  # it may have made its chains anew
                 await self._execs.end_left_over()
-            for one in await asyncio.to_thread(self._containers.look):
-                await self._weigh(one)
+            await asyncio.to_thread(self._containers.look)
+            await asyncio.to_thread(self._holding.see_to, self._containers.running, time.monotonic())
         except (EngineFailure, OSError) as error:
             _log.warning("what runs here cannot be looked at: %s", error)
             return False
@@ -145,11 +147,6 @@ class Agent:
         root = str(info["DockerRootDir"])
         self._machine.docker_root = Path(root)
         self._fences.note_root(root)
-
-    async def _weigh(self, one: Container) -> None:
-        """What a Swarm cannot say: how many cores it asked for, where they are crowded."""
-        if self._config.cpu_hold == "share" and one.cpus_milli:
-            await asyncio.to_thread(self._daemon.weigh, one.id, max(2, one.cpus_milli * 1024 // 1000))
 
     # --- the site -------------------------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ def test_containers_of_ours_are_known_by_the_daemons_files(tmp_path: Path) -> No
 
 def test_that_containers_may_gain_privileges_is_known_while_none_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     gains: dict[int, bool | None] = {}
-    about = {"Config": {"Labels": {"commonage.attempt": "x"}}}
+    about = {"Config": {"Labels": {"commonage.attempt": "x"}}, "HostConfig": {}}
     daemon: Any = SimpleNamespace(
         containers=lambda label: [{"Id": str(pid)} for pid in gains],
         inspect=lambda id: {**about, "State": {"Pid": int(id)}},

@@ -1,0 +1,52 @@
+"""What a Swarm's services cannot say, told to the daemon of each container once it runs: how many cores it asked for,
+where they are crowded, and that it is given no swap beside its memory.
+
+Everything here blocks: call it in threads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from commonage.agent.containers import Container
+from commonage.agent.docker import DaemonRefused, DockerDaemon
+
+_log = logging.getLogger(__name__)
+_AGAIN_S = 10.0
+
+
+class Holding:
+    """`weighs`: cores are shared by weight, and not held by a quota, which a service can have."""
+
+    def __init__(self, daemon: DockerDaemon, *, weighs: bool) -> None:
+        self._daemon = daemon
+        self._weighs = weighs
+        self._held: set[str] = set()
+        self._again_at: dict[str, float] = {}
+
+    def see_to(self, running: Mapping[str, Container], now: float) -> None:
+        """Of those that run tell what was not told yet. `now` is of a clock that only rises.
+
+        What the daemon refuses, as where more is in swap already than may be, is told again some seconds later. Raises
+        EngineFailure if the daemon is not there.
+        """
+        self._held &= running.keys()
+        self._again_at = {key: at for key, at in self._again_at.items() if key in running}
+        for key, one in running.items():
+            if key in self._held or now < self._again_at.get(key, now):
+                continue
+            try:
+                self._tell(one)
+            except DaemonRefused as error:
+                if key not in self._again_at:
+                    _log.warning("%s is not held to its cores and memory: %s", one.attempt_id, error)
+                self._again_at[key] = now + _AGAIN_S
+            else:
+                self._held.add(key)
+
+    def _tell(self, one: Container) -> None:
+        shares = max(2, one.cpus_milli * 1024 // 1000) if self._weighs and one.cpus_milli else 0
+        memory = one.memory if one.memory != one.memory_and_swap else 0
+        if shares or memory:
+            self._daemon.hold(one.id, shares=shares, memory=memory)
