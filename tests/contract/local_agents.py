@@ -54,11 +54,12 @@ class LocalAgents:
         self._last: dict[str, float] = {}
 
     def heard(self) -> Sequence[Heard]:
-        self._last.update({name: time.time() for name in self._swarm.machines if name not in self.away})
+        self._last.update({name: time.monotonic() for name in self._swarm.machines if name not in self.away})
         return [
             Heard(
                 name,
                 NodeReport(name, 4000, 16384, self._devices.get(name, ()), 100_000, (("rack", "7"),)),
+                time.time(),
                 self._last.get(name, 0.0),
                 name not in self.away,
                 self.faults.get(name, ""),

@@ -151,6 +151,7 @@ class LinkedAgents:
             node,
             report.report,
             self._now(),
+            time.monotonic(),
             connected=True,
             engine_fault=report.engine_fault,
             fenced=report.fenced,
@@ -192,7 +193,8 @@ class LinkedAgents:
     def _put_out(self, node: str) -> None:
         self._end(node)
         fault = f"{node} was removed from this site: have it join again (`commonage node join`), or take it out by hand"
-        before = self._heard.get(node) or Heard(node, NodeReport(node, 0, 0), self._now(), connected=False)
+        never = Heard(node, NodeReport(node, 0, 0), self._now(), time.monotonic(), connected=False)
+        before = self._heard.get(node, never)
         report = NodeReport(node, 0, 0, faults=(fault,))
         self._heard[node] = replace(before, report=report, connected=False, samples=(), owners=())
         self._tell(node)
@@ -220,7 +222,9 @@ class LinkedAgents:
     async def _remember(self) -> None:
         """Write down what was heard, if more than its moment and its figures changed."""
         essence = {
-            one.node: replace(one, report=replace(one.report, disk_free_mib=None), at=0.0, samples=(), owners=())
+            one.node: replace(
+                one, report=replace(one.report, disk_free_mib=None), at=0.0, came=0.0, samples=(), owners=()
+            )
             for one in self._heard.values()
         }
         if self._memory is None or essence == self._kept:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from commonage.domain.fleet import NodeReport
 from commonage.link.codec import Unreadable, from_json, to_json
@@ -38,6 +39,7 @@ class Remembered:
             self.node,
             self.report,
             now,
+            monotonic(),
             connected=False,
             engine_fault=self.engine_fault,
             fenced=self.fenced,

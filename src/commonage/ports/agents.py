@@ -34,6 +34,9 @@ def unheard(_detail: str, _progress: float | None) -> None:
 class Heard:
     """The newest that a machine's agent said. `at` (unix seconds) is when; `connected`: its link stands now.
 
+    `came` is when, too, by the clock that only rises (`time.monotonic`): what must not end early is counted by it, as a
+    clock that is set right would end it.
+
     `engine_fault` is empty while the machine's container daemon answers the agent, else since when and why it does not.
     `fenced` are attempts whose processes the agent ended as the daemon could not any more. `paused` are those that it
     paused as it was cut off, and keeps so until it is told that they go on, or are to end.
@@ -45,6 +48,7 @@ class Heard:
     node: str
     report: NodeReport
     at: float
+    came: float
     connected: bool
     engine_fault: str = ""
     fenced: tuple[str, ...] = ()

@@ -37,7 +37,7 @@ class Elsewhere:
         owner = ProcessOwner(77, self.owner, "python3", 1e12)  # its clock is another
         report = NodeReport("far", 8000, 32000)
         now = self.site.clock.now()
-        return [Heard("far", report, now, self.connected, samples=(sample,), owners=(owner,))]
+        return [Heard("far", report, now, now, self.connected, samples=(sample,), owners=(owner,))]
 
     async def note_held(self, leases: Sequence[Lease]) -> None:
         self.told.append(leases)

@@ -9,8 +9,8 @@ no agent is that could pause it, nothing begins either.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import TypeGuard
 
 from commonage.domain.errors import EngineFailure
@@ -70,12 +70,12 @@ class Partings:
         """By these machines agents tell from now on, or still, whether they are cut off."""
         if self._told and self._told[-1][1] == names:
             self._told.pop()
-        self._told = [*self._told[-_MOST_KEPT:], (time.time(), names)]
+        self._told = [*self._told[-_MOST_KEPT:], (monotonic(), names)]
 
     async def waits(self, machines: Mapping[str, Machine], heard: Mapping[str, Heard]) -> dict[str, Wait]:
         """By their names, with why. Takes a second at most, now and then."""
-        now = time.time()
-        silent = [name for name in machines if name in heard and now - heard[name].at > _SILENT_S]
+        now = monotonic()
+        silent = [name for name in machines if name in heard and now - heard[name].came > _SILENT_S]
         self._held_on = {name: at for name, at in self._held_on.items() if name in silent}
         self._over &= set(silent)
         self._holds_on &= set(silent)
@@ -94,7 +94,7 @@ class Partings:
     ) -> None:
         """What it saw before it is first asked for, nobody knows: it may have held on until then."""
         known = heard[name]
-        sets = {known.witnesses, *(names for until, names in self._told if until > known.at - _LATE_S)}
+        sets = {known.witnesses, *(names for until, names in self._told if until > known.came - _LATE_S)}
         enough = [names for names in sorted(sets) if len(names) >= FEWEST_WITNESSES]
         self._holds_on.discard(name)
         if enough and await may_hold_on(machines[name], enough, machines, heard, agents):
@@ -108,10 +108,10 @@ class Partings:
             return _nobody(name)
         if name in self._over:
             return None
-        if now < known.at + CUT_OFF_AFTER_S + _MARGIN_S:
+        if now < known.came + CUT_OFF_AFTER_S + _MARGIN_S:
             return STANDING_STILL
         if name in self._holds_on:
-            return _too_few(name) if now > known.at + _LONG_S else STANDING_STILL
+            return _too_few(name) if now > known.came + _LONG_S else STANDING_STILL
         over = self._held_on.get(name, 0.0) + HOLDS_ON_S + _MARGIN_BY_MOST_S
         return STANDING_STILL if now < over else None
 
@@ -146,4 +146,4 @@ def _is_connected(heard: Heard | None) -> TypeGuard[Heard]:
 
 
 def _is_long_away(heard: Heard | None, now: float) -> bool:
-    return heard is None or now - heard.at > _AGENT_AWAY_S
+    return heard is None or now - heard.came > _AGENT_AWAY_S

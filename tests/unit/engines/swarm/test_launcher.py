@@ -88,7 +88,7 @@ class FakeAgents:
         self.refusal: EngineFailure | None = None
 
     def heard(self) -> Sequence[Heard]:
-        return [Heard("worker1", NodeReport("worker1", 1000, 1024), time.time(), self.connected)]
+        return [Heard("worker1", NodeReport("worker1", 1000, 1024), time.time(), time.monotonic(), self.connected)]
 
     def _asked(self, what: str) -> None:
         if what == self.breaks_at:

@@ -78,7 +78,7 @@ class Site:
         return not ({one, other} & phase.off) and (one == other or frozenset((one, other)) not in phase.parted)
 
     async def go_through(self, phases: Iterable[Phase]) -> None:
-        with patch("time.time", lambda: self.now):
+        with patch("commonage.engines.swarm.partings.monotonic", lambda: self.now):
             for phase in phases:
                 self._begin(phase)
                 until = self.now + phase.seconds
@@ -95,7 +95,7 @@ class Site:
         was_up = self.phase.control and CONTROL not in self.phase.off
         if not was_up and phase.control and CONTROL not in phase.off:
             self.fleet, self.introduced = self._fleet(), ()
-            self.told = {name: replace(one, connected=False, at=self.now) for name, one in self.told.items()}
+            self.told = {name: replace(one, connected=False, came=self.now) for name, one in self.told.items()}
         if CONTROL in self.phase.off and CONTROL not in phase.off:
             for one in self.machines.values():  # a manager that comes back gives all their time
                 one.seen_at = self.now
@@ -117,7 +117,7 @@ class Site:
             vote.witnesses = self.introduced or vote.witnesses
             paused = (name,) if machine.attempt == "paused" else ()
             report = NodeReport(name, 1, 1)
-            self.told[name] = Heard(name, report, self.now, True, paused=paused, witnesses=vote.witnesses)
+            self.told[name] = Heard(name, report, 0.0, self.now, True, paused=paused, witnesses=vote.witnesses)
             vote.hear(self.now)
         elif self.now - vote.last >= 3.0:
             vote.count(hub, [one for one in self.agents if self.sees(name, one)], self.now)
@@ -128,7 +128,7 @@ class Site:
 
     async def _control(self) -> None:
         self.told = {
-            name: replace(one, connected=one.connected and self.now - one.at < LINK_S)
+            name: replace(one, connected=one.connected and self.now - one.came < LINK_S)
             for name, one in self.told.items()
         }
         await self.fleet.look()

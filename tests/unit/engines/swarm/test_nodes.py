@@ -33,7 +33,7 @@ def node(name: str, id: str = "n1", state: str = "ready", **more: Any) -> dict[s
 
 def heard(name: str, **more: Any) -> Heard:
     report = NodeReport(name, 6000, 1024, (Device("GPU-1", 0, "A100", 40960),), 500, (("rack", "7"),), ("hot",))
-    return Heard(name, report, 0.0, **{"connected": True, **more})
+    return Heard(name, report, 0.0, 0.0, **{"connected": True, **more})
 
 
 def test_a_machine_is_what_swarm_says() -> None:

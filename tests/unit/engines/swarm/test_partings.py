@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from time import monotonic
 from typing import cast
 from unittest.mock import patch
 
@@ -41,22 +42,23 @@ class Site:
     def __init__(self, names: tuple[str, ...] = NAMES) -> None:
         found = machines_of([node(name, name) for name in names])
         self.machines: dict[str, Machine] = {name: replace(one, address=name) for name, one in found.items()}
-        self.heard = {name: Heard(name, NodeReport(name, 1, 1), time.time(), True, witnesses=names) for name in names}
+        now = monotonic()
+        self.heard = {name: Heard(name, NodeReport(name, 1, 1), 0.0, now, True, witnesses=names) for name in names}
 
     def lose(self, *names: str, silent_s: float = LONG_AGO) -> None:
         for name in names:
             self.machines[name] = replace(self.machines[name], state="down", why_down="heartbeat failure")
-            self.heard[name] = replace(self.heard[name], connected=False, at=time.time() - silent_s)
+            self.heard[name] = replace(self.heard[name], connected=False, came=monotonic() - silent_s)
 
     def waits(self, links: Links | None = None) -> dict[str, Wait]:
         return self.waits_of(Partings(cast(Agents, links or Links())))
 
     def waits_of(self, partings: Partings) -> dict[str, Wait]:
         """As it is after a few looks; what was found by the first one may have just become so."""
-        now = time.time()
+        now = monotonic()
         for later in (0.0, 3.0, HOLDS_ON_S + 3.0):
-            heard = {name: replace(one, at=now + later) if one.connected else one for name, one in self.heard.items()}
-            with patch("time.time", return_value=now + later):
+            heard = {name: replace(one, came=now + later) if one.connected else one for name, one in self.heard.items()}
+            with patch("commonage.engines.swarm.partings.monotonic", return_value=now + later):
                 found = asyncio.run(partings.waits(self.machines, heard))
         return found
 
@@ -69,6 +71,13 @@ def test_a_machine_that_went_silent_is_given_the_time_to_pause_what_it_runs() ->
     assert not wait.for_long
     site.lose("worker3")
     assert site.waits() == {}
+
+
+def test_a_clock_that_is_set_right_ends_no_wait() -> None:
+    site, partings = Site(), Partings(cast(Agents, Links()))
+    site.lose("worker3", silent_s=1.0)
+    with patch("time.time", return_value=time.time() + 3600.0):
+        assert "stand still first" in asyncio.run(partings.waits(site.machines, site.heard))["worker3"].why
 
 
 def test_one_that_is_asked_is_not_waited_for() -> None:
@@ -128,7 +137,7 @@ def test_who_sees_it_is_asked_once_for_one_that_is_gone_for_good() -> None:
     site.lose("worker3")
     assert waits() == waits() == {}
     assert links.asked == 9, "manager, worker1, worker2, until it was given up"
-    site.heard["worker3"] = replace(site.heard["worker3"], connected=True, at=time.time())  # it was back
+    site.heard["worker3"] = replace(site.heard["worker3"], connected=True, came=monotonic())  # it was back
     assert waits() == {}
     site.lose("worker3", silent_s=0.0)
     assert "worker3" in asyncio.run(partings.waits(site.machines, site.heard))
