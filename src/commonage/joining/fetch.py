@@ -21,6 +21,7 @@ NAME = "join.commonage.internal"
 """The name in the door's certificate, whatever address a machine dials."""
 PATIENCE_S = 20.0
 _MOST_BYTES = 64 * 1024 * 1024
+_NOT_YET_VALID, _EXPIRED = 9, 10  # as OpenSSL numbers what is wrong with a certificate
 
 
 class Refusal(Exception):
@@ -30,14 +31,15 @@ class Refusal(Exception):
 def read_token(token: str) -> dict[str, Any]:
     """What stands in a token: `purpose`, `until` (unix seconds), `at` (HOST:PORT each), `authority` (SHA-256, hex).
 
-    Whether it is genuine only the control plane can tell. Raises Refusal.
+    Whether it is genuine and still good only the control plane can tell: this machine's clock may be wrong.
+    Raises Refusal.
     """
     parts = token.strip().split(".")
     try:
         if len(parts) != 3 or parts[0] != "cmj1":
             raise ValueError(token)
         read = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        places, until = read["at"], float(read["until"])
+        places = read["at"]
         if read["purpose"] != "join" or not places or not all(isinstance(one, str) for one in places):
             raise ValueError(token)
         if len(str(read["authority"])) != 64:
@@ -46,11 +48,6 @@ def read_token(token: str) -> dict[str, Any]:
         raise Refusal(
             "this is no join token; `commonage node token` on the control plane's side gives one (copy all of it)"
         ) from None
-    if until < time.time():
-        raise Refusal(
-            f"the token expired at {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(until))}, if this machine's clock "
-            "is right; `commonage node token` gives a new one"
-        )
     return dict(read)
 
 
@@ -99,10 +96,7 @@ class Door:
             try:
                 return self._ask_at(place, method, path, body)
             except ssl.SSLCertVerificationError as error:
-                raise Refusal(
-                    f"who answers at {place} is not vouched for by the site's authority ({error.verify_message}); "
-                    "nothing was sent"
-                ) from None
+                raise Refusal(f"{_not_vouched(place, error)}; nothing was sent") from None
             except (OSError, http.client.HTTPException) as error:
                 last = f"{place} cannot be reached: {error}"
         raise Refusal(f"{last}; does a firewall stand between this machine and the control plane?")
@@ -120,6 +114,17 @@ class Door:
         if answer.status != 200:
             raise Refusal(_sentence(answer.status, said))
         return said
+
+
+def _not_vouched(place: str, error: ssl.SSLCertVerificationError) -> str:
+    why = error.verify_message
+    if error.verify_code in (_NOT_YET_VALID, _EXPIRED):
+        here = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        return (
+            f"this machine's clock says {here}, and the certificate of {place} does not hold then ({why}): set the "
+            "clock, by `timedatectl set-ntp true` or by hand"
+        )
+    return f"who answers at {place} is not vouched for by the site's authority ({why})"
 
 
 def _sentence(status: int, said: bytes) -> str:

@@ -1,0 +1,152 @@
+"""What admins ask by the API of the door for machines, on a full disk too."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.integration.api_world import URL, serving
+from tests.integration.joining_world import World, opened, request_for
+
+from commonage.api.app import create_app
+from commonage.api.auth import Auth
+from commonage.domain.errors import Forbidden
+from commonage.joining.fetch import Refusal
+from commonage.wire.hub import API_PATH, PORTAL_PATH
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with opened(tmp_path) as made:
+        yield made
+
+
+@asynccontextmanager
+async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncClient]:
+    async with serving(folder, run=False) as made:
+        office = None if world is None else world.office
+        app = create_app(made.control, Auth(made.identity), machines=office)
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:
+            yield client
+
+
+ADMIN = {"Authorization": "Bearer admin:root"}
+CALLS = (
+    ("POST", "/join-tokens"),
+    ("DELETE", "/join-tokens"),
+    ("GET", "/join-kit"),
+    ("POST", "/nodes/here/gpu-1/expel"),
+)
+
+
+async def test_admins_make_and_revoke_tokens(world: World, tmp_path: Path) -> None:
+    async with api(tmp_path, world) as client:
+        ask = {"for_s": 600, "cloud_init": True, "options": ["--scratch=off"]}
+        made = await client.post(f"{API_PATH}/join-tokens", headers=ADMIN, json=ask)
+        assert made.status_code == 201
+        said = made.json()
+        assert 500 < said["expires_at"] - time.time() <= 600
+        assert said["token"] in said["user_data"] and "--scratch=off" in said["user_data"]
+        script = await client.get(f"{PORTAL_PATH}join")
+        assert script.status_code == 200
+        kit = (await client.get(f"{API_PATH}/join-kit", headers=ADMIN)).json()
+        assert (kit["script"], kit["script_sha256"]) == (script.text, said["script_sha256"])
+        world.tokens.check(said["token"], time.time())
+        assert (await client.delete(f"{API_PATH}/join-tokens", headers=ADMIN)).status_code == 200
+        with pytest.raises(Forbidden, match="revoked"):
+            world.tokens.check(said["token"], time.time())
+        expelled = await client.post(f"{API_PATH}/nodes/here/gpu-1/expel", headers=ADMIN)
+        assert "revoked" in expelled.json()["done"][0]
+
+
+class FullDisk:
+    """Files of these names find no room any more, as on a real disk: none of their bytes arrive."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *names: str) -> None:
+        self._names, self._really = names, os.fsync
+        patch.setattr(os, "fsync", self._fsync)
+
+    def _fsync(self, descriptor: int) -> None:
+        if any(name in os.readlink(f"/proc/self/fd/{descriptor}") for name in self._names):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._really(descriptor)
+
+
+@pytest.mark.parametrize("full", ["issued", "secret"])
+async def test_on_a_full_disk_a_machine_is_expelled_whole_or_not_at_all(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    csr = await asyncio.to_thread(request_for, "gpu-1", tmp_path)
+    await world.ask("/certificate", node="gpu-1", csr=csr)
+    world.swarm.removed.clear()
+    token = world.tokens.make([world.at], time.time())
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file() and "full" not in path.parts)
+    async with api(tmp_path / "full", world) as client:
+        with monkeypatch.context() as patch:
+            FullDisk(patch, full)
+            answer = await client.post(f"{API_PATH}/nodes/here/gpu-1/expel", headers=ADMIN)
+            assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+            assert answer.json()["retryable"] is True
+            assert re.search(r"the disk of \S+ is full: .* free some space, then ask again", answer.json()["detail"])
+        world.tokens.check(token, time.time())
+        assert (world.cut, world.swarm.removed, world.swarm.token) == ([], [], 1)
+        assert not world.authority.revoked()
+        assert before == sorted(path for path in tmp_path.rglob("*") if path.is_file() and "full" not in path.parts)
+        again = await client.post(f"{API_PATH}/nodes/here/gpu-1/expel", headers=ADMIN)
+        assert (again.status_code, len(again.json()["done"])) == (200, 4)
+    assert len(world.authority.revoked()) == 1
+    with pytest.raises(Forbidden, match="revoked"):
+        world.tokens.check(token, time.time())
+
+
+@pytest.mark.parametrize("call", [("POST", "/join-tokens"), ("DELETE", "/join-tokens")], ids=" ".join)
+async def test_on_a_full_disk_join_tokens_are_as_they_were(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[str, str]
+) -> None:
+    async with api(tmp_path / "full", world) as client:
+        with monkeypatch.context() as patch:
+            FullDisk(patch, "secret")
+            answer = await client.request(call[0], f"{API_PATH}{call[1]}", headers=ADMIN)
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        assert "the secret of the join tokens cannot be kept" in answer.json()["detail"]
+        assert (world.swarm.token, list(tmp_path.glob(".secret*"))) == (1, [])
+        again = await client.request(call[0], f"{API_PATH}{call[1]}", headers=ADMIN)
+        assert again.status_code in (200, 201)
+
+
+async def test_on_a_full_disk_a_machine_that_joins_is_told(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    csr = await asyncio.to_thread(request_for, "gpu-1", tmp_path)
+    door = world.door()
+    with monkeypatch.context() as patch:
+        FullDisk(patch, "issued")
+        with pytest.raises(Refusal, match="is full: which machine has which certificate cannot be kept"):
+            await asyncio.to_thread(door.post, "/certificate", {"node": "gpu-1", "csr": csr})
+
+
+@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+async def test_nobody_else_does(world: World, tmp_path: Path, call: tuple[str, str]) -> None:
+    async with api(tmp_path, world) as client:
+        answer = await client.request(call[0], f"{API_PATH}{call[1]}", headers={"Authorization": "Bearer ann"})
+        assert (answer.status_code, answer.json()["code"]) == (403, "scope-missing")
+
+
+@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+async def test_where_no_machine_can_join_that_is_said(tmp_path: Path, call: tuple[str, str]) -> None:
+    async with api(tmp_path, None) as client:
+        answer = await client.request(call[0], f"{API_PATH}{call[1]}", headers=ADMIN)
+        assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+        assert "site_address" in answer.json()["detail"]
+        assert (await client.get(f"{PORTAL_PATH}join")).status_code == 404
