@@ -47,5 +47,7 @@ def volume(view: VolumeView) -> VolumeOut:
         in_memory=found.memory,
         tenants=list(view.tenants),
         place=view.place,
+        bounded_on=list(view.bounded_on),
+        unbounded_on=list(view.unbounded_on),
         notes=list(view.notes),
     )

@@ -17,14 +17,22 @@ _LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
 _NO_SIZE = "its size is not bounded here"
 
 
+_MOST_NAMED = 4
+
+
 @dataclass(frozen=True, slots=True)
 class VolumeView:
-    """A volume that somebody may have: on the account of `tenants`, at `place`; `notes` are what does not hold here."""
+    """A volume that somebody may have: on the account of `tenants`, at `place`; `notes` are what does not hold here.
+
+    If it has a size, the machines on `bounded_on` hold it to that, and those on `unbounded_on` do not.
+    """
 
     volume: Volume
     tenants: tuple[str, ...]
     place: str
     notes: tuple[str, ...] = ()
+    bounded_on: tuple[str, ...] = ()
+    unbounded_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +47,29 @@ class Volumes:
         who.need(Scope.READ)
         mine = [one.name for one in tenants_of(who.groups, self.settings)]
         engines = self.fleet.capabilities()
-        mounted, bounded = all(one.mounts for one in engines), all(one.bounds_volumes for one in engines)
+        mounted = all(one.mounts for one in engines)
         found = []
         for volume in self.settings.volumes:
             tenants = tuple(one for one in mine if volume.is_for(one))
             if tenants or who.is_admin:
-                notes = _notes(volume, mounted=mounted, bounded=bounded)
-                found.append(VolumeView(volume, tenants, _place(volume, mounted), notes))
+                bounded, unbounded = _machines(volume, engines)
+                notes = (*_link_notes(volume, mounted), *_size_notes(bounded, unbounded))
+                found.append(VolumeView(volume, tenants, _place(volume, mounted), notes, bounded, unbounded))
         return found
 
     def warnings(self) -> Sequence[str]:
         """What an admin who declared them should know, in sentences."""
         engines = self.fleet.capabilities()
-        mounted, bounded = all(one.mounts for one in engines), all(one.bounds_volumes for one in engines)
-        loose = [one.name for one in self.settings.volumes if not _holds_size(one, mounted=mounted, bounded=bounded)]
-        if not loose:
-            return ()
-        kinds = " and ".join(sorted({one.name for one in engines if not one.bounds_volumes}))
-        return (
-            f"Nothing holds the size of {', '.join(loose)}: {kinds} cannot bound volumes here, so they take what the "
-            "disk has (docs/howto/storage.md). `commonage volume ls` says so to everybody.",
-        )
+        loose: dict[tuple[str, ...], list[str]] = {}
+        for volume in self.settings.volumes:
+            _, unbounded = _machines(volume, engines)
+            if unbounded:
+                loose.setdefault(unbounded, []).append(volume.name)
+        return [
+            f"Nothing holds the size of {', '.join(names)} on {_named(machines)}, so they take what the disk has there "
+            "(docs/howto/storage.md). `commonage volume ls` says so to everybody."
+            for machines, names in loose.items()
+        ]
 
 
 def _place(volume: Volume, mounted: bool) -> str:
@@ -69,14 +79,30 @@ def _place(volume: Volume, mounted: bool) -> str:
     return f"${variable_of(volume.name)}" if volume.kind is VolumeKind.SCRATCH else f"~/volumes/{volume.name}"
 
 
-def _notes(volume: Volume, *, mounted: bool, bounded: bool) -> tuple[str, ...]:
-    notes = [_LINK] if not mounted and volume.kind is VolumeKind.FOLDER and not volume.writable else []
-    return (*notes, *([] if _holds_size(volume, mounted=mounted, bounded=bounded) else [_NO_SIZE]))
+def _machines(volume: Volume, engines: Sequence[Capabilities]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those that hold it to its size, and those that do not. What is in memory is bounded wherever it is mounted."""
+    bounded: list[str] = []
+    unbounded: list[str] = []
+    for one in engines if volume.size_mib is not None else ():
+        in_memory = volume.memory and one.mounts
+        bounded += [*one.bounded_on, *(one.unbounded_on if in_memory else ())]
+        unbounded += () if in_memory else one.unbounded_on
+    return tuple(sorted(bounded)), tuple(sorted(unbounded))
 
 
-def _holds_size(volume: Volume, *, mounted: bool, bounded: bool) -> bool:
-    """False if it has a size that may be exceeded. What is in memory is bounded wherever it is mounted."""
-    return volume.size_mib is None or (mounted if volume.memory else bounded)
+def _link_notes(volume: Volume, mounted: bool) -> Sequence[str]:
+    return [_LINK] if not mounted and volume.kind is VolumeKind.FOLDER and not volume.writable else []
+
+
+def _size_notes(bounded: Sequence[str], unbounded: Sequence[str]) -> Sequence[str]:
+    if not unbounded:
+        return []
+    return [f"bounded on {_named(bounded)}; not bounded on {_named(unbounded)}" if bounded else _NO_SIZE]
+
+
+def _named(machines: Sequence[str]) -> str:
+    more = len(machines) - _MOST_NAMED
+    return ", ".join(machines) if more <= 1 else f"{', '.join(machines[:_MOST_NAMED])} and {more} more"
 
 
 def see_that_all_can_be_mounted(asked: Sequence[VolumeRequest], engines: Sequence[Capabilities]) -> None:

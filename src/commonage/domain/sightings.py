@@ -100,7 +100,8 @@ class Capabilities:
     """What an engine can do, so that the core need not ask what it is.
 
     `mounts`: volumes are mounted where it is asked, and read-only ones cannot be written to. Else they are links.
-    `bounds_volumes`: no more than its size goes into a volume on disk.
+    `bounded_on` are the machines where no more than its size goes into a volume on disk, `unbounded_on` those where
+    more does; of machines that take no work nothing is said.
     """
 
     name: str
@@ -110,5 +111,6 @@ class Capabilities:
     limits_cpu: bool = False
     ports: bool = True
     mounts: bool = False
-    bounds_volumes: bool = False
+    bounded_on: tuple[str, ...] = ()
+    unbounded_on: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # what an admin should know, in words

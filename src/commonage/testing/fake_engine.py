@@ -162,7 +162,7 @@ class FakeEngine:
     def capabilities(self) -> Capabilities:
         """Everything, for nothing is real."""
         notes = ("Nothing is really run.",)
-        return Capabilities("fake", limits_memory=True, limits_cpu=True, mounts=True, bounds_volumes=True, notes=notes)
+        return Capabilities("fake", limits_memory=True, limits_cpu=True, mounts=True, notes=notes)
 
     async def open(self) -> None:
         """Nothing to find: the world is still there."""

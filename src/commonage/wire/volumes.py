@@ -23,6 +23,12 @@ class VolumeOut(BaseModel):
     in_memory: bool = Field(description="What is in it counts as the workload's memory.")
     tenants: list[str] = Field(description="On whose account the caller may have it.")
     place: str = Field(description="Where a workload finds it.")
+    bounded_on: list[str] = Field(
+        default_factory=list, description="The machines that hold it to its size; empty if it has none."
+    )
+    unbounded_on: list[str] = Field(
+        default_factory=list, description="The machines where more than its size goes into it."
+    )
     notes: list[str] = Field(description="What does not hold on this installation.")
 
 

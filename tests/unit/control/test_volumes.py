@@ -32,13 +32,29 @@ class Case:
 
 
 LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
+SOME = "bounded on gpu-1, gpu-2; not bounded on worker3"
+ABC = tuple("abcdefg")
 CASES = [
-    Case(Capabilities("docker", mounts=True, bounds_volumes=True), {}, ""),
-    Case(Capabilities("swarm", mounts=True), {"results": (NO_SIZE,), "scratch": (NO_SIZE,)}, "results, scratch"),
+    Case(Capabilities("docker", mounts=True, bounded_on=("here",)), {}, ""),
     Case(
-        Capabilities("process"),
+        Capabilities("swarm-none", mounts=True, unbounded_on=("a", "b")),
+        {"results": (NO_SIZE,), "scratch": (NO_SIZE,)},
+        "results, scratch on a, b, so",
+    ),
+    Case(
+        Capabilities("swarm-some", mounts=True, bounded_on=("gpu-1", "gpu-2"), unbounded_on=("worker3",)),
+        {"results": (SOME,), "scratch": (SOME,)},
+        "results, scratch on worker3, so",
+    ),
+    Case(
+        Capabilities("swarm-many", mounts=True, bounded_on=ABC[:5], unbounded_on=ABC[1:]),
+        dict.fromkeys(("results", "scratch"), ("bounded on a, b, c, d, e; not bounded on b, c, d, e and 2 more",)),
+        "results, scratch on b, c, d, e and 2 more, so",
+    ),
+    Case(
+        Capabilities("process", unbounded_on=("here",)),
         {"datasets": (LINK,), "results": (NO_SIZE,), "scratch": (NO_SIZE,), "quick": (NO_SIZE,)},
-        "results, scratch, quick",
+        "results, scratch, quick on here, so",
     ),
 ]
 
@@ -54,7 +70,14 @@ def test_a_size_that_does_not_hold_is_told(case: Case) -> None:
     assert {one.volume.name: one.notes for one in volumes.offered(ANN) if one.notes} == case.notes
     said = volumes.warnings()
     assert len(said) == bool(case.loose)
-    assert all(one.startswith(f"Nothing holds the size of {case.loose}: {case.engine.name} cannot") for one in said)
+    assert all(one.startswith(f"Nothing holds the size of {case.loose} they take") for one in said)
+
+
+def test_which_machines_hold_a_size_is_told_of_each_volume() -> None:
+    engine = Capabilities("swarm", mounts=True, bounded_on=("b",), unbounded_on=("a",))
+    found = {one.volume.name: (one.bounded_on, one.unbounded_on) for one in volumes_on(engine).offered(ANN)}
+    some = (("b",), ("a",))
+    assert found == {"datasets": ((), ()), "results": some, "scratch": some, "quick": (("a", "b"), ())}
 
 
 def test_only_where_nothing_is_mounted_a_place_of_ones_own_is_refused() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.fakes.portal import Portal
 from tests.unit.portal.conftest import Person
 
+from commonage.control.settings import ControlSettings
+from commonage.control.volumes import Volumes
 from commonage.domain.principals import Principal
+from commonage.domain.sightings import Capabilities
+from commonage.domain.volumes import Volume, VolumeKind
 from commonage.domain.workloads import Kind
 from commonage.ports.store import Filter
 from commonage.testing.fake_clock import FakeClock
@@ -30,6 +35,16 @@ async def test_shares_on_offer_say_whether_they_are_free(ann: Person, submit: Ca
     assert "4 GiB of VRAM" in page
     assert 'class="choice is-busy" data-set="gpus" data-value="16GiB"' in page
     assert 'class="choice" data-set="gpus" data-value="4GiB"' in page
+
+
+async def test_a_volume_is_told_with_the_machines_that_hold_its_size(
+    portal: Portal, ann: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Capabilities("swarm", mounts=True, bounded_on=("gpu-1",), unbounded_on=("worker3",))
+    results = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=8)
+    fleet: Any = SimpleNamespace(capabilities=lambda: [engine])
+    monkeypatch.setattr(portal.control, "volumes", Volumes(fleet, ControlSettings(volumes=(results,))))
+    assert "bounded on gpu-1; not bounded on worker3</span></label>" in (await ann.get("launch")).text
 
 
 async def test_a_job_is_sent_once_however_often_the_button_is_pressed(portal: Portal, ann: Person) -> None:

@@ -33,7 +33,7 @@ from commonage.engines.process.exec import Execs
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.housekeeping import keep_house, keep_old_logs
 from commonage.engines.process.launcher import Alive, Launcher, Unclaimed
-from commonage.engines.process.machine import NOT_ISOLATED, report_node
+from commonage.engines.process.machine import NOT_ISOLATED, node_name, report_node
 from commonage.engines.process.marked import MarkedProcesses
 from commonage.engines.process.owners import owners_of
 from commonage.engines.process.ports import PortRange
@@ -86,6 +86,7 @@ class ProcessEngine(RunsEngine[Run]):
             "process",
             limits_memory=self._groups.limits_memory,
             limits_cpu=self._groups.limits_cpu,
+            unbounded_on=(node_name(self._settings),),
             notes=(NOT_ISOLATED, *self._groups.notes),
         )
 

@@ -74,13 +74,15 @@ class SwarmEngine(ContainerEngine):
 
     def capabilities(self) -> Capabilities:
         """What it can do. Volumes are bounded where the machine's agent says that its daemon can."""
+        bounded, unbounded = self._fleet.that_bound_volumes()
         return Capabilities(
             "swarm",
             isolates_users=self._fleet.has_agents,
             limits_memory=True,
             limits_cpu=True,
             mounts=True,
-            bounds_volumes=self._fleet.bound_all_volumes(),
+            bounded_on=bounded,
+            unbounded_on=unbounded,
             notes=(*self._notes, *self._fleet.notes()),
         )
 

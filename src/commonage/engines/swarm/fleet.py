@@ -167,10 +167,13 @@ class Fleet:
         heard = self.heard.get(name)
         return heard is not None and heard.bounds_volumes
 
-    def bound_all_volumes(self) -> bool:
-        """True if the daemons of all machines that take work do."""
-        working = [name for name, one in self.machines.items() if not one.is_down and one.availability == "active"]
-        return bool(working) and all(map(self.bounds_volumes, working))
+    def that_bound_volumes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of the machines that take work those that do, and those that do not."""
+        working = sorted(
+            name for name, one in self.machines.items() if not one.is_down and one.availability == "active"
+        )
+        bounded = tuple(filter(self.bounds_volumes, working))
+        return bounded, tuple(one for one in working if one not in bounded)
 
     def with_agents(self) -> list[str]:
         """The machines that take work and whose agents answer."""
