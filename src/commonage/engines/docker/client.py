@@ -23,6 +23,8 @@ from commonage.engines.dockerd.errors import DaemonUnreachable, Refused, transla
 
 _FOREVER = aiohttp.ClientTimeout(total=None, sock_connect=5)
 _EVENTS = ["start", "die", "kill", "oom", "destroy"]
+# An event has all labels of its container, its image's among them: an image may have many.
+_EVENT_BYTES = 8 * 2**20
 
 
 class Client(Connection):
@@ -59,7 +61,7 @@ class Client(Connection):
         daemon = self._daemon
         url = f"{daemon.docker_host}/{daemon.api_version}/events"
         with translated(self.url):
-            async with daemon.session.get(url, params=params, timeout=_FOREVER) as answer:
+            async with daemon.session.get(url, params=params, timeout=_FOREVER, read_bufsize=_EVENT_BYTES) as answer:
                 answer.raise_for_status()
                 yield {}
                 async for line in answer.content:

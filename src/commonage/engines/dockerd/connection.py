@@ -57,7 +57,7 @@ class Connection:
         with translated(self.url):
             async with daemon.session.request(method, url, json=body, params=params) as answer:
                 text = await answer.read()
-        said = json.loads(text) if text.strip().startswith((b"{", b"[")) else None
+            said = json.loads(text) if text.strip().startswith((b"{", b"[")) else None
         if answer.status >= 400:
             raise failure_of(answer.status, str((said or {}).get("message", text)), self.url)
         return said

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import aiohttp
 from aiodocker.exceptions import DockerError
+from aiohttp.http_exceptions import HttpProcessingError
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.containers.fetching import refusal_of
@@ -45,7 +46,7 @@ _INNERMOST = re.compile(r"\[([^\[\]]+)\]+$")
 
 
 class DaemonUnreachable(Away):
-    """The daemon does not answer: what became of what we asked for is not known."""
+    """The daemon does not answer, or nothing that can be read: what became of what we asked for is not known."""
 
     waiting_for = "the Docker daemon, which does not answer"
 
@@ -72,6 +73,8 @@ def translated(url: str, image: str = "") -> Iterator[None]:
         raise failure_of(error.status, str(error.message), url) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise _unreachable(url, str(error) or type(error).__name__) from error
+    except (ValueError, HttpProcessingError) as error:
+        raise DaemonUnreachable(f"the Docker daemon at {url} says what cannot be read: {_short(str(error))}") from error
 
 
 def failure_of(status: int, message: str, url: str = "") -> EngineFailure:
