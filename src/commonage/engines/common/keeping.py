@@ -42,7 +42,7 @@ class RunsEngine(ABC, Generic[R]):
         self._board = board
         self._files = Runs(folder)
         self._tasks = Tasks(name)
-        self._in_thread, self._spawn = self._tasks.in_thread, self._tasks.spawn
+        self._in_thread, self._spawn, self._keep = self._tasks.in_thread, self._tasks.spawn, self._tasks.keep
 
     @property
     def site(self) -> str:

@@ -11,6 +11,8 @@ from typing import TypeVar
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _THREADS = 4
+AGAIN_S = 2.0
+"""Before a loop that broke begins anew."""
 
 
 class Tasks:
@@ -31,6 +33,18 @@ class Tasks:
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
+
+    def keep(self, loop: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Have a loop done that ends with the engine alone: what nobody expected is logged, and it begins anew."""
+        self.spawn(self._kept(loop))
+
+    async def _kept(self, loop: Callable[[], Coroutine[None, None, None]]) -> None:
+        while True:
+            try:
+                await loop()
+            except Exception:  # whatever it is: without its loops an engine would be deaf, and nobody see it
+                _log.exception("a loop of the %s engine broke, and begins anew", self._name)
+            await asyncio.sleep(AGAIN_S)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -90,13 +90,13 @@ class DockerEngine(ContainerEngine):
         await self._take_up(orders, hands)
         await self._settle_devices()
         ears = Ears(self._daemon_is_back, self._heard, self._daemon_is_away)
-        self._spawn(listen(self._client, ours(name), ears))
+        self._keep(lambda: listen(self._client, ours(name), ears))
         self._spawn(self._execs.end_left_over([container_name(run.id) for run in self._board if run.is_running]))
         bounds = Bounds(settings.log_keep_mib, settings.keep_logs_days, settings.keep_logs_mib)
         house = House(self._board, self._files, bounds, self._in_thread)
         leftovers = Leftovers(self._board, self._client, self._networks, name)
-        self._spawn(house.keep_logs_short())
-        self._spawn(house.keep_clean(lambda: leftovers.clear(house)))
+        self._keep(house.keep_logs_short)
+        self._keep(lambda: house.keep_clean(lambda: leftovers.clear(house)))
 
     async def _settle_devices(self) -> None:
         devices = self._devices

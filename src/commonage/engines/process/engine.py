@@ -119,8 +119,8 @@ class ProcessEngine(RunsEngine[Run]):
         await self._in_thread(lambda: self._launcher.settle(live))
         await self._in_thread(self._execs.end_left_over)
         await self._in_thread(self._warm_up_all)
-        self._spawn(keep_house(self._board, self._groups, self._settings.log_keep_mib, self._in_thread))
-        self._spawn(keep_old_logs(self._files, self._settings, self._in_thread))
+        self._keep(lambda: keep_house(self._board, self._groups, self._settings.log_keep_mib, self._in_thread))
+        self._keep(lambda: keep_old_logs(self._files, self._settings, self._in_thread))
 
     def _warm_up_all(self) -> None:
         for programs in self._environments.used_by_sessions(time.time()):

@@ -135,14 +135,14 @@ class SwarmEngine(ContainerEngine):
         await self._look_at_swarm()
         await self._take_up(orders, self._hands)
         watcher = Watcher(self._board, self._seen_tasks, self._fleet, self._in_thread)
-        self._spawn(watcher.keep(self._settle_soon, self._swarm_is_back))
+        self._keep(lambda: watcher.keep(self._settle_soon, self._swarm_is_back))
         self._sweeps = self._hands
-        self._spawn(watcher.sweep(self._hands))
-        self._spawn(watcher.answer_paused())
+        self._keep(lambda: watcher.sweep(self._hands))
+        self._keep(watcher.answer_paused)
         bounds = Bounds(settings.log_keep_mib, settings.keep_logs_days, settings.keep_logs_mib)
         house = House(self._board, self._files, bounds, self._in_thread)
-        self._spawn(house.keep_logs_short())
-        self._spawn(house.keep_clean(lambda: self._clear(house)))
+        self._keep(house.keep_logs_short)
+        self._keep(lambda: house.keep_clean(lambda: self._clear(house)))
 
     def _settle_soon(self, run: Run) -> None:
         self._spawn(self._settle(run))

@@ -1,0 +1,42 @@
+"""What becomes of an engine's own tasks when something goes wrong that nobody expected."""
+
+import asyncio
+
+import pytest
+
+from commonage.engines.common import tasks
+from commonage.engines.common.tasks import Tasks
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_loop_that_broke_begins_anew(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """An engine that no longer hears of ends is of no use, and nobody would see it."""
+    monkeypatch.setattr(tasks, "AGAIN_S", 0.0)
+    made, rounds, third = Tasks("test"), 0, asyncio.Event()
+
+    async def loop() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds < 3:
+            raise KeyError("Actor")
+        third.set()
+        await asyncio.Event().wait()
+
+    made.keep(loop)
+    await third.wait()
+    assert [one.message for one in caplog.records] == ["a loop of the test engine broke, and begins anew"] * 2
+    await made.cancel()
+    assert rounds == 3
+    made.close()
+
+
+async def test_what_is_done_once_and_broke_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    async def once() -> None:
+        raise KeyError("Actor")
+
+    made = Tasks("test")
+    await asyncio.wait([made.spawn(once())])
+    await asyncio.sleep(0)
+    assert [one.message for one in caplog.records] == ["a task of the test engine failed"]
+    made.close()
