@@ -26,7 +26,7 @@ _REMAPPED = re.compile(r"/(\d+)\.(\d+)$")
 
 
 class Daemon:
-    """One daemon, as it was when it was last asked. `fault` is empty while it answers."""
+    """One daemon, as it was when it was last asked. `fault` is empty while its events are heard."""
 
     def __init__(self, client: Client, settings: DockerSettings, in_thread: InThread) -> None:
         self._client = client
@@ -81,15 +81,16 @@ class Daemon:
 
     async def report(self, data: Path, devices: Devices | None) -> NodeReport:
         """The machine, from the newest that is known. What is set counts before what is found."""
-        if not self.fault:
+        fault = self.fault
+        if not fault:
             try:
                 self._info = await self._client.info()
             except EngineFailure as error:
-                self.fault = error.message
-        return await self._in_thread(lambda: self._report(data, devices))
+                fault = error.message
+        return await self._in_thread(lambda: self._report(data, devices, fault))
 
-    def _report(self, data: Path, devices: Devices | None) -> NodeReport:
-        faults = [self.fault] if self.fault else []
+    def _report(self, data: Path, devices: Devices | None, fault: str) -> NodeReport:
+        faults = [fault] if fault else []
         cards: tuple[Device, ...] = ()
         if devices is not None:
             try:

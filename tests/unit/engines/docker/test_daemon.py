@@ -1,0 +1,40 @@
+"""What is said of the daemon's machine while it does not answer, and after."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commonage.engines.common.tasks import Tasks
+from commonage.engines.docker.daemon import Daemon
+from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.dockerd.errors import DaemonUnreachable
+
+pytestmark = pytest.mark.anyio
+
+
+class FakeClient:
+    """A daemon; `away` is why it does not answer."""
+
+    def __init__(self) -> None:
+        self.away = ""
+
+    async def info(self) -> dict[str, Any]:
+        if self.away:
+            raise DaemonUnreachable(self.away)
+        return {"NCPU": 4, "MemTotal": 8 * 2**30}
+
+
+async def test_one_answer_that_is_missing_is_a_fault_until_the_next(tmp_path: Path) -> None:
+    """Events may come all the while, so that nobody is told that the daemon is back."""
+    tasks, asked = Tasks("test"), FakeClient()
+    client: Any = asked
+    daemon = Daemon(client, DockerSettings(), tasks.in_thread)
+    asked.away = "its socket takes no more connections"
+    assert (await daemon.report(tmp_path, None)).faults == (asked.away,)
+    asked.away = ""
+    report = await daemon.report(tmp_path, None)
+    assert (report.faults, report.cpus_milli, report.memory_mib) == ((), 4000, 8192)
+    daemon.fault = "the Docker daemon ended the connection"
+    assert (await daemon.report(tmp_path, None)).faults == (daemon.fault,)
+    tasks.close()
