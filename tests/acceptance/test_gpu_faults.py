@@ -9,7 +9,7 @@ from tests.fakes.nvml.harness import FakeDriver, build_library
 
 from commonage.sdk import Client
 
-pytestmark = [pytest.mark.needs("gcc"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.needs("gcc")
 CARD = (
     "driver 615.10", "cuda 13040", "device", "uuid GPU-aaaa", "name NVIDIA H100 80GB HBM3", "memory 81920 600 0",
     "utilisation 0", "power 90000 700000", "energy 5000000", "capability 9 0",

@@ -97,7 +97,6 @@ class TestNvmlWithALostCard(DevicesContract):
         return nvml
 
 
-pytestmark = pytest.mark.timeout(60)
 needs_gcc = pytest.mark.needs("gcc")
 
 

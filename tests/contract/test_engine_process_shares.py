@@ -24,7 +24,7 @@ from commonage.ports.devices import Hold, NotConfined
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_rig import FOREVER, EngineRig, Orders
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.anyio
 SHARE = Share("GPU-1", 0, "A100", 1024, 100, whole=False, device_memory_mib=10240)
 
 

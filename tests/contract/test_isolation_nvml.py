@@ -15,7 +15,7 @@ from tests.fakes.nvml.harness import build_library
 
 from commonage.gpus.isolation.mps_daemon import PROGRAM
 
-pytestmark = [pytest.mark.needs("gcc", "cgroups", "root"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.needs("gcc", "cgroups", "root")
 MPS = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
 UUID = "GPU-aaaaaaaa-0000-0000-0000-00000000000a"
 A100 = (

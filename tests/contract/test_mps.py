@@ -18,7 +18,6 @@ from commonage.ports.devices import Hold, NotConfined
 
 FAKE = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
 CARD = Device("GPU-1", 0, "A100", 40960, compute_capability="8.0")
-pytestmark = pytest.mark.timeout(60)
 
 
 class Clock:

@@ -11,7 +11,7 @@ from commonage.domain.fleet import Device, Lease, Share
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract
 
-pytestmark = [pytest.mark.needs("gcc"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.needs("gcc")
 
 MACHINE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
 H100 = (

@@ -11,7 +11,7 @@ from commonage.gpus.nvml import NvmlDevices
 from commonage.gpus.record import as_json
 from commonage.gpus.replayed import Replayed, read_record
 
-pytestmark = [pytest.mark.needs("gcc"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.needs("gcc")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.fakes.nvml.harness import build_library
 
 from commonage.gpus.isolation.mps_daemon import PROGRAM
 
-pytestmark = [pytest.mark.needs("gcc", "cgroups", "root"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("gcc", "cgroups", "root")
 MPS = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
 A100 = (
     "driver 580.1", "nvml 13.580.1", "cuda 13000", "device", "uuid GPU-aaaaaaaa-0000-0000-0000-00000000000a",

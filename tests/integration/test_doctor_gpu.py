@@ -20,7 +20,7 @@ from tests.fakes.nvml.harness import build_library
 
 from commonage.gpus.isolation.mps_daemon import PROGRAM
 
-pytestmark = [pytest.mark.needs("gcc", "cgroups", "root"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("gcc", "cgroups", "root")
 MPS = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
 MACHINE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
 A100 = (

@@ -28,7 +28,7 @@ from commonage.testing.memory_store import MemoryStore
 from commonage.wire.hub import API_PATH
 from commonage.wire.workloads import WorkloadOut
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.anyio
 SHELL = Environment("base", "This machine's own shell", python="/bin/sh")
 
 

@@ -27,7 +27,6 @@ def operations() -> list[tuple[str, dict]]:
     ]
 
 
-@pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     with served(tmp_path, run=False) as url:
         command = [

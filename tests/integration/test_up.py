@@ -16,8 +16,6 @@ import pytest
 from tests.acceptance.served import USERS_PASSWORD, Served, free_port, processes_of, served, until
 from tests.integration.sign_in import sign_in
 
-pytestmark = pytest.mark.timeout(300)
-
 UP = [sys.executable, "-m", "commonage", "up"]
 FLAGS = ("--gpus", "simulated:1x24GiB")
 

@@ -29,7 +29,7 @@ from commonage.store.bundle_files import BundleFiles
 from commonage.testing import factories
 from commonage.testing.memory_store import MemoryStore
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.anyio
 GIB = 1024
 ANN = Principal("ann", frozenset({Scope.READ, Scope.SUBMIT}))
 SHELL = Environment("base", "This machine's own shell", python="/bin/sh")
