@@ -120,6 +120,7 @@ class SwarmHands:
         task = self._tasks.of(run.id)
         if task is None:
             return await self._without_task(run)
+        self.note(run.id, str(task["ServiceID"]))  # the answer to making it may have been lost
         node, node_id = run.order.lease.node, str(task.get("NodeID", ""))
         ran_at = await self._in_thread(run.box.ran_at)
         forgotten = is_orphaned(task) and self._fleet.is_down(node_id)

@@ -18,10 +18,11 @@ from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
 from commonage.engines.containers.board import Run
+from commonage.engines.containers.hands import Lives
 from commonage.engines.containers.preparing import Place
 from commonage.engines.containers.turns import Turns
 from commonage.engines.dockerd.connection import Json
-from commonage.engines.dockerd.errors import Refused
+from commonage.engines.dockerd.errors import DaemonUnreachable, Refused
 from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.networks import Network
 from commonage.engines.swarm.fleet import AgentAway, Fleet
@@ -40,13 +41,14 @@ CARD = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
 
 
 class FakeSwarm:
-    """A manager: services by id. `held_up` is waited for before one is made."""
+    """A manager: services by id. `held_up` is waited for before one is made; `mute`: it makes it and does not say so."""
 
     def __init__(self) -> None:
         self.made: dict[str, Json] = {}
         self.removed: list[str] = []
         self.held_up = asyncio.Event()
         self.held_up.set()
+        self.mute = False
         self.asked = asyncio.Event()
         self.all_tasks: list[Json] = []
 
@@ -61,6 +63,8 @@ class FakeSwarm:
         if spec["Name"] in {one["Name"] for one in self.made.values()}:
             return None
         self.made[f"id-{len(self.made)}"] = spec
+        if self.mute:
+            raise DaemonUnreachable("the connection was lost")
         return f"id-{len(self.made) - 1}"
 
     async def services(self, *labels: str) -> Sequence[Json]:
@@ -225,6 +229,22 @@ async def test_a_second_try_finds_what_the_first_one_made(scene: Scene) -> None:
     run.ended.set()  # its turn is over, though nobody told the board
     other = scene.run(kind=Kind.SESSION, attempt_id="w-2")
     assert await scene.launcher.launch(other, unheard) != first, "the name is taken, and by another attempt"
+
+
+async def test_what_was_made_though_nobody_said_so_hears_a_stop_and_is_removed(scene: Scene) -> None:
+    scene.swarm.mute = True
+    run = scene.run(kind=Kind.SESSION)
+    with pytest.raises(DaemonUnreachable):
+        await scene.hands.launch(run, unheard)
+    scene.swarm.all_tasks = [{**task("running"), "CreatedAt": "1", "Version": {"Index": 1}}]
+    await scene.tasks.ask()
+    assert isinstance(await scene.hands.look(run), Lives)
+    await scene.hands.signal(run, "SIGTERM")
+    assert (run.box.path / "wish").read_text() == "term\n"
+    await scene.hands.signal(run, "SIGKILL")
+    assert (run.box.path / "wish").read_text() == "kill\n"
+    await scene.hands.remove(run)
+    assert scene.swarm.removed == ["id-0"]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ ABOUT = Circumstances("worker1", Claim.RAN, False, None, False, False, 2000.0)
 def task(state: str, *, code: int | None = None, err: str = "") -> dict[str, Any]:
     container = {} if code is None else {"ContainerStatus": {"ExitCode": code}}
     status = {"State": state, "Timestamp": "1970-01-01T00:13:20.5Z", "Err": err, **container}
-    return {"ID": "t", "Status": status, "Spec": {"ContainerSpec": {"Labels": {"commonage.attempt": "w-1"}}}}
+    spec = {"ContainerSpec": {"Labels": {"commonage.attempt": "w-1"}}}
+    return {"ID": "t", "ServiceID": "id-0", "Status": status, "Spec": spec}
 
 
 def said(code: int, *, oom: bool = False, outside: bool = False) -> End:
