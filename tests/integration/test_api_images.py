@@ -130,6 +130,25 @@ async def test_tenants_are_apart(ann: httpx2.AsyncClient, bob: httpx2.AsyncClien
         assert answer.json()["code"] == code, answer.text
 
 
+async def test_a_name_can_be_asked_for_before_anything_is_pushed(
+    api: Api, ann: httpx2.AsyncClient, bob: httpx2.AsyncClient
+) -> None:
+    asked = {"name": "lab/torch"}
+    assert (await ann.post("/images/dry-run", json=asked)).json() == {**asked, "tenant": "lab", "replaces": False}
+    assert (await ann.post("/images", json=wanted())).status_code == 201
+    assert (await ann.post("/images/dry-run", json=asked)).json()["replaces"]
+    for person, name, code in (
+        (bob, "lab/torch", "not-a-member"),
+        (ann, "public/torch", "not-admin"),
+        (ann, "Torch", "invalid-image"),
+    ):
+        assert (await person.post("/images/dry-run", json={"name": name})).json()["code"] == code
+    api.identity.groups["bob"] = ("lab",)
+    async with api.client("bob") as again:
+        assert (await again.post("/images/dry-run", json=asked)).json()["code"] == "not-yours"
+    assert (await ann.get("/images/dry-run")).status_code in (404, 405)
+
+
 async def test_admins_see_all_and_users_ask_of_the_form_for_others(api: Api, ann: httpx2.AsyncClient) -> None:
     await ann.post("/images", json=wanted())
     async with api.client("admin:root") as root:
@@ -187,6 +206,7 @@ async def test_what_cannot_be_is_refused(ann: httpx2.AsyncClient, body: dict[str
 def test_the_sdk_has_a_call_for_each(tmp_path: Path) -> None:
     digest = "sha256:" + "d" * 64
     with served(tmp_path) as url, Client(f"{url}", "admin:root") as client:
+        assert not client.check_image_name("public/x:1").replaces
         made = client.register_image(ImageIn(name="public/x:1", reference=digest, kernels=[KernelIn(name="python3")]))
         assert (made.name, made.environments, made.digest) == ("public/x:1", ["public/x:1"], digest)
         assert [one.name for one in client.images()] == ["public/x:1"]

@@ -240,12 +240,27 @@ def test_what_was_pushed_is_in_the_catalogue_pinned(here: Site, pushed: str) -> 
 def test_who_is_no_member_neither_pushes_nor_sees_it(here: Site, pushed: str) -> None:
     refused = here.commonage("image", "push", "lab/mine", "--from", "localhost/lab/two", token="ann")
     assert refused.exit_code == 2
-    assert "ann may not push lab/mine: people push what begins with a tenant" in refused.output
+    assert "ann is no member of 'lab'; names begin with commons/…, other/…" in refused.output
+    assert "pushing to" not in refused.output
     assert "lab/two" not in here.commonage("image", "ls", token="ann").output
-    for name in ("other/x", "public/x"):
-        refused = here.commonage("image", "push", name, "--from", "localhost/lab/two")
-        assert refused.exit_code == 2, name
-        assert f"bob may not push {name}" in refused.output
+    for name, why in (("other/x", "bob is no member of 'other'"), ("public/x", "only admins may give an image")):
+        for words in (("push", name, "--from", "localhost/lab/two"), ("build", "-t", name, "-f", __file__)):
+            refused = here.commonage("image", *words)
+            assert (refused.exit_code, refused.stdout) == (2, ""), words
+            assert why in refused.stderr
+            assert "ready after" not in refused.stderr
+
+
+def test_what_is_somebody_elses_is_neither_built_nor_pushed(here: Site, pushed: str) -> None:
+    tags = Path(here.storage, "docker/registry/v2/repositories/lab/two/_manifests/tags")
+    before = [one.read_text() for one in sorted(tags.glob("**/link"))]
+    here.api.identity.groups["cid"] = ("lab",)
+    for words in (("push", BUILT, "--from", "localhost/lab/two"), ("build", "-t", BUILT, "-f", __file__)):
+        refused = here.commonage("image", *words, token="cid")
+        assert refused.exit_code == 2, words
+        assert "lab/two is bob's, who alone (and admins) may push another in its place" in refused.stderr
+        assert "ready after" not in refused.stderr
+    assert [one.read_text() for one in sorted(tags.glob("**/link"))] == before
 
 
 def test_an_image_that_is_not_here_cannot_be_pushed(here: Site) -> None:

@@ -10,7 +10,7 @@ from commonage.api import decode_images as decode
 from commonage.api import encode_images as encode
 from commonage.api.routing import Guarded, answer, body_of, caller, door, problems, read_json
 from commonage.domain.principals import Scope
-from commonage.wire.images import ImageIn, ImageList, ImageOut, PrepullIn, RemovedOut
+from commonage.wire.images import ImageIn, ImageList, ImageNameIn, ImageNameOut, ImageOut, PrepullIn, RemovedOut
 
 router = APIRouter(route_class=Guarded, tags=["images"])
 
@@ -61,6 +61,21 @@ async def register(request: Request) -> Response:
     registry = stands.registry.about.address if stands.registry is not None else None
     made = await stands.control.images.add(who, decode.image(ask), registry)
     return answer(encode.image(made), 201)
+
+
+@router.post(
+    "/images/dry-run",
+    summary="Whether an image may be pushed under a name",
+    response_model=ImageNameOut,
+    responses=problems(*_BODY, "invalid-image", "unknown-tenant", "not-a-member", "not-admin", "not-yours", "conflict"),
+    openapi_extra=body_of(ImageNameIn, {"name": "lab/torch:2.4"}),
+)
+async def dry_run(request: Request) -> Response:
+    """The same answer about its name as who registers it would get; asked before an image is built and pushed."""
+    who = caller(request)
+    ask = await read_json(request, ImageNameIn)
+    name, tenant, before = door(request).control.images.check_name(who, ask.name)
+    return answer(ImageNameOut(name=name, tenant=tenant, replaces=before is not None))
 
 
 @router.get(

@@ -7,14 +7,14 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
-from commonage.wire.images import ImageIn, PrepullIn
+from commonage.wire.images import ImageIn, ImageNameIn, PrepullIn
 from commonage.wire.joining import JoinTokenIn
 from commonage.wire.platform import TokenIn
 from commonage.wire.tenants import ReservationIn
 from commonage.wire.workloads import Problem, StopIn, SubmitIn
 
 _REF = "#/components/schemas/{model}"
-_READ_BY_ROUTES = (SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, PrepullIn, JoinTokenIn)
+_READ_BY_ROUTES = (SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn)
 _SCHEMES = {
     "bearer": {
         "type": "http",

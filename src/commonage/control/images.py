@@ -103,30 +103,39 @@ class Images:
 
     # --- changing -------------------------------------------------------------------------------------------------
 
+    def check_name(self, who: Principal, name: str) -> tuple[str, str | None, Image | None]:
+        """What `add` would raise of this name, before anything is built or pushed under it.
+
+        Gives the name in full, its tenant (None: everybody's), and whose place it takes.
+        """
+        who.need(Scope.SUBMIT)
+        parsed = parse_image_name(name)
+        tenant = self._tenant_of(who, parsed.scope)
+        before = self.catalogue.image(str(parsed))
+        if before is not None and not _may_change(who, before):
+            raise Forbidden(
+                f"{before.name} is {before.by}'s, who alone (and admins) may push another in its place; "
+                "choose another name or tag",
+                code="not-yours",
+            )
+        if before is None and len(self.catalogue.images()) >= MOST:
+            raise Conflict(f"the catalogue has {MOST} images, and no more are taken; remove some")
+        return str(parsed), tenant, before
+
     async def add(self, who: Principal, wanted: Image, registry: str | None) -> ImageView:
         """Register an image that was pushed; under a name that is there it takes the other's place.
 
         `registry` is the address of the site's own registry (None: there is none). Raises InvalidInput, Forbidden,
         Conflict.
         """
-        who.need(Scope.SUBMIT)
-        name = parse_image_name(wanted.name)
-        tenant = self._tenant_of(who, name.scope)
+        name, tenant, _ = self.check_name(who, wanted.name)
         check(wanted)
-        _see_where_it_comes_from(who, wanted.reference, name.repository, registry)
+        _see_where_it_comes_from(who, wanted.reference, parse_image_name(name).repository, registry)
         now = self.clock.now()
         made = replace(wanted.provenance, by=who.name)
-        image = replace(wanted, name=str(name), tenant=tenant, by=who.name, at=now, provenance=made, removed=None)
+        image = replace(wanted, name=name, tenant=tenant, by=who.name, at=now, provenance=made, removed=None)
         async with self._changing:
-            before = self.catalogue.image(image.name)
-            if before is not None and not _may_change(who, before):
-                raise Forbidden(
-                    f"{image.name} is {before.by}'s, who alone (and admins) may push another in its place; "
-                    "choose another name or tag",
-                    code="not-yours",
-                )
-            if before is None and len(self.catalogue.images()) >= MOST:
-                raise Conflict(f"the catalogue has {MOST} images, and no more are taken; remove some")
+            *_, before = self.check_name(who, name)  # meanwhile somebody may have taken it
             words = "put another in place of" if before is not None else "registered"
             text = f"{who.name} {words} the image {image.name}: {image.digest}"
             await self.ledger.enlist([image], [Event(EventKind.AUDIT, now, text, owner=who.name, tenant=tenant)])

@@ -19,7 +19,7 @@ from commonage.sdk.calls import Answer, Call, Executed, Patience, Which, given, 
 from commonage.sdk.errors import ApiError
 from commonage.wire.execs import TerminalIn
 from commonage.wire.fleets import FleetOut
-from commonage.wire.images import ImageIn, ImageOut, RemovedOut
+from commonage.wire.images import ImageIn, ImageNameOut, ImageOut, RemovedOut
 from commonage.wire.joining import JoinKitOut, JoinTokenOut
 from commonage.wire.platform import (
     EnvironmentOut,
@@ -233,12 +233,12 @@ class AsyncClient:
         """
         return await self._call(calls.drain(site, name, requeue, by, time_zone))
 
-    async def remove_node(self, site: str, name: str, *, force: bool = False) -> NodeOut:
-        """Know a machine no more: one that is lost, or drained and empty; the machine as it was. For admins.
+    async def remove_node(self, site: str, name: str, *, force: bool = False) -> Sequence[str]:
+        """Know a machine no more, and let it in no more: one that is not ready, and on which nothing runs. For admins.
 
-        With `force` what is still counted as running on a lost one counts as lost.
+        With `force` what is still counted as running on a lost one counts as lost. Says what was done.
         """
-        return await self._call(calls.remove_node(site, name, force))
+        return (await self._call(calls.remove_node(site, name, force))).done
 
     async def resume(self, site: str, name: str, *, gpu: str | None = None) -> NodeOut:
         """Let the machine take work again; with `gpu` (index or uuid) forget the faults of that one. For admins."""
@@ -258,10 +258,6 @@ class AsyncClient:
         """The script and the packed program with which a machine joins. For admins."""
         return await self._call(calls.join_kit())
 
-    async def expel_node(self, site: str, name: str) -> Sequence[str]:
-        """Take back a machine's certificate and its place in the Swarm; says what was done. For admins."""
-        return (await self._call(calls.expel_node(site, name))).done
-
     async def environments(self) -> Sequence[EnvironmentOut]:
         """The catalogue."""
         return (await self._call(calls.environments())).items
@@ -277,6 +273,10 @@ class AsyncClient:
     async def image(self, name: str) -> ImageOut:
         """One of them: what it was made from, where it lies, how much work is in it."""
         return await self._call(calls.image(name))
+
+    async def check_image_name(self, name: str) -> ImageNameOut:
+        """What is known of a name under which one may push. Raises ApiError for any other, with the reason."""
+        return await self._call(calls.check_image_name(name))
 
     async def register_image(self, ask: ImageIn) -> ImageOut:
         """Have the catalogue know an image that was pushed."""

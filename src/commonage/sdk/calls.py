@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from commonage.sdk.errors import GATEWAY, ApiError
 from commonage.wire.fleets import FleetList
 from commonage.wire.hub import API_PATH
-from commonage.wire.images import ImageIn, ImageList, ImageOut, PrepullIn, RemovedOut
+from commonage.wire.images import ImageIn, ImageList, ImageNameIn, ImageNameOut, ImageOut, PrepullIn, RemovedOut
 from commonage.wire.joining import DoneOut, JoinKitOut, JoinTokenIn, JoinTokenOut
 from commonage.wire.platform import (
     EnvironmentList,
@@ -216,10 +216,10 @@ def drain(site: str, name: str, requeue: bool, by: str | None, time_zone: str | 
     return Call("POST", node_path(site, name, "drain"), NodeOut, query)
 
 
-def remove_node(site: str, name: str, force: bool) -> Call[NodeOut]:
+def remove_node(site: str, name: str, force: bool) -> Call[DoneOut]:
     """Know a machine no more. The second time there is none, which is an error."""
     query = given(force=True if force else None)
-    return Call("DELETE", node_path(site, name), NodeOut, query, repeatable=False)
+    return Call("DELETE", node_path(site, name), DoneOut, query, repeatable=False)
 
 
 def resume(site: str, name: str, gpu: str | None) -> Call[NodeOut]:
@@ -243,11 +243,6 @@ def join_kit() -> Call[JoinKitOut]:
     return Call("GET", "/join-kit", JoinKitOut)
 
 
-def expel_node(site: str, name: str) -> Call[DoneOut]:
-    """Take back a machine's certificate and its place in the Swarm."""
-    return Call("POST", node_path(site, name, "expel"), DoneOut)
-
-
 def environments() -> Call[EnvironmentList]:
     """The catalogue."""
     return Call("GET", "/environments", EnvironmentList)
@@ -266,6 +261,11 @@ def images() -> Call[ImageList]:
 def image(name: str) -> Call[ImageOut]:
     """One of them."""
     return Call("GET", image_path(name), ImageOut)
+
+
+def check_image_name(name: str) -> Call[ImageNameOut]:
+    """Whether an image may be pushed under this name."""
+    return Call("POST", "/images/dry-run", ImageNameOut, body=ImageNameIn(name=name))
 
 
 def register_image(ask: ImageIn) -> Call[ImageOut]:

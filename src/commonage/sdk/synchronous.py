@@ -19,7 +19,7 @@ from commonage.sdk import bundles, calls, transport
 from commonage.sdk.calls import Answer, Call, Executed, Patience, Which, given, may_repeat
 from commonage.sdk.errors import ApiError
 from commonage.wire.fleets import FleetOut
-from commonage.wire.images import ImageIn, ImageOut, RemovedOut
+from commonage.wire.images import ImageIn, ImageNameOut, ImageOut, RemovedOut
 from commonage.wire.joining import JoinKitOut, JoinTokenOut
 from commonage.wire.platform import (
     EnvironmentOut,
@@ -215,12 +215,12 @@ class Client:
         """
         return self._call(calls.drain(site, name, requeue, by, time_zone))
 
-    def remove_node(self, site: str, name: str, *, force: bool = False) -> NodeOut:
-        """Know a machine no more: one that is lost, or drained and empty; the machine as it was. For admins.
+    def remove_node(self, site: str, name: str, *, force: bool = False) -> Sequence[str]:
+        """Know a machine no more, and let it in no more: one that is not ready, and on which nothing runs. For admins.
 
-        With `force` what is still counted as running on a lost one counts as lost.
+        With `force` what is still counted as running on a lost one counts as lost. Says what was done.
         """
-        return self._call(calls.remove_node(site, name, force))
+        return self._call(calls.remove_node(site, name, force)).done
 
     def resume(self, site: str, name: str, *, gpu: str | None = None) -> NodeOut:
         """Let the machine take work again; with `gpu` (index or uuid) forget the faults of that one. For admins."""
@@ -238,10 +238,6 @@ class Client:
         """The script and the packed program with which a machine joins. For admins."""
         return self._call(calls.join_kit())
 
-    def expel_node(self, site: str, name: str) -> Sequence[str]:
-        """Take back a machine's certificate and its place in the Swarm; says what was done. For admins."""
-        return self._call(calls.expel_node(site, name)).done
-
     def environments(self) -> Sequence[EnvironmentOut]:
         """The catalogue."""
         return self._call(calls.environments()).items
@@ -257,6 +253,10 @@ class Client:
     def image(self, name: str) -> ImageOut:
         """One of them: what it was made from, where it lies, how much work is in it."""
         return self._call(calls.image(name))
+
+    def check_image_name(self, name: str) -> ImageNameOut:
+        """What is known of a name under which one may push. Raises ApiError for any other, with the reason."""
+        return self._call(calls.check_image_name(name))
 
     def register_image(self, ask: ImageIn) -> ImageOut:
         """Have the catalogue know an image that was pushed."""

@@ -75,6 +75,20 @@ class ImageIn(Strict):
     provenance: ProvenanceIn = Field(default_factory=ProvenanceIn)
 
 
+class ImageNameIn(Strict):
+    """A name under which an image is to be built or pushed."""
+
+    name: Annotated[PlainText, Field(min_length=1, max_length=96)] = Field(examples=["lab/torch:2.4"])
+
+
+class ImageNameOut(BaseModel):
+    """A name under which the caller may push."""
+
+    name: str
+    tenant: str | None = Field(description="Whose members may use what is pushed; null: everybody.")
+    replaces: bool = Field(description="There is one under this name, whose place it takes.")
+
+
 class KernelOut(BaseModel):
     """A Jupyter kernel of an image, and the environment in which jobs have its Python."""
 

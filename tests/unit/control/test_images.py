@@ -13,7 +13,7 @@ from commonage.domain.errors import CommonageError, Conflict, Forbidden, Invalid
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import NodeReport
 from commonage.domain.images import Image, Kernel
-from commonage.domain.principals import Principal
+from commonage.domain.principals import Principal, Scope
 from commonage.domain.requests import parse_gpus
 from commonage.domain.sightings import Seen, Sighting
 from commonage.domain.tenants import Rules, Tenant
@@ -126,6 +126,31 @@ async def test_a_name_belongs_to_who_took_it() -> None:
         assert again.image.digest == f"sha256:{'c' * 64}"
         names = [one.environment.name for one in control.fleet.environments(ADA)]
         assert names == ["base", "notebook", "lab/torch", "lab/torch/py310", "lab/torch/torch", "lab/torch:mine"]
+
+
+async def test_a_name_is_refused_before_anything_is_pushed_under_it() -> None:
+    async with lab().open() as control:
+        await control.images.add(ADA, image(), REGISTRY)
+        check = control.images.check_name
+        for who, name, code in (
+            (BEN, "lab/torch", "not-yours"),
+            (EVE, "lab/torch", "not-a-member"),
+            (ADA, "public/torch", "not-admin"),
+            (ROOT, "nobody/torch", "unknown-tenant"),
+            (ADA, "Torch", "invalid-image"),
+        ):
+            with pytest.raises(CommonageError) as refused:
+                check(who, name)
+            assert refused.value.problem_code == code
+        reads = Principal("ada", frozenset({Scope.READ}), ("lab",))
+        with pytest.raises(Forbidden):
+            check(reads, "lab/torch")
+        found = [check(who, name) for who, name in ((ADA, "lab/torch"), (BEN, "lab/torch:2"), (ROOT, "public/x"))]
+        assert [(name, tenant, before and before.by) for name, tenant, before in found] == [
+            ("lab/torch", "lab", "ada"),
+            ("lab/torch:2", "lab", None),
+            ("public/x", None, None),
+        ]
 
 
 async def test_work_in_a_removed_image_goes_on_and_what_waits_says_why_until_it_comes_back() -> None:

@@ -89,7 +89,7 @@ def _build(name: ImageName, context: Path | None, options: Mapping[str, Any], se
         raise Failure(f"there is no package in {empty}; --wheels takes a folder with .whl or .tar.gz files")
     around = surroundings(os.environ, options["wheels"])
     line = _Lines(steps)
-    with registry_access(server, needed=False) as access:
+    with registry_access(server, name, needed=False) as access:
         tools = Tools(options["isolation"], around, access.options, options["again"])
         if options["file"] is not None:
             return build_file(name, options["file"], context or options["file"].absolute().parent, tools, line)

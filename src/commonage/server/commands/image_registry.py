@@ -13,30 +13,36 @@ from pathlib import Path
 from commonage.cli.connection import connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import Failure
+from commonage.domain.images import ImageName
 from commonage.sdk.errors import ApiError
+
+_OF_THE_NAME = ("invalid-image", "unknown-tenant", "not-a-member", "not-admin", "not-yours")
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
     """`address` is `HOST:PORT`, empty where no registry is known. `options` let buildah in there.
 
-    `certificate` (PEM) is that of its authority, `user` who asks.
+    `certificate` (PEM) is that of its authority.
     """
 
     address: str = ""
     options: tuple[str, ...] = ()
     certificate: str = ""
-    user: str = ""
 
 
 @contextmanager
-def registry_access(server: Server, *, needed: bool = True) -> Iterator[Access]:
-    """The way into the registry, while the block lasts. Not `needed`: none, where no server or no registry is."""
+def registry_access(server: Server, name: ImageName, *, needed: bool = True) -> Iterator[Access]:
+    """The way into the registry, while the block lasts. Not `needed`: none, where no server or no registry is.
+
+    Raises ApiError if no image may be pushed under that name: before one is built, or brought there.
+    """
     try:
         with connect(server, patience_s=0) as client:
+            client.check_image_name(str(name))
             found, who = client.registry(), client.info().user
-    except (ApiError, Failure):
-        if needed:
+    except (ApiError, Failure) as error:
+        if needed or (isinstance(error, ApiError) and error.code in _OF_THE_NAME):
             raise
         yield Access()
         return
@@ -49,4 +55,4 @@ def registry_access(server: Server, *, needed: bool = True) -> Iterator[Access]:
         auth = folder / "auth.json"
         auth.write_text(json.dumps({"auths": {found.address: {"auth": known}}}), encoding="ascii")
         options = ("--authfile", str(auth), "--cert-dir", str(folder / "certs"))
-        yield Access(found.address, options, found.certificate, who)
+        yield Access(found.address, options, found.certificate)
