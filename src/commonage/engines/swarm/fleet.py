@@ -22,7 +22,7 @@ class AgentAway(Away):
 
 
 class Fleet:
-    """Who is there. `fault` is empty while the Swarm answers."""
+    """Who is there. `fault` is empty while the Swarm answers its watcher."""
 
     def __init__(self, client: Client, agents: Agents | None) -> None:
         self._client = client
@@ -54,7 +54,6 @@ class Fleet:
         self.machines, self.heard, self._waits = machines, heard, waits
         self.by_id = {one.id: one for one in machines.values()}
         self._ending = {one: node for one, node in self._ending.items() if node in machines and machines[node].is_down}
-        self.fault = ""
         self._introduce()
 
     def _introduce(self) -> None:

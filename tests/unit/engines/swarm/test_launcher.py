@@ -38,10 +38,11 @@ from commonage.ports.registry import RegistryAccount
 pytestmark = pytest.mark.anyio
 IMAGE = "registry.test:5000/lab/torch@sha256:aa"
 CARD = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
+NODE = {"ID": "node-1", "Description": {"Hostname": "worker1"}, "Status": {"State": "ready"}, "Spec": {}}
 
 
 class FakeSwarm:
-    """A manager: services by id. `held_up` is waited for before one is made; `mute`: it makes it and does not say so."""
+    """A manager: services by id. `held_up` is waited for before one is made; `mute`: it is made, and that not said."""
 
     def __init__(self) -> None:
         self.made: dict[str, Json] = {}
@@ -77,6 +78,9 @@ class FakeSwarm:
 
     async def remove_service(self, service: str) -> None:
         self.removed.append(service)
+
+    async def nodes(self) -> Sequence[Json]:
+        return [NODE]
 
     async def tasks(self, label: str) -> Sequence[Json]:
         return self.all_tasks
@@ -125,8 +129,7 @@ class Scene:
         agents: Any = self.agents
         networks: Any = FakeNetworks()
         self.fleet = Fleet(client, agents)
-        node = {"ID": "node-1", "Description": {"Hostname": "worker1"}, "Status": {"State": "ready"}, "Spec": {}}
-        self.fleet.machines = machines_of([node])
+        self.fleet.machines = machines_of([NODE])
         self.fleet.by_id = {"node-1": self.fleet.machines["worker1"]}
         self.hear()
         place = Place("0123456789abcdef", folder / "workspaces", {}, 1, here=False)

@@ -1,0 +1,31 @@
+"""Who notices that a Swarm that was away answers again."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.unit.engines.swarm.test_launcher import Scene
+
+from commonage.engines.containers.board import Board, Run
+from commonage.engines.swarm.watching import Watcher
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_swarm_that_answers_again_is_looked_at_whoever_asked_it_first(tmp_path: Path) -> None:
+    """What is ours there is then found anew: also when the machines were asked for before the watcher's turn came."""
+    scene, back = Scene(tmp_path), asyncio.Event()
+
+    def settle(_: Run) -> None:
+        """There is nothing on the board."""
+
+    async def is_back() -> None:
+        back.set()
+
+    scene.fleet.fault = "the Docker daemon does not answer"
+    await scene.fleet.refresh()
+    watching = asyncio.create_task(Watcher(Board(), scene.tasks, scene.fleet, asyncio.to_thread).keep(settle, is_back))
+    async with asyncio.timeout(5):
+        await back.wait()
+    assert scene.fleet.fault == ""
+    watching.cancel()
