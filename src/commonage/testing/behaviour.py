@@ -99,13 +99,15 @@ def shell_command(behaviour: Behaviour) -> tuple[str, ...]:
         lines.append(f"trap 'kill $sleeper 2>/dev/null; exit {behaviour.on_term_exit}' TERM")
     if behaviour.leaves_child:
         lines.append("""(trap '' TERM; exec setsid sh -c 'echo "child $$"; exec sleep 300') &""")
+    lasts = behaviour.lasts_s is None or behaviour.lasts_s > 0
+    if lasts:  # before it speaks: who has heard it finds all of its processes there
+        lines.append(f"sleep {300 if behaviour.lasts_s is None else behaviour.lasts_s} & sleeper=$!")
     lines += [f"printf '%s\\n' '{_quoted(text)}'" for text in behaviour.prints]
     lines += [f"printf '%s\\n' \"{name}=${name}\"" for name in behaviour.shows]
     if behaviour.oom:
         # A variable that doubles until there is no more memory to double in.
         lines.append('x=0123456789abcdef; while :; do x="$x$x"; done')
-    if behaviour.lasts_s is None or behaviour.lasts_s > 0:
-        lines.append(f"sleep {300 if behaviour.lasts_s is None else behaviour.lasts_s} & sleeper=$!")
+    if lasts:
         # A signal that is caught ends `wait` early: look again whether the sleeper is still there.
         lines.append("while kill -0 $sleeper 2>/dev/null; do wait $sleeper; done")
     code = behaviour.exit_code or 0

@@ -82,7 +82,7 @@ class EngineRig(ABC):
         """The command that does this beside an attempt."""
         return shell_aside(aside)
 
-    async def until(self, is_so: Callable[[], Awaitable[bool]], what: str, within_s: float = 20.0) -> None:
+    async def until(self, is_so: Callable[[], Awaitable[bool]], what: str, within_s: float = 60.0) -> None:
         """Let time pass until it is so; fail when it never is."""
         for _ in range(int(within_s / _STEP_S)):
             if await is_so():
@@ -110,14 +110,18 @@ class EngineRig(ABC):
         return found
 
     async def started(self, order: Order) -> Order:
-        """Start it and let it come to run, until its first line is there."""
+        """Start it and let it come to run, until its first line is there. One that is short may be over by then."""
         await (await self.engine()).start(order)
-        await self.seen(order.attempt_id, Seen.RUNNING)
 
         async def is_so() -> bool:
-            return bool(await self.lines(order.attempt_id))
+            found = await self.sighting(order.attempt_id)
+            if found is None or found.seen is Seen.STARTING:
+                return False
+            has_printed = bool(await self.lines(order.attempt_id))
+            assert has_printed or found.seen is Seen.RUNNING, f"it ended before it printed: {found.detail}"
+            return has_printed
 
-        await self.until(is_so, "it prints")
+        await self.until(is_so, "it runs and prints")
         return order
 
     async def ended(self, order: Order) -> Sighting:
