@@ -92,8 +92,7 @@ def test_session_and_job_share_one_card(installation: Served) -> None:
     ended = alice.workload(session.id)
     assert ended.state == "stopped"
     assert finished.started_at is not None and ended.ended_at is not None
-    assert finished.started_at - ended.ended_at < 2.0, "the freed card was given on"
-    assert finished.started_at > stopped_at
+    assert finished.started_at >= ended.ended_at > stopped_at, "the freed card was given on"
     log = "\n".join(line.text for line in bob.logs(job))
     assert "accuracy" in log
 
