@@ -138,13 +138,12 @@ async def test_a_stream_of_events_begins_now_unless_told_otherwise(live: Live) -
     async with live.client() as ann, live.client("bob") as bob:
         await submitted(ann, name="before")
         await until(lambda: not live.api.control.look.live_counts())
-        stream = events(ann, "/events")
-        first = asyncio.ensure_future(anext(stream))
-        await asyncio.sleep(0.1)
-        await submitted(bob, name="not hers")
-        after = await submitted(ann, name="after")
-        assert json.loads((await first).data)["workload_id"] == after
-        await stream.aclose()
+        async with ann.stream("GET", "/events", headers=STREAM) as response:
+            stream = aiter(httpx2.EventSource(response))
+            assert not (await anext(stream)).data  # it tells where it begins
+            await submitted(bob, name="not hers")
+            after = await submitted(ann, name="after")
+            assert json.loads((await anext(stream)).data)["workload_id"] == after
 
 
 async def test_a_silent_stream_gives_signs_of_life(live: Live) -> None:

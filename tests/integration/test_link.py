@@ -424,15 +424,23 @@ async def test_silence_is_noticed(site: Site, monkeypatch: pytest.MonkeyPatch) -
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", site.agents.port, ssl=context, server_hostname=messages.SERVER_NAME
     )
-    writer.write(line_of(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
-    writer.write(line_of(said("report", Report(1, NodeReport(NODE, 1, 1)))))
+
+    async def speak() -> None:
+        writer.write(line_of(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
+        while True:
+            writer.write(line_of(said("report", Report(1, NodeReport(NODE, 1, 1)))))
+            await asyncio.sleep(0.05)
+
+    speaking = asyncio.create_task(speak())
     await site.connected()
     asking = asyncio.create_task(site.agents.measure(NODE))
-    await site.gone()
+    while "ask" not in await read_frame(reader, _WITHIN_S):
+        pass
+    speaking.cancel()
     with pytest.raises(EngineFailure, match="nothing was heard of"):
         await asking
+    await site.gone()
     writer.close()
-    assert reader is not None
 
 
 async def test_changes_are_told(site: Site) -> None:
