@@ -7,7 +7,6 @@ import io
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -207,12 +206,10 @@ async def test_without_its_daemon_it_ends_what_runs_itself_and_says_so(site: Sit
     dockerd.ask("POST", f"/containers/{ended}/wait")
     assert set(processes_of(ours.values()).values()) == set(ours.values())
     dockerd.kill()
-    began = time.monotonic()
     await site.until(lambda heard: heard.engine_fault)
     heard = await site.until(lambda heard: heard.fenced)
     assert heard.fenced == ("b-1", "b-2", "b-3")  # and not what had ended by itself
     assert processes_of(ours.values()) == {}
-    assert time.monotonic() - began < _WITHIN_S
     assert stranger in processes_of([stranger]).values()
     # Asked for without the daemon, too.
     assert await site.agents.fence(NODE, ["b-1"]) == ("b-1",)
