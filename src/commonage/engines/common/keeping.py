@@ -62,7 +62,7 @@ class RunsEngine(ABC, Generic[R]):
         if run.sighting.seen is Seen.ENDED:
             return
         run.kill_at = min(run.kill_at, asyncio.get_running_loop().time() + grace_s)
-        if run.ending is None:
+        if run.ending is None or run.ending.done():
             run.ending = self._spawn(self._end(run))
 
     def _stop_early(self, attempt_id: str) -> None:

@@ -197,8 +197,11 @@ class ContainerEngine(RunsEngine[Run]):
     # --- the port: stopping and forgetting ----------------------------------------------------------------
 
     async def _end(self, run: Run) -> None:
-        with suppress(EngineFailure):
+        try:
             await asyncio.shield(run.begun)
+        except EngineFailure:  # it was not written down, so it is one that is not known
+            await self._surely(lambda: self._stop_early(run.id))
+            return
         # What was seen running has run, whatever it made of its box since.
         if not run.is_running and await self._surely(run.box.claim_never):
             if run.launching is not None:

@@ -14,7 +14,7 @@ from tests.unit.engines.containers.test_program import order
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease
 from commonage.domain.sightings import Order, Seen, Sighting
-from commonage.engines.common.runs import Exit, RunFolder
+from commonage.engines.common.runs import Exit, RunFolder, Runs
 from commonage.engines.containers import engine as engine_module
 from commonage.engines.containers import launching
 from commonage.engines.containers.board import Run
@@ -204,6 +204,53 @@ async def test_a_full_disk_does_not_make_a_failure_of_it(
     await engine.start(order())
     end = await engine.seen(has_ended)
     assert (end.exit_code, end.detail) == (None, "the registry cannot be reached")
+
+
+async def test_a_stop_while_it_cannot_be_written_down_holds_for_the_next_start(
+    engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, really = deque([OSError("no space left")]), Runs.create
+
+    def create(runs: Runs, wish: Order, port: int | None) -> RunFolder:
+        if full:
+            raise full.popleft()
+        return really(runs, wish, port)
+
+    monkeypatch.setattr(Runs, "create", create)
+    starting = asyncio.create_task(engine.start(order()))
+    await asyncio.sleep(0)
+    await engine.stop("w-1", 60)
+    with pytest.raises(EngineFailure, match="no space left"):
+        await starting
+    while engine._tasks._tasks:  # the stop is seen to
+        await asyncio.wait(engine._tasks._tasks)
+    await engine.start(order())
+    end = await engine.seen(has_ended)
+    assert (end.exit_code, end.detail, hands.launched) == (143, "stopped before it started", 0)
+
+
+async def test_a_stop_that_broke_can_be_asked_for_again(
+    engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await engine.start(order())
+    await engine.seen(is_running)
+    broken, really, asked = deque([KeyError("State")]), hands.signal, asyncio.Event()
+
+    async def signal(run: Run, signal: Signal) -> None:
+        if broken:
+            raise broken.popleft()
+        await really(run, signal)
+        asked.set()
+
+    monkeypatch.setattr(hands, "signal", signal)
+    await engine.stop("w-1", 60)
+    ending = engine._board.runs["w-1"].ending
+    assert ending is not None
+    await asyncio.wait([ending])
+    await engine.stop("w-1", 60)
+    await asked.wait()
+    await engine.hear()
+    assert (await engine.seen(has_ended)).exit_code == 7
 
 
 # --- trouble at the end -------------------------------------------------------------------------------------------
