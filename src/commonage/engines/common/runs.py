@@ -99,12 +99,18 @@ class RunFolder:
         return Claim(int(words[0]), int(words[1]), words[2], at)
 
     def claim_never(self) -> bool:
-        """Have it never run. False if it runs, or ran, already."""
+        """Have it never run. False if it runs, or ran, already. Raises OSError."""
+        path = self.path / "pid"
         try:
-            with open(self.path / "pid", "x", encoding="ascii") as file:
-                file.write(_NEVER)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             return False
+        try:
+            with open(descriptor, "w", encoding="ascii") as file:
+                file.write(_NEVER)
+        except OSError:  # half written it would keep everybody from it, and nobody would know why
+            path.unlink()
+            raise
         return True
 
     def exit(self) -> Exit | None:

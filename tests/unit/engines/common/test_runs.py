@@ -1,5 +1,6 @@
 """What is read back from run folders."""
 
+import resource
 import time
 from pathlib import Path
 
@@ -70,6 +71,20 @@ def test_only_one_claim_holds(runs: Runs) -> None:
     claim = folder.claim()
     assert claim is not None
     assert claim.is_never
+
+
+def test_a_claim_that_there_is_no_room_for_is_none(runs: Runs) -> None:
+    """Half of one would keep everybody from running it, and nobody would know why."""
+    folder = runs.create(ORDER, None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            folder.claim_never()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (folder.path / "pid").exists()
+    assert folder.claim_never()
 
 
 def test_a_claim_tells_one_process_from_another(runs: Runs) -> None:
