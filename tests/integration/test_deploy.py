@@ -98,7 +98,7 @@ def test_a_restart_of_everything_loses_nothing(site: Host, token: str) -> None:
     assert site.states(COMPOSED) == {}
     site.compose("up", "--detach")
     _until_healthy(site, COMPOSED, HEALTHY)
-    until(lambda: site.visit("signed_in", "alice", USERS_PASSWORD), within_s=60)
+    assert site.visit("signed_in", "alice", USERS_PASSWORD) == "alice"
     # The very same session and job, not others of the same name.
     assert site.visit("session", _hub_token(site), "alice") == before
     (site.data / "workspaces" / "alice" / "stop-now").touch()
@@ -227,7 +227,7 @@ def _stack_is_up(site: Host) -> None:
 
     until(are_settled, within_s=120, every_s=0.5)
     _until_healthy(site, STACKED, {f"site_{part}": "healthy" for part in PARTS})
-    until(lambda: site.visit("signed_in", "alice", USERS_PASSWORD), within_s=60)
+    assert site.visit("signed_in", "alice", USERS_PASSWORD) == "alice"
 
 
 def test_the_stack_takes_over_what_the_compose_file_had(site: Host, token: str) -> None:

@@ -19,8 +19,19 @@ _WITHIN_S = 60
 
 
 def signed_in(user: str, password: str) -> str | None:
-    """Sign in through the browser's door; whom the portal greets."""
-    return sign_in(URL, user, password, ssl.create_default_context())
+    """Sign in through the browser's door, once it is open; whom the portal greets.
+
+    The control plane has hub and proxy start anew when what they are told has changed, which may be after all of the
+    containers are healthy.
+    """
+    give_up = time.monotonic() + _WITHIN_S
+    while True:
+        try:
+            return sign_in(URL, user, password, ssl.create_default_context())
+        except (AssertionError, httpx2.HTTPError):
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.2)
 
 
 def _ask(*command: str) -> SubmitIn:
