@@ -163,7 +163,7 @@ class SwarmHands:
             down = machine is None or machine.is_down
             waited = asyncio.get_running_loop().time() - service.since
             if (down or waited > self._patience_s) and await self._in_thread(run.box.claim_never):
-                await self._in_thread(lambda: run.folder.write_exit(Exit(None, detail, time.time())))
+                return Over(None, partial(_given_back, detail))
         return Waiting(detail)
 
     # --- ends ---------------------------------------------------------------------------------------------------
@@ -269,6 +269,11 @@ class SwarmHands:
         if run.order.lease.shares and (agents := self._fleet.agent_of(node)) is not None:
             with suppress(EngineFailure):
                 await agents.release(node, run.id)
+
+
+async def _given_back(why: str) -> Exit:
+    """How it ends that never began: the planner may find another place."""
+    return Exit(None, why, time.time())
 
 
 def _own_end(box: Box) -> Exit | None:

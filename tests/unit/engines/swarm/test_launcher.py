@@ -19,6 +19,7 @@ from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.hands import Lives
+from commonage.engines.containers.looking import Looker
 from commonage.engines.containers.preparing import Place
 from commonage.engines.containers.turns import Turns
 from commonage.engines.dockerd.connection import Json
@@ -91,6 +92,7 @@ class FakeAgents:
 
     def __init__(self) -> None:
         self.connected = True
+        self.released: list[str] = []
         self.pulled: list[str] = []
         self.breaks_at = ""
         self.refusal: EngineFailure | None = None
@@ -113,6 +115,9 @@ class FakeAgents:
     async def confine(self, node: str, hold: Hold) -> Mapping[str, str]:
         self._asked("confine")
         return {}
+
+    async def release(self, node: str, attempt_id: str) -> None:
+        self.released.append(attempt_id)
 
 
 class FakeNetworks:
@@ -204,6 +209,29 @@ async def test_what_the_agent_says_itself_is_not_its_absence(scene: Scene) -> No
         await scene.hands.launch(scene.run(), unheard)
     assert caught.value.is_retryable
     assert not isinstance(caught.value, AgentAway)
+
+
+# --- no room ------------------------------------------------------------------------------------------------------
+
+
+async def test_what_swarm_finds_no_room_for_goes_back_and_holds_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = scene.run(shares=(CARD,), secrets=(("KEY", "sesame"),))
+    await scene.hands.launch(run, unheard)
+    refused = task("pending", err="no suitable node (insufficient resources on 1 node)")
+    scene.swarm.all_tasks = [{**refused, "NodeID": "", "CreatedAt": "1", "Version": {"Index": 1}}]
+    await scene.tasks.ask()
+    looker = Looker(scene.hands, asyncio.to_thread)
+    waits = await looker.look(run)
+    assert isinstance(waits, Sighting)
+    assert (waits.seen, "no VRAM" in waits.detail) == (Seen.STARTING, True)
+    monkeypatch.setattr(scene.hands, "_patience_s", -1.0)
+    end = await looker.look(run)
+    assert isinstance(end, Sighting)
+    assert (end.seen, end.exit_code, end.detail, end.started_at) == (Seen.ENDED, None, waits.detail, None)
+    assert scene.agents.released == ["w-1"]
+    assert not (run.folder.path / "secrets.json").exists()
 
 
 # --- stops and second tries ---------------------------------------------------------------------------------------
