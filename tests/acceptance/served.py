@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,16 +14,11 @@ from typing import Any
 import httpx2
 
 from commonage.sdk import Client
+from commonage.server.data_dir import free_port  # none that the kernel gives to others meanwhile
 from commonage.wire.hub import API_PATH
 
 ADMIN_PASSWORD = "a-long-password-for-the-admin-of-tests-only"  # 32 or more, the hub's own rule
 USERS_PASSWORD = "a-password-for-users"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @dataclass
@@ -161,7 +155,7 @@ def served(folder: Path, *flags: str, **fields: Any) -> Iterator[Served]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def until(what: Any, within_s: float = 30, every_s: float = 0.05) -> Any:
+def until(what: Any, within_s: float = 60, every_s: float = 0.05) -> Any:
     """Wait until `what()` gives something true; that."""
     give_up = time.monotonic() + within_s
     while time.monotonic() < give_up:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -24,16 +23,11 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from commonage.domain.principals import Principal
 from commonage.server.children import ChildState, Supervisor
+from commonage.server.data_dir import free_port
 from commonage.server.hub import HubPlan, hub_children
 from commonage.server.identity import HubIdentity
 from commonage.server.secrets import load_secrets
 from commonage.wire.hub import API_PATH, PORTAL_PATH
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def until(condition: Callable[[], Any], seconds: float = 60) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from tests.acceptance.served import Served, free_port, served, until
+from tests.acceptance.served import Served, served, until
 from tests.contract.agents import AgentProgram, make_config
 from tests.contract.dockerd import IMAGE, new_folder
 from tests.contract.small_session import session_image
@@ -25,6 +25,7 @@ from tests.integration.registry_site import buildah_store, forget_store
 from commonage.link.ca import Authority
 from commonage.ports.registry import machine_user
 from commonage.sdk import Client
+from commonage.server.data_dir import free_port
 from commonage.wire.workloads import SubmitIn, WorkloadOut
 
 WORKERS = ("worker1", "worker2")

@@ -10,7 +10,9 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Header, HTTPException, Response
 from fastapi.responses import RedirectResponse
-from tests.integration.hub_installation import Installation, free_port, until
+from tests.integration.hub_installation import Installation, until
+
+from commonage.server.data_dir import free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.acceptance.served import USERS_PASSWORD, Served, free_port, processes_of, served, until
+from tests.acceptance.served import USERS_PASSWORD, Served, processes_of, served, until
 from tests.integration.sign_in import sign_in
+
+from commonage.server.data_dir import free_port
 
 UP = [sys.executable, "-m", "commonage", "up"]
 FLAGS = ("--gpus", "simulated:1x24GiB")
