@@ -18,6 +18,7 @@ from tests.integration.joining_world import World, opened, request_for
 
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
+from commonage.control.departures import Departures
 from commonage.domain.errors import Forbidden
 from commonage.joining.fetch import Refusal
 from commonage.wire.hub import API_PATH, PORTAL_PATH
@@ -35,7 +36,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncClient]:
     async with serving(folder, run=False) as made:
         office = None if world is None else world.office
-        app = create_app(made.control, Auth(made.identity), machines=office)
+        control = made.control
+        control.departures = Departures(control.board, control.ledger, control.fleet, control.clock, office)
+        app = create_app(control, Auth(made.identity), machines=office)
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:
             yield client
@@ -46,7 +49,6 @@ CALLS = (
     ("POST", "/join-tokens"),
     ("DELETE", "/join-tokens"),
     ("GET", "/join-kit"),
-    ("POST", "/nodes/here/gpu-1/expel"),
 )
 
 
@@ -66,8 +68,10 @@ async def test_admins_make_and_revoke_tokens(world: World, tmp_path: Path) -> No
         assert (await client.delete(f"{API_PATH}/join-tokens", headers=ADMIN)).status_code == 200
         with pytest.raises(Forbidden, match="revoked"):
             world.tokens.check(said["token"], time.time())
-        expelled = await client.post(f"{API_PATH}/nodes/here/gpu-1/expel", headers=ADMIN)
-        assert "revoked" in expelled.json()["done"][0]
+        token = world.tokens.make([world.at], time.time())
+        unknown = await client.delete(f"{API_PATH}/nodes/here/gpu-9", headers=ADMIN)
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "node-not-found")
+        world.tokens.check(token, time.time())
 
 
 class FullDisk:
@@ -87,15 +91,15 @@ class FullDisk:
 async def test_on_a_full_disk_a_machine_is_expelled_whole_or_not_at_all(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
 ) -> None:
-    csr = await asyncio.to_thread(request_for, "gpu-1", tmp_path)
-    await world.ask("/certificate", node="gpu-1", csr=csr)
+    csr = await asyncio.to_thread(request_for, "gpu-9", tmp_path)
+    await world.ask("/certificate", node="gpu-9", csr=csr)
     world.swarm.removed.clear()
     token = world.tokens.make([world.at], time.time())
     before = sorted(path for path in tmp_path.rglob("*") if path.is_file() and "full" not in path.parts)
     async with api(tmp_path / "full", world) as client:
         with monkeypatch.context() as patch:
             FullDisk(patch, full)
-            answer = await client.post(f"{API_PATH}/nodes/here/gpu-1/expel", headers=ADMIN)
+            answer = await client.delete(f"{API_PATH}/nodes/here/gpu-9", headers=ADMIN)
             assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
             assert answer.json()["retryable"] is True
             assert re.search(r"the disk of \S+ is full: .* free some space, then ask again", answer.json()["detail"])
@@ -103,7 +107,7 @@ async def test_on_a_full_disk_a_machine_is_expelled_whole_or_not_at_all(
         assert (world.cut, world.swarm.removed, world.swarm.token) == ([], [], 1)
         assert not world.authority.revoked()
         assert before == sorted(path for path in tmp_path.rglob("*") if path.is_file() and "full" not in path.parts)
-        again = await client.post(f"{API_PATH}/nodes/here/gpu-1/expel", headers=ADMIN)
+        again = await client.delete(f"{API_PATH}/nodes/here/gpu-9", headers=ADMIN)
         assert (again.status_code, len(again.json()["done"])) == (200, 4)
     assert len(world.authority.revoked()) == 1
     with pytest.raises(Forbidden, match="revoked"):

@@ -1,4 +1,4 @@
-"""Routes of joining: tokens and templates for new machines, what to bring to one, and putting one out again.
+"""Routes of joining: tokens and templates for new machines, and what to bring to one.
 
 All for admins. The script that a machine fetches is no part of the API: whoever asks for it has no account here.
 """
@@ -71,18 +71,6 @@ async def kit(request: Request) -> Response:
     found = _joining(request).kit()
     packed = base64.b64encode(found.bundle).decode()
     return answer(JoinKitOut(script=found.script, script_sha256=found.script_sha256, bundle=packed))
-
-
-@router.post(
-    "/nodes/{site}/{name}/expel",
-    summary="Take back a machine's certificate and its place in the Swarm",
-    response_model=DoneOut,
-    responses=problems("conflict"),
-)
-async def expel(request: Request, site: str, name: str) -> Response:
-    """`commonage node rm` does so after it removed the machine. All join tokens end, too. For admins."""
-    caller(request).need(Scope.ADMIN)
-    return answer(DoneOut(done=list(await _joining(request).expel(name))))
 
 
 def script_route(joining: Joining) -> Route:

@@ -15,6 +15,7 @@ from commonage.control.fleet import NodeView
 from commonage.control.windows import deadline_of, zone_of
 from commonage.domain.errors import NotFound
 from commonage.domain.principals import Scope
+from commonage.wire.joining import DoneOut
 from commonage.wire.platform import NodeList, NodeOut
 from commonage.wire.queries import DrainQuery, MetricsQuery, RemoveQuery, ResumeQuery
 from commonage.wire.workloads import MetricsOut
@@ -76,19 +77,20 @@ async def drain(request: Request, site: str, name: str, query: Annotated[DrainQu
 @router.delete(
     "/nodes/{site}/{name}",
     summary="Know a machine no more",
-    response_model=NodeOut,
+    response_model=DoneOut,
     responses=problems("node-not-found", "node-in-use", "invalid-parameter", "unknown-field"),
 )
 async def remove(request: Request, site: str, name: str, query: Annotated[RemoveQuery, Query()]) -> Response:
-    """One that is lost, or drained and empty; the problem says what runs there. One that reports later is back.
+    """One that is not ready, and on which nothing runs; the problem says what does. One that reports later is back.
 
+    Where machines join, all that let it in is taken back: its certificate, its place in the Swarm, and all join tokens.
     With `force` what is still counted as running on a lost machine counts as lost. For admins.
     """
-    who = caller(request)
+    control, who = door(request).control, caller(request)
     who.need(Scope.ADMIN)
-    was = _view(request, site, name)
-    await door(request).control.departures.remove(who, name, force=query.force)
-    return answer(encode.node(was))
+    if name in control.board.nodes:  # one that is known no more may still be let in
+        _view(request, site, name)
+    return answer(DoneOut(done=list(await control.departures.remove(who, name, force=query.force))))
 
 
 @router.post(

@@ -14,8 +14,7 @@ import click
 from commonage.cli import show
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
-from commonage.cli.failures import BECAUSE_OF_THE_ASK, MISUSED, Failure
-from commonage.sdk.errors import ApiError
+from commonage.cli.failures import MISUSED, Failure
 
 if TYPE_CHECKING:
     from commonage.wire.joining import JoinTokenOut
@@ -121,10 +120,11 @@ def join(server: Server, hosts: tuple[str, ...], access: Access, options: list[s
 def leave(hosts: tuple[str, ...], access: Access, force: bool) -> None:
     """Take machines out of their site over SSH: agent, Swarm, certificates. Docker and drivers stay.
 
-    Drain them first, and have them forgotten with `commonage node rm` afterwards.
+    Refused while workloads run there: drain them first. The site then knows the machine no more; it may join again.
 
     \b
     Example:
+      commonage node drain --requeue gpu-7
       commonage node leave admin@gpu-7
     """
     _check(hosts)
@@ -147,10 +147,11 @@ def _send(hosts: Sequence[str], command: Sequence[str], access: Access, files: M
 @as_json
 @asks_server
 def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
-    """Forget a machine that is lost, or drained and empty, and revoke all that lets it in. For admins.
+    """Forget a machine on which nothing runs, and revoke all that lets it in. For admins.
 
-    Its certificate, its login to the registry, all join tokens made so far, and the Swarm's token for workers. It may
-    join again with a new token.
+    It must be drained, faulty or lost. Its certificate is revoked, its login to the registry, all join tokens made so
+    far, and the Swarm's token for workers; it may join again with a new token. One that left by `commonage node leave`
+    is forgotten already.
 
     \b
     Example:
@@ -159,17 +160,11 @@ def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
     from commonage.cli.node import find
 
     with connect(server) as client:
-        # One that was forgotten already, or never reported, may still have a certificate.
-        site, _, machine = ("local/" + name).rpartition("/")
+        # One that is known no more, or never reported, may still have a certificate.
+        site, _, machine = name.rpartition("/")
         if any(name in (one.name, f"{one.site}/{one.name}") for one in client.nodes()):
             site, machine = find(client, name)
-            client.remove_node(site, machine, force=force)
-        try:
-            done = client.expel_node(site, machine)
-        except ApiError as error:
-            if error.status not in BECAUSE_OF_THE_ASK:
-                click.echo(f"{machine} may still be let in: see to what follows, then run the same again.", err=True)
-            raise
+        done = client.remove_node(site or "local", machine, force=force)
     if as_json:
         show.print_json({"done": list(done)})
     else:

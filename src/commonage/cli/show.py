@@ -20,7 +20,7 @@ _WIDTH_OF_A_PIPE = 200  # nobody folds lines there
 STATE_STYLES = {
     "held": "dim", "queued": "yellow", "starting": "cyan", "running": "green", "succeeded": "bold green",
     "failed": "bold red", "timed_out": "red", "lost": "red", "stopped": "magenta",
-    "ready": "green", "draining": "yellow", "building": "cyan", "absent": "dim",
+    "ready": "green", "draining": "yellow", "faulty": "red", "building": "cyan", "absent": "dim",
 }  # fmt: skip
 
 

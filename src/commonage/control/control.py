@@ -99,7 +99,7 @@ class Control:
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
         self.execs = Execs(self.look, self.board, self.ledger, self._engines, world.clock)
         self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
-        self.departures = Departures(self.board, self.ledger, self.fleet, world.clock)
+        self.departures = Departures(self.board, self.ledger, self.fleet, world.clock, world.joining)
         self.fleets = Fleets(
             Renting(world.clouds, world.joining, world.chance), self.board, self.ledger, self.departures, world.clock
         )

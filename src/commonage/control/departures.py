@@ -1,7 +1,8 @@
 """Machines that go away: who runs there is told, recalled at once or by a deadline, and a machine is removed at last.
 
-Called by the API and the portal for admins; the loop keeps the deadlines. What a recall means for a workload is the
-lifecycle's; that nothing new starts on a machine that is drained, the fleet's and the planner's.
+Called by the API and the portal for admins, and by a machine that leaves, through its link; the loop keeps the
+deadlines. What a recall means for a workload is the lifecycle's; that nothing new starts on a machine that is drained,
+the fleet's and the planner's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from commonage.control.board import Board
 from commonage.control.fleet import Fleet
 from commonage.control.ledger import Ledger
-from commonage.domain.errors import Conflict, InvalidInput
+from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.lifecycle import StopAsked, Vanished
@@ -21,6 +22,7 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
 from commonage.domain.workloads import Kind, State, StopCause, StopWish, Workload
 from commonage.ports.clock import Clock
+from commonage.ports.joining import Joining
 
 log = logging.getLogger(__name__)
 TICK_S = 2.0
@@ -30,8 +32,10 @@ _MOST_NAMED = 5
 class Departures:
     """Drains machines with what runs on them in mind, and removes them."""
 
-    def __init__(self, board: Board, ledger: Ledger, fleet: Fleet, clock: Clock) -> None:
-        self._board, self._ledger, self._fleet, self._clock = board, ledger, fleet, clock
+    def __init__(
+        self, board: Board, ledger: Ledger, fleet: Fleet, clock: Clock, joining: Joining | None = None
+    ) -> None:
+        self._board, self._ledger, self._fleet, self._clock, self._joining = board, ledger, fleet, clock, joining
 
     async def drain(self, who: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
         """Let a machine take no new work, and tell whoever runs there. For admins.
@@ -50,17 +54,18 @@ class Departures:
             )
         before = self._fleet.known(name).leave_by
         node = await self._fleet.drain(who, name, True, by)
-        goes: list[tuple[Workload, StopWish]] = []
+        recall = StopWish(who.name, now, StopCause.RECALL, _drained(node))
+        goes: list[Workload] = []
         told: list[Event] = []
         for one in self._on(name):
             if requeue and (one.spec.requeue or _may_be_interrupted(one)):
-                goes.append((one, StopWish(who.name, now, StopCause.RECALL, f"its machine {name} is {node.reason}")))
+                goes.append(one)
             elif by is not None and by != before:
                 told.append(self._told(one, node, by, now))
         if told:
             await self._ledger.write(events=told)
-        for one, wish in goes:
-            await self._ledger.happen(one.id, StopAsked(wish))
+        for one in goes:
+            await self._ledger.happen(one.id, StopAsked(recall))
         return node
 
     async def run(self) -> None:
@@ -82,43 +87,94 @@ class Departures:
                     log.info("workload %s: its machine %s must be empty now", one.id, node.name)
                     self._ledger.note(one.id, StopAsked(_at_the_deadline(one, node, now)))
 
-    async def remove(self, who: Principal, name: str, *, force: bool = False) -> None:
-        """Know a machine no more: one that is lost, or drained and empty. For admins.
+    async def remove(self, who: Principal, name: str, *, force: bool = False, gone: bool = False) -> Sequence[str]:
+        """Know a machine no more, and let it in no more: one that is not ready, and on which nothing runs. For admins.
 
         With `force` what is still counted as running on a lost machine is given up, on the admin's word that it does
-        not run any more. A machine that reports again later has joined anew. Raises NotFound, Forbidden, Conflict.
+        not run any more. Of one that is `gone` for good, others' join tokens stay as they are. Says what was done. A
+        machine that reports again later has joined anew. Raises NotFound, Forbidden, Conflict; Unavailable, with
+        nothing done, when the disk is full.
         """
         who.need(Scope.ADMIN)
-        node = self._fleet.known(name)
-        there = self._on(name)
-        self._may_be_removed(node, there, force)
-        for one in there:
-            if one.attempt is not None:
-                words = f"its machine {name} was lost, and removed by {who.name}"
-                await self._ledger.happen(one.id, Vanished(one.attempt.id, words))
+        node = self._board.nodes.get(name)
+        if node is not None:
+            await self._may_be_removed(who, node, force)
+        elif not gone and not await self._is_let_in(name):
+            self._fleet.known(name)
+        done = [] if self._joining is None else await self._joining.expel(name, gone=gone)
+        if node is None:
+            return done
         said = f"{name} was removed by {who.name}"
-        await self._fleet.forget(node, [Event(EventKind.NODE, self._clock.now(), said)])
-        log.info("machine %s of site %s was removed by %s", name, node.site, who.name)
+        await self._forget(node, f"its machine {name} was lost, and removed by {who.name}", said)
+        later = "; it is back if it reports again" if self._joining is None else ""
+        return [f"{name} is removed{later}", *done]
 
-    def _may_be_removed(self, node: Node, there: Sequence[Workload], force: bool) -> None:
-        is_lost = node.state is NodeState.LOST
-        if not is_lost and not node.drain:
+    async def left(self, name: str) -> None:
+        """A machine says of itself that it has left, and that nothing runs there any more: it is known no more.
+
+        What still counts as running there was ended by its leaving, and goes on as after a drain whose time has come.
+        """
+        node = self._board.nodes.get(name)
+        if node is None:
+            return
+        self._fleet.suspect(name)  # nothing more is placed there
+        now, why = self._clock.now(), f"its machine {name} has left the site"
+        for one in self._on(name):
+            self._ledger.note(one.id, StopAsked(_taken_away(one, f"the machine {name}", now, why)))
+        await self._forget(node, why, f"{name} has left the site")
+
+    async def see_off(self, name: str) -> None:
+        """After it has `left`: take back all that lets it in. What cannot be done now is for an admin, and logged."""
+        try:
+            done = [] if self._joining is None else await self._joining.expel(name, gone=True)
+        except (CommonageError, OSError) as error:
+            log.warning("%s has left, and may still be let in (`commonage node rm %s`): %s", name, name, error)
+        else:
+            log.info("%s has left: %s", name, "; ".join(done))
+
+    async def _is_let_in(self, name: str) -> bool:
+        """One that was never seen, or is known no more, may still have a certificate or a place in the Swarm."""
+        return self._joining is not None and await self._joining.lets_in(name)
+
+    async def _forget(self, node: Node, why: str, said: str) -> None:
+        await self._give_up(node.name, why)
+        await self._fleet.forget(node, [Event(EventKind.NODE, self._clock.now(), said)])
+        await self._ledger.write()  # what was placed there in that very moment is on the board after this
+        await self._give_up(node.name, why)
+        log.info("site %s: %s", node.site, said)
+
+    async def _give_up(self, name: str, why: str) -> None:
+        for one in self._on(name):
+            if one.attempt is not None:
+                await self._ledger.happen(one.id, Vanished(one.attempt.id, why))
+
+    async def _may_be_removed(self, who: Principal, node: Node, force: bool) -> None:
+        """Raises Conflict, with what to do first."""
+        if node.state is NodeState.READY:
             raise Conflict(
-                f"{node.name} is {node.state} and may take work; drain it first (`commonage node drain {node.name}`), "
-                "and remove it once nothing runs there",
+                f"{node.name} is ready and takes work; drain it first (`commonage node drain {node.name}`), and remove "
+                "it once nothing runs there",
                 code="node-in-use",
             )
+        there = self._on(node.name)
+        if not there and node.state is NodeState.FAULTY:  # it could become ready in between
+            await self._fleet.drain(who, node.name, True)
+            there = self._on(node.name)
+        is_lost = node.state is NodeState.LOST
         if not there or (is_lost and force):
             return
         runs = f"{len(there)} workload{'' if len(there) == 1 else 's'}: {_names(there)}"
         if is_lost:
             raise Conflict(
                 f"{node.name} is lost ({node.reason}), and nobody knows what became of {runs}. If it is sure that "
-                "they do not run any more, remove it with force: then they count as lost",
+                "they do not run any more, remove it with force (`commonage node rm --force "
+                f"{node.name}`): then they count as lost",
                 code="node-in-use",
             )
+        is_faulty = f" is faulty ({node.reason}), and" if node.state is NodeState.FAULTY else ""
         raise Conflict(
-            f"{node.name} still runs {runs}. Wait for their end, or drain it with requeue or a deadline",
+            f"{node.name}{is_faulty} still runs {runs}. Wait for their end, or have them leave: `commonage node drain "
+            f"--requeue {node.name}` now, with `--by TIME` all of them by then",
             code="node-in-use",
         )
 
@@ -130,7 +186,7 @@ class Departures:
     def _told(self, one: Workload, node: Node, by: float, now: float) -> Event:
         spec = one.spec
         left = format_duration(by - now)
-        words = f"its machine {node.name} is {node.reason} and must be empty by {_moment(by)}, in {left}: {_fate(one)}"
+        words = f"{_drained(node)} and must be empty by {_moment(by)}, in {left}: {_fate(one)}"
         attempt = one.attempt.id if one.attempt else None
         return Event(EventKind.WARNING, now, words, one.id, attempt, spec.owner, spec.tenant, one.state)
 
@@ -141,9 +197,18 @@ def _may_be_interrupted(one: Workload) -> bool:
 
 
 def _at_the_deadline(one: Workload, node: Node, now: float) -> StopWish:
-    reason = f"its machine {node.name} is {node.reason} and had to be empty by {_moment(node.leave_by or now)}"
+    why = f"{_drained(node)} and had to be empty by {_moment(node.leave_by or now)}"
+    return _taken_away(one, "the drain", now, why)
+
+
+def _drained(node: Node) -> str:
+    return f"its machine {node.name} is drained by {node.drained_by}"
+
+
+def _taken_away(one: Workload, by: str, now: float, reason: str) -> StopWish:
+    """It ends, and begins elsewhere where that is wished."""
     stays_ended = one.spec.kind is not Kind.SESSION and not (one.spec.requeue or _may_be_interrupted(one))
-    return StopWish("the drain", now, StopCause.ADMIN if stays_ended else StopCause.RECALL, reason)
+    return StopWish(by, now, StopCause.ADMIN if stays_ended else StopCause.RECALL, reason)
 
 
 def _fate(one: Workload) -> str:

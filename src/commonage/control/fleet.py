@@ -160,7 +160,7 @@ class Fleet:
         node = self._board.nodes.get(name)
         if node is not None and node.state is NodeState.READY:
             self._suspects.add(name)
-            self._board.put_nodes([replace(node, state=NodeState.DRAINING, reason="what ran there was lost")])
+            self._board.put_nodes([replace(node, state=NodeState.FAULTY, reason="what ran there was lost")])
             self._woken.set()
 
     async def tick(self) -> None:
@@ -212,7 +212,8 @@ class Fleet:
             return node
         if silent >= self._settings.node_lost_after_s:
             return replace(node, state=NodeState.LOST, reason=f"not seen for {format_duration(silent)}")
-        return replace(node, state=NodeState.DRAINING, reason=node.reason or "it does not report")
+        state = NodeState.DRAINING if node.drain else NodeState.FAULTY
+        return replace(node, state=state, reason=node.reason or "it does not report")
 
     async def _keep(self, nodes: Sequence[Node], now: float) -> None:
         """Put nodes on the board; write those that changed in more than the time they were seen."""

@@ -276,10 +276,7 @@ class Fleets:
         """
         if name in one.rented and name in self._busy():
             return
-        if self._joining is not None:
-            await self._joining.expel(name, gone=True)
-        if name in self._board.nodes:
-            await self._departures.remove(one.who, name, force=True)
+        await self._departures.remove(one.who, name, force=True, gone=True)
 
     # --- one more -------------------------------------------------------------------------------------------------
 

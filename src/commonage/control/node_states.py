@@ -19,9 +19,11 @@ def judged(node: Node) -> Node:
     report, faults = node.report, "; ".join(node.report.faults)
     if report.gone:
         return replace(node, state=NodeState.LOST, reason=faults)
-    if node.drain or faults:
-        wish = f"drained by {node.drained_by}" if node.drain else ""
-        return replace(node, state=NodeState.DRAINING, reason=wish or faults)
+    if node.drain:
+        why = (f"drained by {node.drained_by}", *report.faults)
+        return replace(node, state=NodeState.DRAINING, reason="; ".join(why))
+    if faults:
+        return replace(node, state=NodeState.FAULTY, reason=faults)
     return replace(node, state=NodeState.READY, reason=report.tight)
 
 

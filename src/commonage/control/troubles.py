@@ -11,7 +11,7 @@ def trouble(workload: Workload, node: Node | None, now: float) -> str:
     """What is wrong with the machine that it holds a lease on, and what that means for it; empty if nothing is."""
     if not workload.state.holds_lease or workload.stop is not None or node is None:
         return ""
-    silent = node.state is NodeState.LOST or (node.state is NodeState.DRAINING and not node.drain and not _faults(node))
+    silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not _faults(node))
     if silent:
         since = format_duration(now - node.seen_at)
         if node.report.undecided:
@@ -21,7 +21,7 @@ def trouble(workload: Workload, node: Node | None, now: float) -> str:
         return f"its machine {node.name} has a fault: {_faults(node)}; {_once_lost(workload)}"
     if node.drain and node.leave_by is not None:
         left = format_duration(node.leave_by - now)
-        return f"its machine {node.name} is {node.reason or 'drained'} and must be empty in {left}"
+        return f"its machine {node.name} is drained by {node.drained_by} and must be empty in {left}"
     return ""
 
 

@@ -96,11 +96,12 @@ class Lease:
 
 
 class NodeState(StrEnum):
-    """`ready` takes work; `draining` keeps what it runs and takes no more; `lost` was not seen for too
-    long, or was given up by its engine."""
+    """`ready` takes work. `draining` keeps what it runs and takes no more, as somebody wishes; `faulty` likewise, for
+    something is wrong with it. `lost` was not seen for too long, or was given up by its engine."""
 
     READY = "ready"
     DRAINING = "draining"
+    FAULTY = "faulty"
     LOST = "lost"
 
 

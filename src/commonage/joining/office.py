@@ -70,6 +70,10 @@ class Signer(Protocol):
         """The serial numbers of certificates that were taken back."""
         ...
 
+    def holds(self, node: str) -> bool:
+        """Whether this machine has a certificate that was neither taken back nor has expired."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -133,6 +137,10 @@ class Office:
     async def _forgot_tokens(self) -> Sequence[str]:
         log.info("all join tokens were revoked")
         return ["no join token that was made until now is good any more", await self._renew_swarm_token()]
+
+    async def lets_in(self, node: str) -> bool:
+        """Whether a certificate that holds, or a place in the Swarm, does. Raises EngineFailure."""
+        return await asyncio.to_thread(self._signer.holds, node) or bool(await self._swarm.members(node))
 
     async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
         """Take back all that lets the machine in; a sentence for each. Of one that is gone, join tokens stay good.

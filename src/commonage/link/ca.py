@@ -167,6 +167,10 @@ class Authority:
         """The serial numbers of all certificates that were taken back and have not expired."""
         return self._issued.revoked()
 
+    def holds(self, node: str) -> bool:
+        """True if this machine was given a certificate that holds now."""
+        return self._issued.holds(node, self._now())
+
     def has_account(self, node: str, account: str) -> bool:
         """True if this is the secret for the registry of a machine whose certificate holds."""
         known = self._issued.accounts(node, self._now())

@@ -73,6 +73,10 @@ class Issued:
         """The serial numbers of those that were taken back."""
         return frozenset(int(entry.serial, 16) for entry in self._read() if entry.revoked)
 
+    def holds(self, node: str, now: float) -> bool:
+        """True if a certificate of this machine holds now."""
+        return any(one.node == node and one.until > now and not one.revoked for one in self._read())
+
     def accounts(self, node: str, now: float) -> frozenset[str]:
         """The machine's secrets for the registry that hold now."""
         mine = (one for one in self._read() if one.node == node and one.until > now and not one.revoked)

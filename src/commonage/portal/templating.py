@@ -56,7 +56,7 @@ def make_templates(assets: Assets) -> Environment:
         isolation_words=words.ISOLATION,
         environment_signs=words.ENVIRONMENTS,
         image_signs=words.IMAGES,
-        sign_of_node=words.sign_of_node,
+        node_signs=words.NODES,
     )
     return environment
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from commonage.domain.environments import EnvironmentState
-from commonage.domain.fleet import Isolation, Node, NodeState
+from commonage.domain.fleet import Isolation, NodeState
 from commonage.domain.workloads import Kind, State, Workload
 
 
@@ -35,14 +35,9 @@ STOPPING = Sign("Stopping", "spinner", "quiet")
 NODES: dict[NodeState, Sign] = {
     NodeState.READY: Sign("Ready", "check", "good"),
     NodeState.DRAINING: Sign("Draining", "pause", "wait"),
+    NodeState.FAULTY: Sign("Faulty", "warning", "bad"),
     NodeState.LOST: Sign("Lost", "question", "bad"),
 }
-
-
-def sign_of_node(node: Node) -> Sign:
-    """A machine's badge: one that takes no work, and that nobody drained, has a fault."""
-    fault = node.state is NodeState.DRAINING and not node.drain
-    return Sign("No new work", "warning", "bad") if fault else NODES[node.state]
 
 
 ENVIRONMENTS: dict[EnvironmentState, Sign] = {

@@ -78,6 +78,10 @@ class Joining(Protocol):
         """
         ...
 
+    async def lets_in(self, node: str) -> bool:
+        """Whether a certificate that holds, or a place in the Swarm, lets this machine in. Raises EngineFailure."""
+        ...
+
     async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
         """Take back all that lets the machine in, join tokens included, and its place in the Swarm.
 

@@ -13,7 +13,6 @@ from commonage.cli import node_join
 from commonage.cli.app import app
 from commonage.cli.node_join import commands
 from commonage.cli.over_ssh import split_host
-from commonage.sdk.errors import ApiError
 from commonage.wire.joining import JoinTokenOut
 
 
@@ -52,21 +51,26 @@ def test_a_script_that_comes_unencrypted_can_be_checked_first() -> None:
     assert f'echo "{"ab" * 32}  join.sh" | sha256sum -c && sudo sh join.sh cmj1.a.b' in checked
 
 
-@pytest.mark.parametrize(("status", "is_said"), [(503, True), (0, True), (409, False), (403, False)])
-def test_who_is_forgotten_and_may_still_be_let_in_is_said(
-    monkeypatch: pytest.MonkeyPatch, status: int, is_said: bool
+@pytest.mark.parametrize(
+    ("typed", "asked"), [("gpu-7", ("east", "gpu-7")), ("east/gpu-7", ("east", "gpu-7")), ("gone", ("local", "gone"))]
+)
+def test_a_machine_is_removed_by_its_name_also_one_that_is_in_no_list_any_more(
+    monkeypatch: pytest.MonkeyPatch, typed: str, asked: tuple[str, str]
 ) -> None:
-    def expel(_site: str, _name: str) -> None:
-        raise ApiError("unavailable", "the disk of /data is full", status=status)
+    removed: list[tuple[str, str]] = []
+
+    def remove(site: str, name: str, *, force: bool) -> list[str]:
+        removed.append((site, name))
+        return [f"{name} is removed", "its certificate is revoked"]
 
     @contextmanager
     def connect(_server: object) -> Iterator[object]:
-        yield SimpleNamespace(nodes=list, expel_node=expel)
+        yield SimpleNamespace(nodes=lambda: [SimpleNamespace(site="east", name="gpu-7")], remove_node=remove)
 
     monkeypatch.setattr(node_join, "connect", connect)
-    ran = CliRunner().invoke(node_join.rm, ["gpu-7", "--url", "http://localhost:1", "--token", "x"])
-    assert isinstance(ran.exception, ApiError)
-    assert ("gpu-7 may still be let in" in ran.stderr) is is_said
+    ran = CliRunner().invoke(node_join.rm, [typed, "--url", "http://localhost:1", "--token", "x"])
+    assert (ran.exit_code, removed) == (0, [asked])
+    assert ran.stdout == f"{asked[1]} is removed\nits certificate is revoked\n"
 
 
 def test_a_token_that_outlives_the_day_is_told_with_its_date() -> None:

@@ -1,5 +1,7 @@
 """Machines that are drained with their work in mind, and removed."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -7,7 +9,7 @@ from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, job
 
 from commonage.control.control import Control
 from commonage.control.submission import Submission
-from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
+from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import NodeState
 from commonage.domain.workloads import Kind, State, Workload
@@ -138,7 +140,7 @@ async def test_only_a_machine_that_is_drained_and_empty_is_removed() -> None:
     site = site_of_two()
     async with site.open() as control:
         one = await started(site, control, job("train"))
-        with pytest.raises(Conflict, match="one is ready and may take work; drain it first"):
+        with pytest.raises(Conflict, match="one is ready and takes work; drain it first"):
             await control.departures.remove(ROOT, "one")
         await control.departures.drain(ROOT, "one")
         for force in (False, True):
@@ -311,3 +313,94 @@ async def test_one_that_was_given_up_is_removed_and_stays_away_until_it_is_back(
         site.engine.add_node(report)
         await site.clock.advance(10)
         assert control.board.nodes["one"].state is NodeState.READY
+
+
+class FakeJoining:
+    """Lets in whom it is told to; says what it was asked."""
+
+    def __init__(self, *lets_in: str) -> None:
+        self.let_in, self.expelled, self.trouble = set(lets_in), list[tuple[str, bool]](), ""
+
+    async def lets_in(self, node: str) -> bool:
+        return node in self.let_in
+
+    async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
+        if self.trouble:
+            raise Unavailable(self.trouble)
+        self.expelled.append((node, gone))
+        return [f"{node}'s certificate is revoked"]
+
+
+def events_of_machines(site: Site) -> list[str]:
+    return [event.message for event in site.store.shelf.events if event.kind is EventKind.NODE]
+
+
+async def test_a_machine_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_drain() -> None:
+    site = site_of_two(sweep_every_s=1e6)  # the engine never says what became of it
+    site.joining = joining = FakeJoining()
+    async with site.open() as control:
+        again, once = await started(site, control, job("a")), await started(site, control, job("b", requeue=False))
+        (open_, kept) = [await started(site, control, session(name=name, requeue=name == "k")) for name in "ok"]
+        site.engine.give_up_node("one", DOWN)  # it is out of the Swarm, which has not told yet
+        await control.departures.left("one")
+        await control.departures.see_off("one")
+        assert list(control.board.nodes) == ["two"]
+        assert joining.expelled == [("one", True)], "others that are on their way need their tokens"
+        assert "one has left the site" in events_of_machines(site)
+        await site.clock.advance(60)
+        assert node_of(site, again) == "two"
+        assert (site.there(again).losses, site.there(again).attempts) == (0, 2)
+        assert [site.there(one).state for one in (once, open_, kept)] == [State.STOPPED] * 3
+        assert {site.there(one).reason for one in (once, open_, kept)} == {"its machine one has left the site"}
+        assert {name for _, name, _ in site.hub.asked} == {"k"}, "who wished so has another session"
+        assert list(control.board.nodes) == ["two"]
+        assert not any("undecided" in said or "may still run" in said for said in events_of_machines(site))
+        await control.departures.left("one")  # said twice
+
+
+async def test_what_is_placed_on_a_machine_in_the_moment_in_which_it_leaves_does_not_wait_for_it() -> None:
+    site = site_of_two(sweep_every_s=1e6)
+    async with site.open() as control:
+        await control.departures.drain(ROOT, "two")
+        (made,) = (await control.work.submit(ANN, job())).workloads
+        planning = asyncio.create_task(control.schedule.tick())
+        leaving = asyncio.create_task(control.departures.left("one"))
+        await asyncio.gather(planning, leaving)
+        await control.fleet.drain(ROOT, "two", False)
+        await site.clock.advance(10)
+        assert (list(control.board.nodes), node_of(site, made)) == (["two"], "two")
+
+
+async def test_one_that_may_be_let_in_still_is_removed_by_its_name_and_no_other_is() -> None:
+    site = site_of_two()
+    site.joining = joining = FakeJoining("three")
+    async with site.open() as control:
+        assert await control.departures.remove(ROOT, "three") == ["three's certificate is revoked"]
+        with pytest.raises(NotFound, match="there is no machine 'tow'; there are: one, two"):
+            await control.departures.remove(ROOT, "tow")
+        assert joining.expelled == [("three", False)]
+        await control.departures.drain(ROOT, "two")
+        joining.trouble = "the disk of /data is full"
+        with pytest.raises(Unavailable):
+            await control.departures.remove(ROOT, "two")
+        assert "two" in control.board.nodes, "it is removed whole or not at all"
+        joining.trouble = ""
+        said = await control.departures.remove(ROOT, "two")
+        assert said == ["two is removed", "two's certificate is revoked"]
+
+
+async def test_one_with_a_fault_and_without_work_is_removed_at_once() -> None:
+    site = site_of_two()
+    async with site.open() as control:
+        one = await started(site, control, job("train"))
+        report = control.board.nodes["one"].report
+        site.engine.add_node(replace(report, faults=("its agent does not answer",)))
+        await site.clock.advance(10)
+        assert control.board.nodes["one"].state is NodeState.FAULTY
+        with pytest.raises(Conflict, match=r"one is faulty \(its agent does not answer\), and still runs 1 workload"):
+            await control.departures.remove(ROOT, "one")
+        assert not control.board.nodes["one"].drain, "what is refused changes nothing"
+        await control.work.stop(ANN, one.id)
+        await site.clock.advance(15)
+        assert await control.departures.remove(ROOT, "one") == ["one is removed; it is back if it reports again"]
+        assert list(control.board.nodes) == ["two"]

@@ -376,9 +376,12 @@ async def test_a_machine_with_a_fault_takes_no_work() -> None:
         site.engine.add_node(factories.node("gpu-1", 1, faults=("its disk is full",)).report)
         await site.clock.advance(10)
         node = control.board.nodes["gpu-1"]
-        assert (node.state, node.reason, node.drain) == (NodeState.DRAINING, "its disk is full", False)
+        assert (node.state, node.reason, node.drain) == (NodeState.FAULTY, "its disk is full", False)
         await control.fleet.drain(ROOT, "gpu-1", False)
-        assert control.board.nodes["gpu-1"].state is NodeState.DRAINING
+        assert control.board.nodes["gpu-1"].state is NodeState.FAULTY
+        node = await control.fleet.drain(ROOT, "gpu-1", True)
+        assert (node.state, node.reason) == (NodeState.DRAINING, "drained by root; its disk is full")
+        await control.fleet.drain(ROOT, "gpu-1", False)
         site.engine.add_node(factories.node("gpu-1", 1).report)
         await site.clock.advance(10)
         assert control.board.nodes["gpu-1"].state is NodeState.READY

@@ -136,7 +136,7 @@ async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Per
     portal.engine.add_node(replace(report, faults=("Docker does not answer",)))
     await portal.control.fleet.look()
     page = (await ann.get("nodes")).text
-    assert "No new work" in page and "Docker does not answer" in page and "Draining" not in page
+    assert "Faulty" in page and "Docker does not answer" in page and "Draining" not in page
     await root.post("nodes/gpu-2/drain", {"drain": "1"})
     assert "Draining" in (await ann.get("nodes")).text
 
