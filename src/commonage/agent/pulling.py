@@ -7,6 +7,7 @@ import base64
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from commonage.agent.docker import DaemonRefused, DaemonSilent, DockerDaemon, split_image
@@ -15,6 +16,7 @@ from commonage.engines.containers.fetching import progress_of, refusal_of
 
 Told = Callable[[str, float | None], None]
 _SILENCE_S = 120.0
+_AT_ONCE = 16
 
 
 class Puller:
@@ -24,6 +26,8 @@ class Puller:
         self._daemon, self._docker_config, self._node = daemon, docker_config, node
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._listeners: dict[str, list[Told]] = {}
+        # Threads of their own: a fetch takes minutes, and whatever else the agent does in threads must not wait for it.
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pulling")
 
     async def ensure(self, image: str, told: Told) -> None:
         """Have it here. Raises EngineFailure, with the daemon's words; one that may pass is retryable."""
@@ -61,7 +65,7 @@ class Puller:
                 said = now
 
         try:
-            await asyncio.to_thread(fetch)
+            await loop.run_in_executor(self._threads, fetch)
         except DaemonSilent as error:
             words = f"the registry of {image} said nothing for {_SILENCE_S:.0f} s"
             raise EngineFailure(words, retryable=True) from error
@@ -77,6 +81,7 @@ class Puller:
         for task in list(self._fetching.values()):
             task.cancel()
         await asyncio.gather(*self._fetching.values(), return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def credentials_for(image: str, docker_config: Path) -> str:

@@ -12,6 +12,8 @@ import signal
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,8 @@ class Agent:
         self._walls = StandingWalls(config, state)
         self._vigil = Vigil(config.fence_after_s, config.fence_silent_after_s)
         self._contact = Contact(config, state)
+        # Its own: that what runs here is paused in time must not wait for threads that a silent daemon holds.
+        self._pausing = ThreadPoolExecutor(1, thread_name_prefix="pausing")
         self._unfit: tuple[str, ...] = ()
         self._bounds_volumes = False
         hears: Hears = {
@@ -97,6 +101,7 @@ class Agent:
             await self._execs.close()
             await self._puller.close()
             await self._cards.close()
+            self._pausing.shutdown(wait=False)
 
     # --- the daemon -----------------------------------------------------------------------------------------------
 
@@ -152,10 +157,11 @@ class Agent:
 
     async def _watch_site(self) -> None:
         """While this machine is cut off, pause what runs here, over and over: the daemon may be about to start more."""
+        pause = partial(self._fences.pause_all, "this machine is cut off from its site")
         while True:
             await self._contact.look()
             if self._contact.is_cut_off:
-                await asyncio.to_thread(self._fences.pause_all, "this machine is cut off from its site")
+                await asyncio.get_running_loop().run_in_executor(self._pausing, pause)
                 self._changed.set()
             await asyncio.sleep(_LOOK_EVERY_S)
 
