@@ -124,6 +124,8 @@ class Dialler:
             asyncio.create_task(self._linked(peer, welcome)),
             asyncio.create_task(self._keep_certificate(peer, welcome.until)),
         ]
+        for task in tasks:
+            task.add_done_callback(lambda _: peer.close("our own part in it ended"))
         try:
             await peer.run()
         except LinkLost:
@@ -133,7 +135,9 @@ class Dialler:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(ended, Exception):
+                    raise ended
 
     def _was_refused(self, refused: Refused) -> None:
         self._refused = refused
