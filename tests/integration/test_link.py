@@ -18,7 +18,7 @@ from tests.contract.agents import AgentProgram, make_config
 
 from commonage.agent.config import AgentConfig
 from commonage.agent.contact import answers
-from commonage.agent.dialling import Dialler, client_context
+from commonage.agent.dialling import Dialler, NotLetIn, client_context
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease, NodeReport, Share
 from commonage.domain.sightings import Measurement
@@ -314,6 +314,65 @@ async def test_an_expired_certificate_is_refused_and_one_that_ends_soon_renewed(
     assert renewed.not_valid_after_utc.timestamp() > time.time() + 29 * 86_400
     async with Machine(config):
         await site.connected()
+
+
+# --- a machine that leaves ---------------------------------------------------------------------------------------
+
+
+class Account:
+    """Who keeps account of machines: what it hears, in order."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.heard, self.trouble = site, list[str](), ""
+
+    async def left(self, name: str) -> None:
+        if self.trouble:
+            raise EngineFailure(self.trouble)
+        self.heard.append(f"{name} left")
+
+    async def see_off(self, name: str) -> None:
+        await self.site.agents.revoke(name, gone=True)
+        self.heard.append(f"{name} is seen off")
+
+
+async def nothing(_peer: Peer, _welcome: messages.Welcome) -> None:
+    pass
+
+
+def leaver(config: AgentConfig) -> Dialler:
+    return Dialler(config, {}, {}, nothing)
+
+
+async def test_a_machine_that_says_that_it_left_is_answered_first_and_let_in_no_more(site: Site) -> None:
+    site.agents.departures = account = Account(site)
+    config, other = site.config(), site.config("worker2")
+    async with Machine(other):
+        await site.connected("worker2")
+        async with Machine(config):
+            await site.connected()
+        await site.gone()
+        await leaver(config).ask(messages.LEFT, messages.Nothing())
+        await until(lambda: len(account.heard) == 2, "it is seen off")
+        assert account.heard == ["worker1 left", "worker1 is seen off"]
+        assert [one.node for one in site.agents.heard()] == ["worker2"], "nothing is remembered of who left"
+        with pytest.raises(NotLetIn, match="worker1 was removed from this site") as caught:
+            await leaver(config).ask(messages.LEFT, messages.Nothing())
+        assert caught.value.for_good
+        assert site.heard("worker2") is not None
+
+
+async def test_who_cannot_be_struck_off_is_told_why_and_stays(site: Site) -> None:
+    config = site.config()
+    with pytest.raises(EngineFailure, match="nobody here keeps account"):
+        await leaver(config).ask(messages.LEFT, messages.Nothing())
+    site.agents.departures = account = Account(site)
+    account.trouble = "the database does not answer"
+    with pytest.raises(EngineFailure, match="the database does not answer"):
+        await leaver(config).ask(messages.LEFT, messages.Nothing())
+    away = replace(config, control=("127.0.0.1:1", *config.control))
+    account.trouble = ""
+    await leaver(away).ask(messages.LEFT, messages.Nothing())
+    assert account.heard[:1] == ["worker1 left"], "the next address is tried"
 
 
 # --- links that are lost ------------------------------------------------------------------------------------------

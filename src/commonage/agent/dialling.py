@@ -12,14 +12,14 @@ import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from commonage import __version__
 from commonage.agent.config import AgentConfig, split_address
 from commonage.domain.errors import CommonageError
 from commonage.link import messages
 from commonage.link.codec import from_json
-from commonage.link.messages import Call, Hello, Refused, Welcome
+from commonage.link.messages import SILENCE_S, Call, Hello, Refused, Welcome
 from commonage.link.peer import BROKEN, MOST_BYTES, Answer, LinkLost, Peer, end, line_of, read_frame, said, words_of
 
 _log = logging.getLogger(__name__)
@@ -28,6 +28,8 @@ _WITHIN_S = 10.0
 _RENEW_AGAIN_S = 3600.0
 _CLOCKS_MAY_DIFFER_S = 30.0
 
+Q = TypeVar("Q")
+A = TypeVar("A")
 Hears = Mapping[str, tuple[type[Any], Callable[[Any], None]]]
 Linked = Callable[[Peer, Welcome], Coroutine[Any, Any, None]]
 """Has the link, until it is cancelled."""
@@ -83,6 +85,28 @@ class Dialler:
             await self._use(Peer(f"the control plane at {address}", reader, writer, self._offers, self._hears), welcome)
         finally:
             await end(writer)
+
+    async def ask(self, call: Call[Q, A], question: Q) -> A:
+        """Ask this once, on a link of its own. Raises NotLetIn; EngineFailure where nobody answers, or it fails."""
+        why = LinkLost("no address of the control plane is known")
+        for address in self._config.control:
+            try:
+                reader, writer = await self._dial(address)
+            except LinkLost as error:
+                why = error
+                continue
+            try:
+                await self._say_hello(reader, writer, address)
+                peer = Peer(f"the control plane at {address}", reader, writer, {}, {})
+                hearing = asyncio.create_task(peer.run(call.within_s or SILENCE_S))
+                try:
+                    return await peer.ask(call, question)
+                finally:
+                    peer.close("all is said")
+                    await asyncio.gather(hearing, return_exceptions=True)
+            finally:
+                await end(writer)
+        raise why
 
     async def _dial(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, port = split_address(address)

@@ -1,25 +1,36 @@
 """`commonage-agent leave`: takes this machine out of its site. Docker, drivers, images and homes stay as they are.
 
-Also what runs on a machine for `commonage node leave`. The control plane forgets the machine by `commonage node rm`.
+Also what runs on a machine for `commonage node leave`. Once nothing of the site runs here any more the control plane is
+told so, by the machine's own certificate, and knows it no more; what counted as running here may begin elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from commonage.agent.steps_agent import COMMAND, HOME, PROGRAMS, SCRIPT, SERVICE, STATE, UNIT, runs
+from commonage.agent.config import read_config
+from commonage.agent.containers import LABEL, end_processes
+from commonage.agent.dialling import Dialler
+from commonage.agent.pausing import let_go_on
+from commonage.agent.steps_agent import COMMAND, HOME, PROGRAMS, SCRIPT, SERVICE, SETTINGS, STATE, UNIT, runs
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.agent.steps_storage import our_folders, remove_lines
 from commonage.agent.steps_swarm import CERTIFICATES, LOGINS, read_logins
 from commonage.agent.walls import Walls
+from commonage.domain.errors import CommonageError
+from commonage.link import messages
+from commonage.link.peer import Peer
 
 DONE, FAILED, MISUSED = 0, 1, 2
+_END_WITHIN_S = 20.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,8 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         return FAILED
     for line in said:
         print(line, flush=True)
-    left = "Left. Until an admin has it forgotten (`commonage node rm NAME`) its site counts this machine as lost."
-    print(left if said else "Nothing to do: this machine is in no site.", flush=True)
+    print("Left." if said else "Nothing to do: this machine is in no site.", flush=True)
     return DONE
 
 
@@ -59,7 +69,11 @@ def why_not(host: Host, *, force: bool) -> str:
         )
     running = len(ran.out.split())
     if running and not force:
-        return f"{running} workloads run here; let them end (`commonage node drain`), or end them with --force"
+        runs_here = "1 workload runs" if running == 1 else f"{running} workloads run"
+        return (
+            f"{runs_here} here; `commonage node drain {socket.gethostname()}` lets them end in their own time, with "
+            "--requeue jobs begin anew elsewhere at once. Run this again then, or now with --force, which ends them"
+        )
     # It stays in the Swarm: what runs there runs on, and more would come, with neither agent nor walls.
     if _swarm(host).get("ControlAvailable") and (running or _takes_work(host)):
         return (
@@ -87,13 +101,15 @@ def leave(host: Host) -> list[str]:
     if runs(host):
         host.service("stop", SERVICE)
         said.append("the agent is stopped")
+    _end_workloads(host)
     swarm = _swarm(host)
     if swarm.get("ControlAvailable"):
         said.append("this machine is a manager of the Swarm and stays in it, without work")
     elif swarm.get("LocalNodeState", "inactive") != "inactive":
         host.must("docker", "swarm", "leave", "--force", timeout_s=120)
         said.append("out of the Swarm")
-    # Only now: what ran here has ended with the Swarm, and nothing is left to be kept from the network.
+        _end_workloads(host)  # what it began meanwhile
+    # Only now: nothing runs that would have to be kept from the network.
     if host.has("iptables") and Walls().stand():
         Walls().pull_down()
         said.append("the walls around containers are taken down")
@@ -103,7 +119,38 @@ def leave(host: Host) -> list[str]:
             host.must("umount", folder)
         remove_lines(host, Path(folder))
         said.append(f"{folder} is not mounted any more")
+    if (HOME / SETTINGS.name).exists():
+        said.append(_told())
     return [*said, *_remove_files(host)]
+
+
+def _end_workloads(host: Host) -> None:
+    """By force, those too that the agent has paused. Raises StepFailed unless all have ended."""
+    if not host.has("docker"):
+        return
+    ours = host.must("docker", "ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}").split()
+    if alive := end_processes(ours, _END_WITHIN_S, let_go_on):
+        raise StepFailed(f"{len(alive)} of its containers do not end; restart this machine, then run this again")
+
+
+def _told() -> str:
+    """Have the control plane know that nothing of the site runs here any more; gives what came of it.
+
+    By the link of agents, on which a machine can speak of itself alone.
+    """
+    try:
+        config = read_config(HOME / SETTINGS.name)
+        asyncio.run(Dialler(config, {}, {}, _never).ask(messages.LEFT, messages.Nothing()))
+    except CommonageError as error:
+        return (
+            f"the control plane could not be told: {error.message}. If `commonage node ls` still lists this machine, "
+            f"an admin removes it: `commonage node rm {socket.gethostname()}`"
+        )
+    return "the control plane knows this machine no more"
+
+
+async def _never(_peer: Peer, _welcome: messages.Welcome) -> None:
+    """What lasts as long as an agent's link: there is none."""
 
 
 def _forget_login(host: Host, registry: str) -> None:

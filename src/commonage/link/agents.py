@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 
@@ -26,9 +27,9 @@ from commonage.link import messages, remembered
 from commonage.link.ca import Authority
 from commonage.link.execs import ExecLines
 from commonage.link.listener import Caller, Listener
-from commonage.link.messages import Report
-from commonage.link.peer import LinkLost, Peer
-from commonage.ports.agents import Heard, Told
+from commonage.link.messages import Call, Report
+from commonage.link.peer import Answer, LinkLost, Peer
+from commonage.ports.agents import Departures, Heard, Told
 from commonage.ports.devices import Hold
 from commonage.ports.execs import ExecStream, Terminal
 
@@ -41,7 +42,7 @@ _MOST_WARNINGS = 1000
 @dataclass(slots=True, eq=False)
 class _Link:
     """A machine's link, by the certificate with this serial number. `held` are the leases that its agent was told,
-    `number` is its last report's."""
+    `number` is its last report's. `left`: the machine said that it has left the site."""
 
     node: str
     serial: int
@@ -49,6 +50,7 @@ class _Link:
     execs: ExecLines = field(default_factory=ExecLines)
     held: tuple[Lease, ...] = field(default=())
     number: int = 0
+    left: bool = False
 
 
 class LinkedAgents:
@@ -79,6 +81,7 @@ class LinkedAgents:
         self._warnings: list[tuple[str, str]] = []
         self._looking: asyncio.Task[None] | None = None
         self.port = 0
+        self.departures: Departures | None = None
 
     async def open(self, bind: str, port: int) -> None:
         """Listen for agents; `port` says where then. Raises ListenError."""
@@ -117,7 +120,10 @@ class LinkedAgents:
     async def _attend(self, caller: Caller) -> None:
         """Have a link from its welcome to its end."""
         link = _Link(caller.node, caller.serial)
-        offers = {messages.RENEW: partial(self._renew, link)}
+        offers: Mapping[Call[Any, Any], Answer] = {
+            messages.RENEW: partial(self._renew, link),
+            messages.LEFT: partial(self._has_left, link),
+        }
         hears = {"report": (Report, lambda report: self._take_in(caller.node, report)), **link.execs.hears()}
         link.peer = peer = Peer(f"the agent of {caller.node}", caller.reader, caller.writer, offers, hears)
         before = self._links.get(caller.node)
@@ -136,6 +142,8 @@ class LinkedAgents:
             if self._links.get(caller.node) is link:
                 del self._links[caller.node]
                 self._has_gone(caller.node)
+            if link.left and self.departures is not None:  # not before: it waits on this link for our answer
+                await self.departures.see_off(caller.node)
 
     def _has_gone(self, node: str) -> None:
         if node in self._heard:
@@ -179,6 +187,14 @@ class LinkedAgents:
         link.serial = given.serial_number
         _log.info("the agent of %s has a new certificate", link.node)
         return messages.Certificate(pem, given.not_valid_after_utc.timestamp())
+
+    async def _has_left(self, link: _Link, _nothing: messages.Nothing, _told: Told) -> messages.Nothing:
+        """The machine says so of itself: of which one, its certificate tells."""
+        if self.departures is None:
+            raise EngineFailure("nobody here keeps account of machines")
+        await self.departures.left(link.node)
+        link.left = True
+        return messages.Nothing()
 
     async def revoke(self, node: str, *, gone: bool = False) -> None:
         """The machine is removed from the site: its certificates admit it no more, and its link ends now.

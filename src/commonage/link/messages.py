@@ -222,4 +222,7 @@ REACHES = Call("reaches", Place, Reached, 5.0)
 NOTE_HELD = Call("note-held", Leases, Nothing, 5.0)
 RESUME = Call("resume", Card, Nothing, 5.0)
 RENEW = Call("renew", SigningRequest, Certificate, 20.0)
-"""The only one that an agent asks of the control plane."""
+"""What an agent asks of the control plane."""
+LEFT = Call("left", Nothing, Nothing, 20.0)
+"""A machine, on a link of its own, has the control plane know that it has left and that nothing of the site runs there
+any more. No other can say so of it."""

@@ -116,6 +116,18 @@ class Agents(Protocol):
         ...
 
 
+class Departures(Protocol):
+    """Is told by a machine's own agent that it has left its site; `control.departures` is one."""
+
+    async def left(self, name: str) -> None:
+        """It has left, and nothing of the site runs there any more. Raises CommonageError: then it is not known."""
+        ...
+
+    async def see_off(self, name: str) -> None:
+        """It has been answered, and hung up. Raises nothing of ours."""
+        ...
+
+
 class CardsElsewhere(Protocol):
     """The cards of the machines that have an agent, for the sampling loop: what `Devices` is for those of this one."""
 

@@ -205,6 +205,8 @@ async def assemble(
         homes=HomeFolders(shared_dir(settings, data.path) / "workspaces"),
     )
     control = Control(world, control_settings(settings))
+    if agents is not None:
+        agents.departures = control.departures
     web = _application(control, secrets, registry, joining)
     return Parts(control, store, metrics, identity, cards, world.engines, web, registry, agents, joining)
 

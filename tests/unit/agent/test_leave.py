@@ -8,8 +8,10 @@ import pytest
 from tests.unit.agent.test_join_steps import FakeHost
 
 from commonage.agent import leave, steps_storage
+from commonage.agent.config import AgentConfig, config_text
 from commonage.agent.leave import DONE, FAILED, main
 from commonage.agent.steps_host import StepFailed
+from commonage.link import messages
 
 WORKER = '{"LocalNodeState": "active", "ControlAvailable": false}'
 MANAGER = '{"LocalNodeState": "active", "ControlAvailable": true}'
@@ -118,6 +120,56 @@ def test_a_busy_folder_is_known_the_next_time(
     free = Machine(DOCKER)
     assert any("/scratch is not mounted any more" in line for line in leave.leave(free))
     assert steps_storage.our_folders(free) == []
+
+
+def test_the_control_plane_is_told_once_nothing_runs_any_more_and_before_the_certificate_goes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = machine_with(monkeypatch, tmp_path, docker_ps="c1\n")
+    has_joined(tmp_path)
+
+    async def ask(_dialler: object, call: object, _question: object) -> None:
+        assert call is messages.LEFT
+        assert (tmp_path / "HOME/agent.toml").exists()
+        machine.ran.append("service told")
+
+    monkeypatch.setattr(leave.Dialler, "ask", ask)
+    assert main(["--force"]) == DONE
+    assert machine.did[-2:] == ["umount /scratch", "service told"]
+    assert "knows this machine no more" in capsys.readouterr().out
+    assert not (tmp_path / "HOME").exists()
+
+
+def test_who_cannot_tell_leaves_all_the_same_and_says_what_is_then_to_be_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine_with(monkeypatch, tmp_path)
+    has_joined(tmp_path)
+    assert main([]) == DONE
+    said = capsys.readouterr().out
+    assert "could not be told: the control plane cannot be reached at 10.0.0.1:8444" in said
+    assert "commonage node rm" in said
+    assert not (tmp_path / "HOME").exists()
+
+
+def test_nothing_is_told_while_something_does_not_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine_with(monkeypatch, tmp_path, docker_ps="c1\n")
+    has_joined(tmp_path)
+    monkeypatch.setattr(leave, "end_processes", lambda *_: {"c1"})
+    assert main(["--force"]) == FAILED
+    said = capsys.readouterr().out
+    assert "1 of its containers do not end; restart this machine" in said
+    assert "told" not in said
+    assert (tmp_path / "HOME/agent.toml").exists()
+
+
+def has_joined(folder: Path) -> None:
+    """Its agent's settings are there; the certificate that they name is not, so nobody can be dialled."""
+    paths = {name: str(folder / name) for name in ("certificate", "key", "request", "authority")}
+    config = AgentConfig("gpu-7", ("10.0.0.1:8444",), **paths)
+    (folder / "HOME/agent.toml").write_text(config_text(config))
 
 
 def test_a_docker_that_dies_meanwhile_is_no_swarm_that_was_left(
