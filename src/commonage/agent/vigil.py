@@ -37,6 +37,7 @@ class Vigil:
             case Answer.GONE:
                 self.gone_since = began if self.gone_since is None else self.gone_since
             case Answer.SILENT:
+                self.gone_since = None
                 self.silent_since = began if self.silent_since is None else self.silent_since
 
     def fault(self, now: float) -> str:

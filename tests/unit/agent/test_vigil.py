@@ -30,6 +30,19 @@ def test_one_that_is_slow_is_given_more_time() -> None:
     assert vigil.is_due(60)
 
 
+def test_one_that_is_started_anew_and_slow_with_it_is_given_more_time() -> None:
+    """It listens again: what it left running goes on, and it is about to take it up."""
+    vigil = Vigil(fence_after_s=8, silent_after_s=60)
+    for at in range(0, 4):
+        vigil.note(Answer.GONE, at)
+    vigil.note(Answer.SILENT, 4)
+    assert vigil.fault(15) == "its Docker daemon does not answer, for 11 s now"
+    assert not vigil.is_due(63)
+    vigil.note(Answer.GONE, 63)
+    assert not vigil.is_due(63)
+    assert vigil.is_due(64), "over and over it is silent, too"
+
+
 def test_a_short_silence_is_nothing() -> None:
     vigil = Vigil(fence_after_s=8, silent_after_s=60)
     for at in range(0, 100, 4):
