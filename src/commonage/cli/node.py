@@ -61,8 +61,12 @@ def node() -> None:
 def ls(server: Server, as_json: bool) -> None:
     """List the machines, their cards, and what is free.
 
+    A machine is ready; draining, as somebody wishes that it takes no work; faulty, as something is wrong with it; or
+    lost. Why is said below the list.
+
     \b
     Example:
+      commonage node ls
       commonage node ls --json
     """
     with connect(server) as client:
@@ -125,6 +129,8 @@ def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: s
     _say(changed, as_json)
     if not as_json and changed.leave_by is not None:
         click.echo(f"What still runs there must leave by {show.clock(changed.leave_by)}.")
+    elif not as_json and changed.workloads:
+        click.echo("What runs there goes on; drain again with --by TIME to have all leave by then.")
 
 
 @node.command("resume")
@@ -136,6 +142,8 @@ def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: s
 @asks_server
 def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
     """Let a machine take work again, its cards included. For admins.
+
+    The opposite of drain. One that is faulty stays so until what is wrong is mended: `commonage node ls` says what.
 
     \b
     Example:
@@ -168,7 +176,8 @@ def _say(changed: NodeOut, as_json: bool) -> None:
         show.print_json(changed)
     else:
         many = "" if changed.workloads == 1 else "s"
-        click.echo(f"{changed.site}/{changed.name} {changed.state}, {changed.workloads} workload{many} on it")
+        why = f" ({changed.reason})" if changed.reason else ""
+        click.echo(f"{changed.site}/{changed.name} is {changed.state}{why}, {changed.workloads} workload{many} on it")
 
 
 def node_table(found: Sequence[NodeOut]) -> Table:

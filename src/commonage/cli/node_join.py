@@ -138,12 +138,12 @@ def leave(hosts: tuple[str, ...], access: Access, force: bool) -> None:
 def _send(hosts: Sequence[str], command: Sequence[str], access: Access, files: Mapping[str, str] | None = None) -> int:
     from commonage.cli.over_ssh import Errand, send
 
-    return send(Errand(hosts, command, files or {}, access.key, access.config, access.sudo_password))
+    return send(Errand(list(dict.fromkeys(hosts)), command, files or {}, access.key, access.config, access.sudo_password))
 
 
 @click.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Count what still counts as running on a lost machine as lost.")
+@click.option("--force", is_flag=True, help="Of a lost machine, on your word that nothing runs there any more.")
 @as_json
 @asks_server
 def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
