@@ -138,7 +138,9 @@ def leave(hosts: tuple[str, ...], access: Access, force: bool) -> None:
 def _send(hosts: Sequence[str], command: Sequence[str], access: Access, files: Mapping[str, str] | None = None) -> int:
     from commonage.cli.over_ssh import Errand, send
 
-    return send(Errand(list(dict.fromkeys(hosts)), command, files or {}, access.key, access.config, access.sudo_password))
+    return send(
+        Errand(list(dict.fromkeys(hosts)), command, files or {}, access.key, access.config, access.sudo_password)
+    )
 
 
 @click.command()
