@@ -31,12 +31,6 @@ def booted_at() -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def process_started_at(pid: int) -> float | None:
-    """When a process began, unix seconds; None if there is none."""
-    look = _look(pid)
-    return None if look is None else booted_at() + look.began / _TICKS
-
-
 def daemon_started_at(pid: int, name: str = "dockerd") -> float | None:
     """When the daemon called `name` began that is asked through the process `pid`, unix seconds.
 

@@ -19,7 +19,7 @@ import aiohttp
 
 from commonage.engines.containers.kernel import daemon_started_at
 from commonage.engines.dockerd.connection import Connection, Json
-from commonage.engines.dockerd.errors import DaemonUnreachable, Refused, translated
+from commonage.engines.dockerd.errors import Refused, translated
 
 _FOREVER = aiohttp.ClientTimeout(total=None, sock_connect=5)
 _EVENTS = ["start", "die", "kill", "oom", "destroy"]
@@ -132,6 +132,3 @@ class Client(Connection):
             except Refused:
                 self._holds_sizes = False
         return self._holds_sizes
-
-
-__all__ = ["Client", "DaemonUnreachable", "Json", "Refused"]

@@ -14,7 +14,7 @@ from commonage.engines.containers.board import Run
 from commonage.engines.containers.hands import Absent, Lives, Look, Made, Over, Signal
 from commonage.engines.containers.kernel import booted_at
 from commonage.engines.containers.preparing import check
-from commonage.engines.docker.client import Client, Json
+from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Launcher, is_ours
 from commonage.engines.docker.sightings import (
@@ -26,6 +26,7 @@ from commonage.engines.docker.sightings import (
     url_of,
 )
 from commonage.engines.docker.translate import container_name
+from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.times import instant
 from commonage.ports.agents import Told

@@ -21,10 +21,12 @@ from commonage.engines.containers.mounts import has_sizes
 from commonage.engines.containers.preparing import ENTRY, Place, have_folders, ourselves
 from commonage.engines.containers.program import Inside, Program, program_of
 from commonage.engines.containers.turns import Turns
-from commonage.engines.docker.client import Client, Json, Refused
+from commonage.engines.docker.client import Client
 from commonage.engines.docker.networks import Networks
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.docker.translate import Surroundings, container_config, container_name
+from commonage.engines.dockerd.connection import Json
+from commonage.engines.dockerd.errors import Refused
 from commonage.engines.dockerd.networks import Network
 from commonage.engines.dockerd.shared import see_that_nothing_leads_elsewhere
 from commonage.engines.dockerd.words import LABEL, Folders
@@ -52,31 +54,31 @@ class Launcher:
         self.owner = ourselves()
         self.gpus: Literal["cdi", "request"] = "request"
 
-    async def launch(self, run: Run, told: Told) -> str:
-        """Have the attempt's container started; its id. Idempotent. Raises EngineFailure.
+    async def launch(self, run: Run, told: Told) -> None:
+        """Have the attempt's container started. Idempotent. Raises EngineFailure.
 
         After a DaemonUnreachable nobody knows: ask again.
         """
         await self.turns.take(run, run.sighting.node, os.cpu_count() or 1, told)
         async with self._at_once:
             try:
-                return await self._launch(run)
+                await self._launch(run)
+                return
             except Refused as error:
                 if not _NETWORK_GONE.search(error.message):
                     raise
             # Somebody removed the tenant's network. What was made for it can never be started.
             self._networks.forget(run.order.tenant)
             await self._client.remove(container_name(run.id))
-            return await self._launch(run)
+            await self._launch(run)
 
-    async def _launch(self, run: Run) -> str:
+    async def _launch(self, run: Run) -> None:
         network = await self._networks.of(run.order.tenant)
         quota = has_sizes(run.order.mounts) and await self._client.holds_volume_sizes()
         config = await self._in_thread(lambda: self._prepare(run, network, volume_quota=quota))
         container = await self._create(run, config)
         if await self._in_thread(run.box.claim) is Claim.NOBODY:
             await self._client.start(container)
-        return container
 
     def _prepare(self, run: Run, network: Network, *, volume_quota: bool) -> Json:
         """Make its folders, hold its shares, and describe its container."""

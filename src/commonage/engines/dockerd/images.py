@@ -44,8 +44,8 @@ class Images:
         """Where each environment stands that was ever asked for."""
         return list(self._statuses.values())
 
-    async def ensure(self, environment: Environment, told: Told, have: Have | None = None) -> str:
-        """The image of the environment, here or where `have` has it.
+    async def ensure(self, environment: Environment, told: Told, have: Have | None = None) -> None:
+        """Have the image of the environment, here or as `have` has it.
 
         Raises EngineFailure, with the environment's name, when it cannot be. Away is raised as it is: ask again.
         """
@@ -66,7 +66,6 @@ class Images:
             self._note(name, EnvironmentState.FAILED, words)
             raise EngineFailure(words, retryable=error.is_retryable) from error
         self._note(name, EnvironmentState.READY, image)
-        return image
 
     def _note(self, name: str, state: EnvironmentState, detail: str, progress: float | None = None) -> None:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, detail, progress)
