@@ -118,9 +118,10 @@ def join(server: Server, hosts: tuple[str, ...], access: Access, options: list[s
 @_signs_in
 @click.option("--force", is_flag=True, help="Also while workloads run there: they end.")
 def leave(hosts: tuple[str, ...], access: Access, force: bool) -> None:
-    """Take machines out of their site over SSH: agent, Swarm, certificates. Docker and drivers stay.
+    """Take machines out of their site, over SSH.
 
-    Refused while workloads run there: drain them first. The site then knows the machine no more; it may join again.
+    Agent, certificates and the place in the Swarm go, Docker and drivers stay. Refused while workloads run there: drain
+    them first. The site then knows the machine no more; it may join again.
 
     \b
     Example:
@@ -149,11 +150,11 @@ def _send(hosts: Sequence[str], command: Sequence[str], access: Access, files: M
 @as_json
 @asks_server
 def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
-    """Forget a machine on which nothing runs, and revoke all that lets it in. For admins.
+    """Forget a machine, and let it in no more. For admins.
 
-    It must be drained, faulty or lost. Its certificate is revoked, its login to the registry, all join tokens made so
-    far, and the Swarm's token for workers; it may join again with a new token. One that left by `commonage node leave`
-    is forgotten already.
+    It must be drained, faulty or lost, and nothing may run there. Its certificate is revoked, its login to the
+    registry, all join tokens made so far, and the Swarm's token for workers; it may join again with a new token. One
+    that left by `commonage node leave` is forgotten already.
 
     \b
     Example:

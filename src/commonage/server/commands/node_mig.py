@@ -31,9 +31,10 @@ from commonage.store.sql_store import SqlStore
 @click.option("--yes", is_flag=True, help="Do it; without this the plan is only shown.")
 @reads_settings
 def mig(resolved: Resolved, name: str, card: str, profiles: str, yes: bool) -> None:
-    """Split CARD of this machine (its index or uuid) into MIG instances of these PROFILES, or make it one again (off).
+    """Split a card of this machine into MIG instances.
 
-    The machine must be drained, and nothing may run on the card. The server sees the change by itself.
+    CARD is its index or uuid. PROFILES are those of the instances; `off` makes it one card again. The machine must be
+    drained, and nothing may run on the card. The server sees the change by itself.
 
     \b
     Example:
