@@ -49,10 +49,10 @@ class Vote:
         """The control plane is there."""
         self.last, self.looks = max(self.last, now), 0
 
-    def count(self, hub: bool, answering: Collection[str], began: float) -> None:
+    def count(self, control: bool, answering: Collection[str], began: float) -> None:
         """A look that began then: whether the control plane answered, and which of the others."""
         here = {*answering, self.node} & set(self.witnesses)
-        if hub:
+        if control:
             self.hear(began)
         elif len(self.witnesses) >= FEWEST_WITNESSES and 2 * len(here) > len(self.witnesses):
             self.most, self.looks = began, 0
@@ -69,7 +69,7 @@ class Contact:
     """This machine's, with those that it was told of kept in `folder`."""
 
     def __init__(self, config: AgentConfig, folder: Path) -> None:
-        self._hub = [split_address(one) for one in config.control]
+        self._control = [split_address(one) for one in config.control]
         self._file = folder / "witnesses.json"
         self._known = _kept(self._file)
         self._vote = Vote(config.node, self.witnesses, time.monotonic())
@@ -101,16 +101,16 @@ class Contact:
         if began - self._vote.last < _QUIET_S or began - self._vote.most < _QUIET_BY_MOST_S:
             return
         others = [(name, address) for name, address in self._known.each if name != self._vote.node]
-        *found, hub = await asyncio.gather(
-            *(answers(address, SWARM_PORT) for _, address in others), self._hub_answers()
+        *found, control = await asyncio.gather(
+            *(answers(address, SWARM_PORT) for _, address in others), self._control_answers()
         )
         there = [name for (name, _), yes in zip(others, found, strict=True) if yes]
-        self._vote.count(hub, there, began)
+        self._vote.count(control, there, began)
         if self._vote.looks == 1:
             _log.warning("the control plane is silent; of %d machines %d answer", len(others), len(there))
 
-    async def _hub_answers(self) -> bool:
-        return any(await asyncio.gather(*(answers(host, port) for host, port in self._hub)))
+    async def _control_answers(self) -> bool:
+        return any(await asyncio.gather(*(answers(host, port) for host, port in self._control)))
 
 
 async def answers(host: str, port: int, *, refused: bool = True) -> bool:
