@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from commonage.engines.containers.membership import SwarmManager
+from commonage.engines.swarm.membership import SwarmManager
 from commonage.joining.door import MachinesDoor
 from commonage.joining.fetch import NAME
 from commonage.joining.office import Office, Site
