@@ -82,6 +82,9 @@ class TenantNetworks:
             except Refused as error:
                 if "overlaps" in error.message:
                     continue
+                # It may be ours: made for us a moment ago, when the answer was lost.
+                if "already exists" in error.message and (known := await self._of_ours(tenant)) is not None:
+                    return known
                 raise
             made = await self._client.network(network)
             if made is None:
@@ -92,6 +95,10 @@ class TenantNetworks:
             retryable=True,
         )
 
+    async def _of_ours(self, tenant: str) -> Json | None:
+        found = await self._client.networks(ours(self._installation))
+        return next((one for one in found if _tenant_of(one) == tenant), None)
+
     def _parts(self) -> list[ipaddress.IPv4Network]:
         """All parts of our range, each installation from another one on: two on one machine may choose at once."""
         parts = list(ipaddress.IPv4Network(self._range).subnets(new_prefix=self._prefix))
@@ -99,7 +106,7 @@ class TenantNetworks:
         return parts[first:] + parts[:first]
 
     async def _note(self, found: Json) -> None:
-        tenant = str((found["Labels"] or {}).get(f"{LABEL}.tenant", ""))
+        tenant = _tenant_of(found)
         if tenant and tenant not in self._known:
             network = Network(str(found["Id"]), str(found["Name"]), self._gateway(found))
             await self._has_come(network)
@@ -130,12 +137,16 @@ class TenantNetworks:
         """
         removed = 0
         for found in await self._client.networks(ours(self._installation)):
-            tenant = str((found["Labels"] or {}).get(f"{LABEL}.tenant", ""))
+            tenant = _tenant_of(found)
             async with self._making[tenant]:
                 if not is_used(tenant) and await self._client.remove_network(str(found["Id"])):
                     self._drop(tenant)
                     removed += 1
         return removed
+
+
+def _tenant_of(found: Json) -> str:
+    return str((found["Labels"] or {}).get(f"{LABEL}.tenant", ""))
 
 
 def gateway_of(found: Json) -> str:

@@ -1,0 +1,64 @@
+"""Tenants' networks, over a daemon that makes them and may not get to say so."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from commonage.engines.docker.networks import Networks
+from commonage.engines.dockerd import networks
+from commonage.engines.dockerd.errors import DaemonUnreachable, Refused
+from commonage.engines.dockerd.relays import Relays
+
+pytestmark = pytest.mark.anyio
+INSTALLATION = "0123456789abcdef"
+
+
+class FakeClient:
+    """A daemon's networks. `mute`: it makes one and does not say so."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+        self.mute = False
+
+    async def create_network(self, config: Mapping[str, Any]) -> str:
+        if config["Name"] in {one["Name"] for one in self.made}:
+            raise Refused(f"Docker: network with name {config['Name']} already exists", 409, retryable=False)
+        self.made.append({**config, "Id": f"id-{len(self.made)}"})
+        if self.mute:
+            raise DaemonUnreachable("the connection was lost")
+        return str(self.made[-1]["Id"])
+
+    async def network(self, network: str) -> Mapping[str, Any] | None:
+        return next((one for one in self.made if one["Id"] == network), None)
+
+    async def networks(self, label: str) -> Sequence[Mapping[str, Any]]:
+        return self.made
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    monkeypatch.setattr(networks, "networks_here", list)
+    return FakeClient()
+
+
+def tenants(client: FakeClient) -> Networks:
+    daemon: Any = client
+    return Networks(daemon, INSTALLATION, "10.213.0.0/16", Relays(()))
+
+
+async def test_a_network_that_was_made_though_nobody_said_so_is_found(client: FakeClient) -> None:
+    ours, client.mute = tenants(client), True
+    with pytest.raises(DaemonUnreachable):
+        await ours.of("lab")
+    found = await ours.of("lab")
+    assert (found.id, len(client.made)) == ("id-0", 1)
+    client.mute = False
+    assert (await ours.of("other")).id == "id-1"
+
+
+async def test_a_network_of_somebody_elses_in_the_place_of_ours_is_not_taken(client: FakeClient) -> None:
+    await tenants(client).of("lab")
+    client.made[0]["Labels"] = {}
+    with pytest.raises(Refused, match="already exists"):
+        await tenants(client).of("lab")
