@@ -20,8 +20,8 @@ class Run:
     `launching` is the task that has it started, `again` one that is going to look what became of it, and `trouble` why
     that could not be seen, if so. `kill_at` is the loop's time at which a stop turns to force. `port` is what it
     listens on where that was chosen for it; `container` and `pid` are the daemon's id of it and its first process,
-    while they are known. `signalled_at`: when somebody else than we sent it a signal that ends. `looking` keeps two
-    looks from crossing.
+    while they are known. `signalled_at`: when somebody else than we sent it a signal that ends,
+    by the clock that only rises. `looking` keeps two looks from crossing.
     """
 
     order: Order

@@ -130,7 +130,7 @@ class DockerEngine(ContainerEngine):
             return
         if action == "kill":
             if run.ending is None and signal in _ENDING_SIGNALS:
-                run.signalled_at = time.time()
+                run.signalled_at = time.monotonic()
         else:
             self._spawn(self._settle(run))
 

@@ -99,7 +99,7 @@ class DockerHands:
         about = Circumstances(
             claim=claim,
             run_again=run_again,
-            from_outside=time.time() - run.signalled_at < _SIGNAL_TELLS_S,
+            from_outside=time.monotonic() - run.signalled_at < _SIGNAL_TELLS_S,
             booted_at=booted_at(),
             daemon_started_at=self._daemon.started_at,
             live_restore=self._daemon.live_restore,
