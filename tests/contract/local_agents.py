@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -67,10 +67,6 @@ class LocalAgents:
             )
             for name in self._swarm.machines
         ]
-
-    async def changes(self) -> AsyncIterator[str]:
-        await asyncio.Event().wait()
-        yield ""
 
     def let_reach(self, addresses: Collection[str]) -> None:
         """There are no walls."""

@@ -53,10 +53,11 @@ class Agents:
         for name in self._swarm.machines:
             self.start(name)
         async with asyncio.timeout(60):
-            async for _ in self.linked.changes():
+            while True:
                 there = [one for one in self.linked.heard() if not one.engine_fault and one.report.devices]
                 if len(there) == len(self._swarm.machines):
                     return
+                await asyncio.sleep(0.1)
 
     async def listen(self) -> None:
         """On the manager; again where it was before."""

@@ -502,16 +502,6 @@ async def test_silence_is_noticed(site: Site, monkeypatch: pytest.MonkeyPatch) -
     writer.close()
 
 
-async def test_changes_are_told(site: Site) -> None:
-    changes = site.agents.changes()
-    first = asyncio.ensure_future(anext(changes))
-    await asyncio.sleep(0)
-    async with Machine(site.config()):
-        assert await asyncio.wait_for(first, _WITHIN_S) == NODE
-    await site.gone()
-    await changes.aclose()  # type: ignore[attr-defined]  # a generator in practice
-
-
 # --- questions ----------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -77,7 +77,6 @@ class LinkedAgents:
         self._witnesses = messages.Witnesses(())
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, Heard] = {}
-        self._watchers: set[asyncio.Queue[str]] = set()
         self._warnings: list[tuple[str, str]] = []
         self._looking: asyncio.Task[None] | None = None
         self.port = 0
@@ -95,8 +94,9 @@ class LinkedAgents:
         """Take up what was heard before, and give those who were there a moment to come again."""
         self.port = port
         known = () if self._memory is None else await asyncio.to_thread(remembered.read, self._memory)
-        for one in known:
-            self._heard.setdefault(one.node, one.heard(self._now()))
+        for one in known:  # it may have been in contact until now
+            since = replace(one, at=self._now(), came=time.monotonic(), connected=False)
+            self._heard.setdefault(one.node, since)
         self._looking = asyncio.create_task(self._look_after())
         awaited = {one.node for one in known if one.connected}
         with suppress(TimeoutError):
@@ -148,7 +148,7 @@ class LinkedAgents:
     def _has_gone(self, node: str) -> None:
         if node in self._heard:
             self._heard[node] = replace(self._heard[node], connected=False)
-        self._tell(node)
+        self._news.set()
 
     def _take_in(self, node: str, report: Report) -> None:
         link = self._links[node]
@@ -173,12 +173,7 @@ class LinkedAgents:
         link.number = report.number
         self._warnings = [*self._warnings, *report.warnings][-_MOST_WARNINGS:]
         link.peer.say("heard", messages.ReportHeard(report.number))
-        self._tell(node)
-
-    def _tell(self, node: str) -> None:
         self._news.set()
-        for watcher in self._watchers:
-            watcher.put_nowait(node)
 
     async def _renew(self, link: _Link, request: messages.SigningRequest, _told: Told) -> messages.Certificate:
         pem = await asyncio.to_thread(self._authority.renew, request.csr, link.node, link.serial)
@@ -213,7 +208,7 @@ class LinkedAgents:
         before = self._heard.get(node, never)
         report = NodeReport(node, 0, 0, faults=(fault,))
         self._heard[node] = replace(before, report=report, connected=False, samples=(), owners=())
-        self._tell(node)
+        self._news.set()
 
     def _end(self, node: str) -> None:
         link = self._links.get(node)
@@ -257,16 +252,6 @@ class LinkedAgents:
     def heard(self) -> Sequence[Heard]:
         """What each said last."""
         return list(self._heard.values())
-
-    async def changes(self) -> AsyncIterator[str]:
-        """The names of machines of which something is new."""
-        mine: asyncio.Queue[str] = asyncio.Queue()
-        self._watchers.add(mine)
-        try:
-            while True:
-                yield await mine.get()
-        finally:
-            self._watchers.discard(mine)
 
     def let_reach(self, addresses: Collection[str]) -> None:
         """Told to those that are linked, and to each that comes."""

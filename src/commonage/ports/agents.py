@@ -6,7 +6,7 @@ named by `node`, as in its report. A machine without an agent is one that nothin
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,10 +65,6 @@ class Agents(Protocol):
 
     def heard(self) -> Sequence[Heard]:
         """What each said last, those included whose link is down."""
-        ...
-
-    def changes(self) -> AsyncIterator[str]:
-        """The names of machines as their link comes or goes or their agent reports, from now on."""
         ...
 
     def let_reach(self, addresses: Collection[str]) -> None:

@@ -31,7 +31,7 @@ def _memory(data_dir: Path) -> Path:
 
 def told_last(data_dir: Path) -> Mapping[str, Heard]:
     """What agents told of their machines, as it was kept last, by the machines' names. Blocks a moment."""
-    return {one.node: one.heard(one.at) for one in remembered.read(_memory(data_dir))}
+    return {one.node: one for one in remembered.read(_memory(data_dir))}
 
 
 async def listen_for_agents(settings: Settings, agents: LinkedAgents) -> None:
