@@ -323,7 +323,7 @@ FILTERS = "%7B%22label%22%3A+%5B%22commonage.installation%3D0a%22%5D%7D"
         "GET /v1.41/images/localhost:5000/lab/x@sha256:0a/json",
         "POST /v1.41/images/create?fromImage=localhost:5000/x&tag=1",
         "GET /v1.41/networks?filters=%7B%22driver%22%3A+%5B%22overlay%22%5D%7D",
-        "DELETE /v1.41/nodes/abc?force=True",
+        "DELETE /v1.41/nodes/abc?force=true",
     ],
 )
 def test_the_calls_of_the_engines_get_through(daemon: Listener, guard: Path, call: str) -> None:
