@@ -22,9 +22,8 @@ import httpx2
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.volumes import VolumeKind
 from commonage.engines.containers.sources import see_that_nobody_can_redirect
-from commonage.engines.docker.doctor import Examined, examine_daemon
+from commonage.engines.docker.doctor import examine_daemon
 from commonage.engines.dockerd.shared import parse_mount
-from commonage.engines.swarm.doctor import Examined as ExaminedSwarm
 from commonage.engines.swarm.doctor import examine_swarm
 from commonage.gpus.detect import open_devices
 from commonage.server import listen
@@ -160,7 +159,6 @@ def _docker(patient: Patient) -> Finding:
     if settings.engine == "process":
         return Finding("docker", "ok", "not used: workloads are plain processes (engine = process)")
     try:
-        found: Examined | ExaminedSwarm
         if settings.engine == "swarm":
             folder = shared_dir(settings, patient.settings.data_dir).absolute()
             found = asyncio.run(examine_swarm(settings.docker_url, folder, told_last(settings.data_dir)))

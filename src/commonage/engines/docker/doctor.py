@@ -5,20 +5,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import remapped_root
 from commonage.engines.dockerd.cards import BY_UUID, HOOK, has_runtime, lacks_uuids, way_of
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """What was found; `advice` is empty where nothing is to be done."""
-
-    said: str
-    advice: str
+from commonage.engines.dockerd.examined import Examined
 
 
 async def examine_daemon(url: str) -> Examined:

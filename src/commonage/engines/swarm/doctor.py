@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from commonage.engines.dockerd.connection import Json
+from commonage.engines.dockerd.examined import Examined
 from commonage.engines.dockerd.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes import Machine, machines_of
@@ -16,14 +16,6 @@ from commonage.ports.agents import Heard
 # A machine is given up after three heartbeats that are missing.
 _HEARTBEATS = 3
 _SLOW_S = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """What was found; `advice` is empty where nothing is to be done."""
-
-    said: str
-    advice: str
 
 
 async def examine_swarm(url: str, folder: Path, told: Mapping[str, Heard]) -> Examined:
