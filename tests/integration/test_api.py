@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.integration.api_world import SPAWNER, STORES, Api, make_store, serving
+from tests.integration.api_world import SPAWNER, STORES, Api, make_store, serving, until
 
 from commonage.domain.principals import Scope
 from commonage.testing.behaviour import Behaviour
@@ -37,7 +37,7 @@ async def submitted(client: httpx2.AsyncClient, **ask: object) -> dict:
 
 
 async def reaches(client: httpx2.AsyncClient, workload_id: str, *states: str) -> dict:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             found = (await client.get(f"/workloads/{workload_id}")).json()
             if found["state"] in states:
@@ -227,6 +227,7 @@ async def test_a_token_never_makes_one_that_can_do_more(api: Api, ann: httpx2.As
 async def test_machines_are_shown_measured_and_drained(api: Api, ann: httpx2.AsyncClient) -> None:
     (cpu, gpu) = (await ann.get("/nodes")).json()["items"]
     assert (cpu["name"], gpu["name"], gpu["devices"][0]["memory_mib"]) == ("cpu-1", "gpu-1", 24 * 1024)
+    await until(lambda: api.control.sampling.passed_at)
     series = (await ann.get("/nodes/here/gpu-1/metrics")).json()["series"]
     assert {"leased_cpu_cores", "leased_memory_mib"} <= {one["metric"] for one in series}
     assert (await ann.post("/nodes/here/gpu-1/drain")).json()["code"] == "scope-missing"
