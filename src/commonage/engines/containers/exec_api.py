@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ STREAMS = ".streams.sock"
 _CHUNK_BYTES = 64 * 1024
 _HEAD_BYTES = 64 * 1024
 _ANSWERS_WITHIN_S = 10.0
+_ENDS_WITHIN_S = 15.0
 GONE = (404, 409)
 """What the daemon answers where the container is not there, or does not run."""
 
@@ -114,22 +116,20 @@ class ExecApi:
         return reader, writer
 
     async def end(self, container: str, mark: str) -> None:
-        """End all that carries this mark there. A container that does not run is no error."""
+        """End all that carries this mark there. A container that does not run is no error. Raises EngineFailure."""
         arguments = ["/bin/sh", "-c", _END, NAME, f"{MARK}={mark}"]
         try:
-            made = await self.create(container, arguments, {}, stdin=False, terminal=False)
-            reader, writer = await self.start(made, terminal=False)
+            async with asyncio.timeout(_ENDS_WITHIN_S):
+                made = await self.create(container, arguments, {}, stdin=False, terminal=False)
+                reader, writer = await self.start(made, terminal=False)
+                with closing(writer):
+                    while await reader.read(_CHUNK_BYTES):
+                        continue
         except Refused as error:
-            if error.http_status in GONE:
-                return
-            raise
-        try:
-            while await reader.read(_CHUNK_BYTES):
-                continue
-        except OSError as error:
+            if error.http_status not in GONE:
+                raise
+        except OSError as error:  # TimeoutError is one
             raise self._silent(error) from error
-        finally:
-            writer.close()
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
         """Status and JSON, None where there is none. Raises EngineFailure where nobody answers."""

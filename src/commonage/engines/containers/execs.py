@@ -18,7 +18,6 @@ from commonage.ports.execs import ERR, OUT, Terminal
 
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 64 * 1024
-_ENDS_WITHIN_S = 15.0
 _LOOK_S = 0.05
 _MOST_WAITING = 256 * 1024
 _STALLED_S = 1.0
@@ -254,9 +253,8 @@ class DaemonExec:
         self._said.put_nowait(None)
         self._writer.close()
         try:
-            async with asyncio.timeout(_ENDS_WITHIN_S):
-                await self._api.end(self._container, self._mark)
-        except (EngineFailure, TimeoutError) as error:
+            await self._api.end(self._container, self._mark)
+        except EngineFailure as error:
             _log.warning("a command in the container %s may go on until that ends: %s", self._container[:12], error)
         finally:
             with suppress(OSError):
