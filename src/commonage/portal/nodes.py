@@ -76,7 +76,7 @@ class _Nodes:
 
     async def remove(self, request: Request, visitor: Visitor) -> Response:
         name, force = request.path_params["name"], form_text(await request.form(), "force") == "1"
-        return _answer(request, ". ".join(await self._site.control.departures.remove(visitor.who, name, force=force)))
+        return _answer(request, "; ".join(await self._site.control.departures.remove(visitor.who, name, force=force)))
 
     async def resume(self, request: Request, visitor: Visitor) -> Response:
         gpu = form_text(await request.form(), "gpu")
