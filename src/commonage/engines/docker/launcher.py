@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.sightings import Order
 from commonage.engines.common.board import InThread
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.box import Claim
@@ -84,7 +83,7 @@ class Launcher:
         """Make its folders, hold its shares, and describe its container."""
         order, place = run.order, self._place
         see_that_nothing_leads_elsewhere(order, self._settings.mounts)
-        program = self._program(order, network)
+        program = self._program(run, network)
         workspace = have_folders(run, program, place, self.owner)
         around = Surroundings(
             installation=place.installation,
@@ -96,10 +95,13 @@ class Launcher:
         )
         return container_config(order, program, around, ENTRY, self._settings)
 
-    def _program(self, order: Order, network: Network) -> Program:
+    def _program(self, run: Run, network: Network) -> Program:
+        order = run.order
         held: Mapping[str, str] = {}
         if self.devices is not None and order.lease.shares:
-            held = self.devices.confine(Hold(order.attempt_id, order.lease.shares, in_container=True))
+            held = self.devices.confine(Hold(run.id, order.lease.shares, in_container=True))
+            if run.box.claim() is Claim.NEVER:  # it was stopped meanwhile, and its shares perhaps released before
+                self.devices.release(run.id)
         inside = Inside(network.gateway, frozenset(self._settings.reaches))
         return program_of(order, inside, self._place.shared, held)
 

@@ -1,0 +1,57 @@
+"""What a container is given, prepared while a stop may come."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.engines.containers.test_program import order
+
+from commonage.domain.fleet import Lease, Share
+from commonage.domain.sightings import Seen, Sighting
+from commonage.engines.common.runs import Runs
+from commonage.engines.containers.board import Run
+from commonage.engines.containers.preparing import Place
+from commonage.engines.docker.launcher import Launcher
+from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.dockerd.networks import Network
+from commonage.ports.devices import Hold
+
+pytestmark = pytest.mark.anyio
+CARD = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
+
+
+class FakeDevices:
+    """`stopped` is an attempt that is stopped, and has its shares released, while they are about to be held."""
+
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+        self.stopped: Run | None = None
+
+    def confine(self, hold: Hold) -> Mapping[str, str]:
+        if self.stopped is not None:
+            self.stopped.box.claim_never()
+            self.release(hold.attempt_id)
+        self.held.add(hold.attempt_id)
+        return {}
+
+    def release(self, attempt_id: str) -> None:
+        self.held.discard(attempt_id)
+
+
+@pytest.mark.parametrize(("stopped", "held"), [(False, {"w-1"}), (True, set())])
+async def test_what_is_stopped_while_it_is_prepared_holds_no_share(
+    tmp_path: Path, stopped: bool, held: set[str]
+) -> None:
+    runs = Runs(tmp_path / "runs")
+    runs.open()
+    wish = order(lease=Lease("w-1", "here", 1000, 256, (CARD,), 0.0))
+    run = Run(wish, runs.create(wish, None), Sighting("w-1", Seen.STARTING, 0.0))
+    nobody: Any = None
+    devices: Any = FakeDevices()
+    devices.stopped = run if stopped else None
+    place = Place("0123456789abcdef", tmp_path / "workspaces", {}, 1, here=True)
+    launcher = Launcher(place, DockerSettings(), nobody, nobody, nobody)
+    launcher.devices = devices
+    launcher._prepare(run, Network("net-id", "commonage-net", "10.0.0.1"), volume_quota=False)
+    assert devices.held == held
