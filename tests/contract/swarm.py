@@ -13,7 +13,9 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from itertools import count
 from typing import Any
 
@@ -74,7 +76,7 @@ class Machine:
 
     def remove(self) -> None:
         """The daemon, its containers, its files and the namespace."""
-        with suppress(OSError, RuntimeError):
+        with suppress(OSError, HTTPException, RuntimeError):
             self.daemon.ask("POST", "/swarm/leave?force=1")
         self.daemon.remove()
         # A connection that nobody answers keeps the namespace, and with it the cable, for minutes.
@@ -113,10 +115,14 @@ class Swarm:
         image = image or minimal_image()
         repository, _, tag = name.partition(":")
         path = f"/images/create?fromSrc=-&repo={repository}&tag={tag}{changes}"
-        for machine in self.machines.values():
+
+        def start(machine: Machine) -> None:
             machine.plug_in()
             machine.daemon.start()
             machine.daemon.ask("POST", path, content=image)
+
+        with ThreadPoolExecutor() as at_once:
+            list(at_once.map(start, self.machines.values()))
         first = self.manager
         body: dict[str, Any] = {
             "ListenAddr": f"{first.address}:{_SWARM_PORT}",
@@ -162,14 +168,19 @@ class Swarm:
         return subprocess.Popen([*self.machines[name].inside(), *command], **options)
 
     def remove(self) -> None:
-        """All of it. The machines go at once, the manager last."""
-        with suppress(OSError, RuntimeError):
+        """All of it. The machines go at once, the manager last. What goes wrong with one keeps none of the others."""
+        with suppress(OSError, HTTPException, RuntimeError):
             for service in self.services():
                 self.manager.daemon.ask("DELETE", f"/services/{service['ID']}")
-        for machine in [*self.workers, self.manager]:
-            machine.remove()
-        with suppress(subprocess.CalledProcessError):
-            _ip("netns", "delete", self._switch)
+        with ThreadPoolExecutor() as at_once:
+            removals = [at_once.submit(machine.remove) for machine in self.workers]
+        try:
+            self.manager.remove()
+        finally:
+            with suppress(subprocess.CalledProcessError):
+                _ip("netns", "delete", self._switch)
+        for removal in removals:
+            removal.result()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.contract.agents import AgentProgram, make_config
-from tests.contract.dockerd import IMAGE, Dockerd, minimal_image, new_folder
+from tests.contract.dockerd import IMAGE, NO_RULES, Dockerd, minimal_image, new_folder
 from tests.contract.refusing_registry import ACCOUNT, BASIC, DENIED, refusing
 from tests.contract.test_engine_docker_walls import mapping as mapping_of_users
 
@@ -36,7 +36,7 @@ _WITHIN_S = 40
 
 @pytest.fixture(scope="module")
 def dockerd() -> Iterator[Dockerd]:
-    daemon = Dockerd(new_folder(), "--live-restore")
+    daemon = Dockerd(new_folder(), "--live-restore", NO_RULES)
     try:
         daemon.start()
         repository, _, tag = IMAGE.partition(":")

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.contract.dockerd import IMAGE, Dockerd, minimal_image, new_folder
+from tests.contract.dockerd import IMAGE, NO_RULES, Dockerd, minimal_image, new_folder
 
 from commonage.domain.environments import Environment
 from commonage.domain.sightings import Seen
@@ -25,11 +25,11 @@ BROKEN = Environment("broken", "Cannot be", image="Not An Image")
 
 
 @contextmanager
-def dockerd_with_image(*arguments: str, before: tuple[str, ...] = ()) -> Iterator[Dockerd]:
-    """A daemon with the test image."""
-    daemon = Dockerd(new_folder(), *arguments, before=before)
-    daemon.start()
+def dockerd_with_image(*arguments: str, before: tuple[str, ...] = (), rules: bool = False) -> Iterator[Dockerd]:
+    """A daemon with the test image. `rules`: with walls between networks; one test file at a time may have those."""
+    daemon = Dockerd(new_folder(), *([] if rules else [NO_RULES]), *arguments, before=before)
     try:
+        daemon.start()
         daemon.ask("POST", "/images/create?fromSrc=-&repo=commonage-test&tag=1", content=minimal_image())
         yield daemon
     finally:

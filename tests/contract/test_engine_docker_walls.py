@@ -26,7 +26,7 @@ HUB_PORT = 18931
 
 @pytest.fixture(scope="module")
 def dockerd() -> Iterator[Dockerd]:
-    with dockerd_with_image() as daemon:
+    with dockerd_with_image(rules=True) as daemon:
         yield daemon
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.contract.dockerd import Dockerd, new_folder
+from tests.contract.dockerd import Dockerd
 from tests.contract.swarm import Swarm, swarm_of
 from tests.contract.test_engine_docker_walls import SESAME, connect
 from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
@@ -259,8 +259,7 @@ asyncio.run(main())
 async def test_of_the_control_planes_machine_only_the_ports_that_are_meant_are_reached(
     tmp_path: Path, swarm: Swarm
 ) -> None:
-    folder = new_folder()
-    command = (sys.executable, "-c", HUB_SIDE, str(folder), swarm.manager.daemon.url)
+    command = (sys.executable, "-c", HUB_SIDE, str(tmp_path), swarm.manager.daemon.url)
     there = await asyncio.to_thread(swarm.run_in, "manager", *command, stdout=-1)
-    said, _ = await asyncio.to_thread(there.communicate, None, 60)
+    said, _ = await asyncio.to_thread(there.communicate)
     assert said.decode().split() == ["True", "hello", "wall"], "what is not reached is not renamed"
