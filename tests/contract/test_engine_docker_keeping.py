@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contract.dockerd import Dockerd
+from tests.contract.dockerd import NO_RULES, Dockerd
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
 
 from commonage.domain.environments import Environment, EnvironmentState
@@ -43,7 +43,7 @@ def container(order: Order) -> str:
 async def test_a_killed_daemon_is_no_secret_and_runs_nothing_twice(
     rig: DockerRig, dockerd: Dockerd, live_restore: bool
 ) -> None:
-    dockerd.restart_with(*(["--live-restore"] if live_restore else []))
+    dockerd.restart_with(NO_RULES, *(["--live-restore"] if live_restore else []))
     engine = await rig.restart()
     living = await rig.started(rig.orders(FOREVER, wants_port=True))
     before = await rig.seen(living.attempt_id, Seen.RUNNING)
@@ -97,8 +97,10 @@ async def test_a_container_that_ended_does_not_run_again(rig: DockerRig, dockerd
 
 
 async def test_an_exit_code_that_a_second_start_covered_is_lost(rig: DockerRig, dockerd: Dockerd) -> None:
-    order = await rig.started(rig.orders(Behaviour(lasts_s=0.5, prints=("here",))))
+    waits = ("sh", "-c", "echo here; while [ ! -e $HOME/end-now ]; do sleep 0.1; done")
+    order = await rig.started(rig.orders(FOREVER, command=waits))
     await (await rig.engine()).close()
+    (rig.data / "workspaces" / "ada" / "end-now").touch()
     dockerd.ask("POST", f"/containers/{container(order)}/wait")
     dockerd.ask("POST", f"/containers/{container(order)}/start")
     dockerd.ask("POST", f"/containers/{container(order)}/wait")

@@ -17,6 +17,7 @@ from commonage.domain.fleet import Device, NodeState, Share
 from commonage.domain.sightings import Order, Seen
 from commonage.domain.workloads import Kind
 from commonage.engines.dockerd.shared import Mount
+from commonage.engines.swarm.sightings import attempt_of, state_of
 from commonage.testing.behaviour import TERMINATED, Behaviour
 from commonage.testing.engine_rig import FOREVER
 
@@ -67,9 +68,11 @@ async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRi
     deaf = [at(rig.orders(replace(FOREVER, ignores_term=True, leaves_child=True)), "worker3") for _ in range(2)]
     neighbour = await rig.started(rig.orders(FOREVER))
     await asyncio.gather(*(rig.started(order) for order in (*there, *deaf)))
-    ended = await rig.started(at(rig.orders(Behaviour(lasts_s=2, prints=("here",), exit_code=0)), "worker3"))
+    waits = ("sh", "-c", "echo here; while [ ! -e $HOME/end-now ]; do sleep 0.1; done")
+    ended = await rig.started(at(rig.orders(FOREVER, command=waits), "worker3"))
     lost = swarm.machines["worker3"]
     lost.daemon.kill()
+    (rig.data / "workspaces" / "ada" / "end-now").touch()
     for order in (*there, *deaf):
         end = await rig.seen(order.attempt_id, Seen.ENDED)
         assert end.exit_code is None
@@ -210,17 +213,26 @@ async def test_swarm_itself_refuses_too_much_vram_and_the_reason_is_told(tmp_pat
         late = at(rig.orders(Behaviour(prints=("here",))), "worker1", card(20))
         await engine.start(late)
 
+        told = []
+
         async def is_told() -> bool:
-            return "of VRAM: others" in (await rig.seen(late.attempt_id, Seen.STARTING)).detail
+            told.append((await rig.seen(late.attempt_id, Seen.STARTING)).detail)
+            return "of VRAM: others" in told[-1]
 
         await rig.until(is_told, "the reason is told")
-        detail = (await rig.seen(late.attempt_id, Seen.STARTING)).detail
-        assert "no room on worker1 for 256 MiB of memory and 20 GiB of VRAM" in detail
+        assert "no room on worker1 for 256 MiB of memory and 20 GiB of VRAM" in told[-1]
         end = await rig.seen(late.attempt_id, Seen.ENDED)
         assert end.exit_code is None
         assert await rig.lines(late.attempt_id) == []
+        await engine.forget(late.attempt_id)  # else Swarm gives it the room that becomes free, and it refuses to run
         await engine.stop(holder.attempt_id, 0)
         await rig.seen(holder.attempt_id, Seen.ENDED)
+
+        async def is_let_go() -> bool:  # which Swarm learns later than we do, and our patience is short here
+            tasks = swarm.manager.daemon.ask("GET", "/tasks")
+            return not any(state_of(one) == "running" for one in tasks if attempt_of(one) == holder.attempt_id)
+
+        await rig.until(is_let_go, "Swarm has let go of what it held")
         await rig.started(at(rig.orders(FOREVER), "worker1", card(20)))
 
 
