@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.contract.dockerd import Dockerd, new_folder
+from tests.contract.dockerd import NO_RULES, Dockerd, new_folder
 from tests.contract.test_engine_docker import docker_rig
 from tests.integration.registry_site import (
     ADDRESS,
@@ -84,10 +84,12 @@ def pushed(here: Site, built: str) -> str:
 
 @pytest.fixture(scope="module")
 def docker() -> Iterator[Dockerd]:
-    daemon = Dockerd(new_folder())
-    daemon.start()
-    yield daemon
-    daemon.remove()
+    daemon = Dockerd(new_folder(), NO_RULES)
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.remove()
 
 
 def run_in(here: Site, image: str, *command: str) -> str:
@@ -191,6 +193,24 @@ def test_a_containerfile_gets_pip_s_settings_as_a_secret(here: Site, built: str)
     assert run_in(here, "localhost/lab/file", "sh", "-c", "cat /etc/pip.conf 2>/dev/null; true") == ""
 
 
+def test_of_a_containerfile_the_step_that_failed_is_told(here: Site, built: str) -> None:
+    folder = here.folder / "fails"
+    folder.mkdir()
+    file = folder / "Containerfile"
+    for step, says in (
+        ("RUN echo why >&2; exit 3", ["  why", "  exit status 3", "`--verbose` shows every line of the build."]),
+        ("RUNN true", ["RUNN is no word for a line of"]),
+        ("COPY none /", [f"COPY and ADD take files of the folder {folder} alone"]),
+        ("FROM localhost/none", ["There is no image localhost/none:latest on this machine."]),
+    ):
+        file.write_text(f"FROM localhost/commonage/debian:bookworm\nRUN echo before\n{step}\n")
+        done = here.commonage("image", "build", "-t", "lab/fails", "-f", str(file))
+        assert (done.exit_code, done.stdout) == (2, ""), step
+        assert f"commonage: {step}, in {file}, failed:\n" in done.stderr
+        assert all(f"\n{line}" in done.stderr for line in says), done.stderr
+        assert "  before" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -251,12 +271,14 @@ def test_who_is_no_member_neither_pushes_nor_sees_it(here: Site, pushed: str) ->
             assert "ready after" not in refused.stderr
 
 
-def test_what_is_somebody_elses_is_neither_built_nor_pushed(here: Site, pushed: str) -> None:
+def test_what_is_somebody_elses_is_neither_built_nor_pushed(
+    here: Site, pushed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tags = Path(here.storage, "docker/registry/v2/repositories/lab/two/_manifests/tags")
     before = [one.read_text() for one in sorted(tags.glob("**/link"))]
-    here.api.identity.groups["cid"] = ("lab",)
+    monkeypatch.setitem(here.api.identity.groups, "ann", ("lab",))
     for words in (("push", BUILT, "--from", "localhost/lab/two"), ("build", "-t", BUILT, "-f", __file__)):
-        refused = here.commonage("image", *words, token="cid")
+        refused = here.commonage("image", *words, token="ann")
         assert refused.exit_code == 2, words
         assert "lab/two is bob's, who alone (and admins) may push another in its place" in refused.stderr
         assert "ready after" not in refused.stderr

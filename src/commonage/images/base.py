@@ -18,12 +18,20 @@ from commonage.images.buildah import ImageError, Line
 DEBIAN = "debian"
 _INCLUDED = "python3,ca-certificates"
 _USUAL_SUITE = "bookworm"
-_LAST_LINES = 6
+_LAST_LINES, _MOST_LETTERS = 6, 300
+_LEAST_ROOM = 64 * 1024 * 1024
 
 
 def base_name(suite: str) -> str:
     """The name of the base image on this machine."""
     return f"localhost/commonage/debian:{suite}"
+
+
+def debian_suites(containerfile: str) -> list[str]:
+    """The releases whose base images, made on this machine, a Containerfile stands on."""
+    bases = re.findall(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)", containerfile, re.MULTILINE | re.IGNORECASE)
+    begin = base_name("")
+    return list(dict.fromkeys(one.removeprefix(begin) for one in bases if one.startswith(begin) and one != begin))
 
 
 def own_suite(os_release: Path = Path("/etc/os-release")) -> str:
@@ -60,7 +68,10 @@ def debian_base(suite: str, mirror: str | None, again: bool, line: Line) -> str:
         )
     mirror = mirror or own_mirror(suite)
     if mirror is None:
-        raise ImageError(f"this machine takes {suite} from no mirror itself; name one with --mirror")
+        raise ImageError(
+            f"this machine takes {suite} from no mirror itself: is that a release of Debian? name a mirror of it with "
+            "--mirror"
+        )
     container = buildah.call("from", "scratch").strip()
     try:
         root = Path(buildah.call("mount", container).strip())
@@ -86,7 +97,13 @@ def _bootstrap(suite: str, root: Path, mirror: str, line: Line) -> None:
             process.terminate()
             raise
     if process.returncode != 0:
-        raise ImageError("debootstrap failed:\n" + "\n".join(f"  {text}" for text in said[-_LAST_LINES:]))
+        full = shutil.disk_usage(root).free < _LEAST_ROOM  # it says of that only what it could not download
+        shown = [f"  {text[:_MOST_LETTERS]}" for text in said[-_LAST_LINES:]]
+        raise ImageError(
+            "\n".join(
+                [f"Debian {suite} cannot be made: debootstrap failed:", *shown, *([buildah.room()] if full else [])]
+            )
+        )
 
 
 def _clean(root: Path, mirror: str) -> None:

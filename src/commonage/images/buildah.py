@@ -15,11 +15,19 @@ Line = Callable[[str], None]
 """Takes a line that was said."""
 
 _LAST_LINES = 12
-_ASIDE = re.compile(r"STEP \d|time=.*level=warning|subprocess exited with|--> [0-9a-f]+$|Using Python ")
+_KEPT_LINES = 40
 
 
 class ImageError(Exception):
     """An image cannot be built or pushed; the message says why and what to do."""
+
+
+class BuildahFailed(ImageError):
+    """buildah complained; `lines` are what it said last."""
+
+    def __init__(self, lines: Sequence[str], what: str) -> None:
+        super().__init__(complaint(lines, what))
+        self.lines = tuple(lines)
 
 
 def program() -> str:
@@ -48,8 +56,8 @@ def call(*arguments: str, stdin: str | None = None) -> str:
 
 
 def follow(arguments: Sequence[str], line: Line) -> None:
-    """Run it and tell each line as it comes. Raises ImageError with the last of them; what was begun is ended."""
-    last: deque[str] = deque(maxlen=_LAST_LINES)
+    """Run it and tell each line as it comes. Raises BuildahFailed with the last of them; what was begun is ended."""
+    last: deque[str] = deque(maxlen=_KEPT_LINES)
     with subprocess.Popen(
         [program(), *arguments],
         stdin=subprocess.DEVNULL,
@@ -66,15 +74,26 @@ def follow(arguments: Sequence[str], line: Line) -> None:
             process.terminate()
             raise
     if process.returncode != 0:
-        raise ImageError(complaint(last, f"buildah {arguments[0]}"))
+        raise BuildahFailed(last, f"buildah {arguments[0]}")
 
 
-def complaint(lines: Sequence[str] | deque[str], what: str) -> str:
-    """The last lines, without what only says that there was an error."""
-    said = [text.strip() for text in lines if text.strip() and not _ASIDE.match(text)]
-    if len(said) > 1:  # else it is all that there is
-        said = [text for text in said if not text.startswith("Error: building at STEP")]
+def complaint(lines: Sequence[str], what: str) -> str:
+    """The last lines."""
+    said = [text.strip() for text in lines if text.strip()]
     return f"{what} failed:\n" + "\n".join(f"  {text}" for text in said[-_LAST_LINES:])
+
+
+def room() -> str:
+    """How much is left where buildah keeps images, and how there is more."""
+    try:
+        place = str(json.loads(call("info"))["store"]["GraphRoot"])
+        free = f": {shutil.disk_usage(place).free >> 20} MiB free in {place}"
+    except (ImageError, OSError, ValueError, KeyError, TypeError):
+        free = ""
+    return (
+        f"There is no room left where buildah keeps images{free}. `buildah rm --all` and `buildah rmi --prune` throw "
+        "out what earlier builds left; in /etc/containers/storage.conf `graphroot` names another place."
+    )
 
 
 def exists(image: str) -> bool:

@@ -20,8 +20,8 @@ from uv import find_uv_bin
 from commonage.catalogue import builtin_environments
 from commonage.domain.environments import left_out
 from commonage.domain.images import ImageName, SourceFile
-from commonage.images import buildah, recipe
-from commonage.images.buildah import ImageError, Line
+from commonage.images import buildah, failures, recipe
+from commonage.images.buildah import BuildahFailed, ImageError, Line
 from commonage.images.provenance import commit_of, context_files, digest_of, labels, source_file
 from commonage.images.recipe import Kernel, Recipe
 from commonage.images.surroundings import Surroundings
@@ -69,14 +69,22 @@ def build_lists(name: ImageName, wanted: Wanted, tools: Tools, line: Line) -> st
         steps = Recipe(wanted.base, kernels, server, wanted.packages, tools.around.places, wanted.offline)
         (folder / "Containerfile").write_text(recipe.containerfile(steps), encoding="utf-8")
         home = next(iter(paths[0] for paths in wanted.kernels.values() if paths), Path()).absolute().parent
-        return _build(name, folder / "Containerfile", folder, _labels(home, files), tools, line)
+        with _explained():
+            return _build(name, folder / "Containerfile", folder, _labels(home, files), tools, line)
 
 
 def build_file(name: ImageName, file: Path, context: Path, tools: Tools, line: Line) -> str:
     """Build from a Containerfile and the folder it takes files from. Returns and raises as `build_lists`."""
     inside = file.absolute().is_relative_to(context.absolute())
-    files = context_files(context) if inside else [source_file(file), *context_files(context)]
-    return _build(name, file, context, _labels(context.absolute(), files), tools, line)
+    try:
+        files = context_files(context) if inside else [source_file(file), *context_files(context)]
+    except OSError as error:
+        raise ImageError(
+            f"{error.filename} cannot be read: {error.strerror}; of all files in {context} it is written down what is "
+            "in them, so move it elsewhere, or name a smaller folder behind the Containerfile"
+        ) from error
+    with _explained(str(file), str(context)):
+        return _build(name, file, context, _labels(context.absolute(), files), tools, line)
 
 
 def _labels(home: Path, files: Sequence[SourceFile]) -> dict[str, str]:
@@ -95,6 +103,15 @@ def _build(name: ImageName, file: Path, context: Path, said: Mapping[str, str], 
             arguments += ["--label", f"{key}={value}"]
         buildah.follow([*arguments, "--file", str(file), str(context)], line)
     return image
+
+
+@contextmanager
+def _explained(file: str = "", context: str = "") -> Iterator[None]:
+    """A build that fails is told by its step, and with what to do."""
+    try:
+        yield
+    except BuildahFailed as error:
+        raise ImageError(failures.told(error.lines, failures.Asked(file, context), buildah.room)) from error
 
 
 @contextmanager

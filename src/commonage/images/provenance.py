@@ -68,8 +68,9 @@ def _instant(text: str) -> float | None:
 
 
 def source_file(path: Path, name: str | None = None) -> SourceFile:
-    """A file and what is in it."""
-    return SourceFile(name or path.name, digest_of(path.read_bytes()))
+    """A file and what is in it, however large it is. Raises OSError."""
+    with path.open("rb") as opened:
+        return SourceFile(name or path.name, f"sha256:{hashlib.file_digest(opened, 'sha256').hexdigest()}")
 
 
 def digest_of(content: bytes) -> str:
@@ -78,7 +79,7 @@ def digest_of(content: bytes) -> str:
 
 
 def context_files(folder: Path) -> list[SourceFile]:
-    """The files of a build's folder; where they are many, one digest of them all stands for them."""
+    """The files of a build's folder; where they are many, one digest of them all stands for them. Raises OSError."""
     found = sorted(_files(folder))
     if len(found) <= _MOST_FILES:
         return [source_file(path, path.relative_to(folder).as_posix()) for path in found]

@@ -116,8 +116,8 @@ def kernel_spec(kernel: Kernel) -> str:
 
 
 def step_title(line: str) -> str | None:
-    """What a line of buildah's (`STEP 3/5: RUN …`) begins, in words; None for any other line."""
-    found = re.match(r"STEP \d+/\d+: (\w+) ?(.*)", line)
+    """What a line of buildah's (`[1/2] STEP 3/5: RUN …`) begins, in words; None for any other line."""
+    found = re.match(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (\w+) ?(.*)", line)
     if found is None:
         return None
     word, rest = found[1], found[2]
@@ -126,6 +126,7 @@ def step_title(line: str) -> str | None:
         return named[1]
     return {
         "FROM": f"base {rest.removeprefix('localhost/')}",
+        "COPY": f"COPY {rest}"[:60],
         "RUN": f"RUN {re.sub(r'--mount=[^ ]+ ?', '', rest)}"[:60],
     }.get(word)
 

@@ -100,6 +100,7 @@ def test_what_uv_is_told_survives_a_shell() -> None:
         ("STEP 4/5: RUN x # server sha256:3", "server"),
         ("STEP 4/5: RUN apt-get # packages", "packages"),
         ("STEP 2/5: RUN --mount=type=secret,id=pip pip install x", "RUN pip install x"),
+        ("[1/2] STEP 2/5: RUN make", "RUN make"),
         ("STEP 2/5: ENV LANG=C.UTF-8", None),
         ("Resolved 3 packages", None),
     ],

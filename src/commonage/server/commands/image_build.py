@@ -14,7 +14,7 @@ from commonage.cli.credentials import Server
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import ImageName, parse_image_name
 from commonage.engines.process.uv import Progress
-from commonage.images.base import DEBIAN, debian_base, own_suite
+from commonage.images.base import DEBIAN, debian_base, debian_suites, own_suite
 from commonage.images.buildah import ImageError
 from commonage.images.builder import Tools, Wanted, build_file, build_lists
 from commonage.images.recipe import DEFAULT_KERNEL, RecipeError, check_kernel, check_package, step_title
@@ -25,6 +25,7 @@ from commonage.server.commands.image_steps import Steps
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+_USUAL = ("Containerfile", "Dockerfile")
 
 isolation_option = click.option(
     "--isolation", type=click.Choice(["chroot", "rootless", "oci"]), default="chroot", show_default=True,
@@ -40,7 +41,9 @@ isolation_option = click.option(
 @click.option(
     "--kernel", "kernels", multiple=True, metavar="NAME=FILE", help="A further kernel, apart from the others."
 )
-@click.option("-f", "--file", type=_FILE, metavar="FILE", help="A Containerfile, instead of requirements.")
+@click.option(
+    "-f", "--file", type=click.Path(path_type=Path), metavar="FILE", help="A Containerfile, instead of requirements."
+)
 @click.option(
     "--base", metavar="IMAGE", default=DEBIAN, show_default=True, help="What it stands on; `debian` is made here."
 )
@@ -83,7 +86,13 @@ def build(server: Server, name: str, context: Path | None, **options: Any) -> No
 def _build(name: ImageName, context: Path | None, options: Mapping[str, Any], server: Server, steps: Steps) -> str:
     kernels = _kernels(options["requirements"], options["kernels"])
     if (options["file"] is None) == (not kernels):
-        raise Failure("say what to build from: either -r or --kernel with lists of requirements, or -f Containerfile")
+        there = [context / one for one in _USUAL if (context / one).is_file()] if context and not kernels else []
+        hint = f"; in {context} there is one: -f {there[0]}" if there else ""
+        raise Failure(
+            f"say what to build from: either -r or --kernel with lists of requirements, or -f Containerfile{hint}"
+        )
+    if options["file"] is not None:
+        _check_file(options["file"], options)
     empty = next((one for one in options["wheels"] if not readable(one)), None)
     if empty is not None:
         raise Failure(f"there is no package in {empty}; --wheels takes a folder with .whl or .tar.gz files")
@@ -92,6 +101,8 @@ def _build(name: ImageName, context: Path | None, options: Mapping[str, Any], se
     with registry_access(server, name, needed=False) as access:
         tools = Tools(options["isolation"], around, access.options, options["again"])
         if options["file"] is not None:
+            for suite in debian_suites(options["file"].read_text(encoding="utf-8", errors="replace")):
+                _debian(suite, options, steps, line)
             return build_file(name, options["file"], context or options["file"].absolute().parent, tools, line)
         base = _base(options, steps, line)
         packages = tuple(check_package(one) for one in options["packages"])
@@ -102,9 +113,24 @@ def _build(name: ImageName, context: Path | None, options: Mapping[str, Any], se
 def _base(options: Mapping[str, Any], steps: Steps, line: _Lines) -> str:
     if options["base"] != DEBIAN:
         return str(options["base"])
-    suite = options["suite"] or own_suite()
+    return _debian(options["suite"] or own_suite(), options, steps, line)
+
+
+def _debian(suite: str, options: Mapping[str, Any], steps: Steps, line: _Lines) -> str:
     steps.begin(f"Debian {suite}")
     return debian_base(suite, options["mirror"], options["again"], line)
+
+
+def _check_file(file: Path, options: Mapping[str, Any]) -> None:
+    """Raise Failure if it is no file, or something was asked that it would have to say itself."""
+    if not file.is_file():
+        what = "is a folder" if file.is_dir() else "is not there"
+        raise Failure(f"{file.absolute()} {what}; -f names the Containerfile to build from")
+    given = {"--suite": options["suite"], "--apt": options["packages"], "--no-server": options["no_server"]}
+    given["--base"] = options["base"] != DEBIAN
+    idle = [name for name, value in given.items() if value]
+    if idle:
+        raise Failure(f"{' and '.join(idle)} would change nothing: what is in the image {file} itself says")
 
 
 def _kernels(requirements: Sequence[Path], named: Sequence[str]) -> dict[str, tuple[Path, ...]]:

@@ -1,0 +1,102 @@
+"""What people are told of builds that failed, out of what buildah 1.28 says."""
+
+from __future__ import annotations
+
+import pytest
+
+from commonage.images.failures import Asked, told
+
+ASKED = Asked("here/Containerfile", "/src/here")
+DEBIAN = "localhost/commonage/debian:bookworm"
+FROM = f"STEP 1/4: FROM {DEBIAN}"
+ENDED = "subprocess exited with status 1"
+HAD = "creating build container: initializing source docker://{0}: pinging container registry {1}: Get ..."
+
+CASES = {
+    "the step that failed, not what the ones before said": (
+        [FROM, "STEP 2/4: RUN echo fine", "fine", "--> 716e5341f1b", "STEP 3/4: RUN false", ENDED, ENDED,
+         'Error: building at STEP "RUN false": exit status 1'],
+        ["RUN false, in here/Containerfile, failed:", "  exit status 1", "`--verbose` shows every line of the build."],
+    ),
+    "of several stages, and what it said": (
+        ["[2/2] STEP 2/7: COPY --from=one /a /a", "--> Using cache 3ab9",
+         "[2/2] STEP 3/7: RUN --mount=type=secret,id=pip cat /a; exit 3", "a", ENDED,
+         'Error: building at STEP "RUN --mount=type=secret,id=pip cat /a; exit 3": exit status 3'],
+        ["RUN cat /a; exit 3, in here/Containerfile, failed:", "  a", "  exit status 3",
+         "`--verbose` shows every line of the build."],
+    ),
+    "a word that is none": (
+        [FROM, "STEP 2/2: RUNN echo x", 'time="2026-11-22T14:17:21Z" level=error msg="+(UNHANDLED LOGLEVEL)"',
+         'Error: building at STEP "RUNN ": Build error: Unknown instruction: "RUNN" &imagebuilder.Step{Env:{}}'],
+        ["RUNN echo x, in here/Containerfile, failed:", '  Build error: Unknown instruction: "RUNN"',
+         "RUNN is no word for a line of here/Containerfile to begin with; there are: FROM, RUN, COPY,…"],
+    ),
+    "a base that is not here": (
+        ["STEP 1/2: FROM localhost/mine/none:1", "Error: " + HAD.format("localhost/mine/none:1", "localhost")],
+        ["FROM localhost/mine/none:1, in here/Containerfile, failed:", "  creating build container:…",
+         "There is no image localhost/mine/none:1 on this machine. `buildah images` shows those there are;…"],
+    ),
+    "a registry that does not answer": (
+        ["STEP 1/2: FROM 127.0.0.1:9/lab/base:1", "Error: " + HAD.format("127.0.0.1:9/lab/base:1", "127.0.0.1:9")],
+        ["FROM 127.0.0.1:9/lab/base:1, in here/Containerfile, failed:", "  creating build container:…",
+         "127.0.0.1:9/lab/base:1 is not on this machine, and cannot be had from 127.0.0.1:9: is the name right,…"],
+    ),
+    "a registry that refuses": (
+        ["STEP 1/2: FROM reg.example/lab/x", "Error: creating build container: initializing source "
+         "docker://reg.example/lab/x:latest: reading manifest latest in reg.example/lab/x: unauthorized: no"],
+        ["FROM reg.example/lab/x, in here/Containerfile, failed:", "  creating build container:…",
+         "reg.example does not let you have reg.example/lab/x:latest: is the name right? `buildah login…"],
+    ),
+    "a name without a registry": (
+        ["STEP 1/2: FROM alpine:3",
+         'Error: creating build container: short-name "alpine:3" did not resolve to an alias'],
+        ["FROM alpine:3, in here/Containerfile, failed:", "  creating build container:…",
+         f"Name alpine:3 with its registry, as docker.io/library/alpine:3, or {DEBIAN}."],
+    ),
+    "a file that is not in the folder": (
+        ["STEP 2/2: COPY x /",
+         'Error: building at STEP "COPY x /": checking on sources under "/src/here": copier: ...'],
+        ["COPY x /, in here/Containerfile, failed:", '  checking on sources under "/src/here": copier: ...',
+         "COPY and ADD take files of the folder /src/here alone: bring it there,…"],
+    ),
+    "nothing to stand on": (
+        ["Error: no FROM statement found"],
+        ["the build of here/Containerfile failed:", "  no FROM statement found",
+         f"here/Containerfile has to begin with what the image stands on: FROM {DEBIAN}, for one."],
+    ),
+    "a full disk, whatever else is said": (
+        ["STEP 2/2: RUN head /dev/zero > /big", "head: error writing 'standard output': No space left on device",
+         'time="2026" level=error msg="write x: no space left on device"',
+         'Error: building at STEP "RUN head /dev/zero > /big": exit status 1'],
+        ["RUN head /dev/zero > /big, in here/Containerfile, failed:",
+         "  head: error writing 'standard output': No space left on device", "  exit status 1", "THE ROOM"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_failed_build_is_told_with_what_to_do(case: str) -> None:
+    said, expected = CASES[case]
+    found = told(said, ASKED, lambda: "THE ROOM").splitlines()
+    assert len(found) == len(expected)
+    for line, words in zip(found, expected, strict=True):
+        assert line == words or (words.endswith("…") and line.startswith(words[:-1]))
+
+
+def test_of_lists_the_kernel_is_named_and_no_line_of_ours() -> None:
+    step = f"STEP 2/3: RUN --mount=type=bind,source=.,target=/x {'x' * 300} # kernel torch sha256:1"
+    complaint = f'Error: building at STEP "{step.partition(": ")[2]}": exit status 1'
+    lines = [step, "Using Python 3.11", "  No solution found: alpha==9.9", complaint]
+    assert told(lines, Asked("", ""), str).splitlines() == [
+        "kernel torch failed:",
+        "  No solution found: alpha==9.9",
+        "  exit status 1",
+        "`--verbose` shows every line of the build.",
+    ]
+
+
+def test_of_much_that_was_said_the_last_is_shown() -> None:
+    lines = ["STEP 2/3: RUN make " + "y" * 200, *(f"line {number}" for number in range(30))]
+    head, *shown, _ = told(lines, ASKED, str).splitlines()
+    assert head == f"RUN make {'y' * 91}…, in here/Containerfile, failed:"
+    assert shown == [f"  line {number}" for number in range(18, 30)]
