@@ -26,8 +26,8 @@ from commonage.link import messages
 from commonage.link.agents import LinkedAgents
 from commonage.link.ca import Authority
 from commonage.link.messages import Hello, Report
-from commonage.link.peer import Peer, Told, line_of, read_frame, said
-from commonage.ports.agents import Heard
+from commonage.link.peer import Peer, line_of, read_frame, said
+from commonage.ports.agents import Heard, Told
 from commonage.ports.devices import Hold, NotConfined
 from commonage.testing import factories
 

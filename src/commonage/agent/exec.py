@@ -20,7 +20,8 @@ from commonage.link.execs import (
     Outlet,
     content_of,
 )
-from commonage.link.peer import Peer, Told
+from commonage.link.peer import Peer
+from commonage.ports.agents import Told
 from commonage.ports.execs import ExecStream, NotRunning
 
 _LOOKS, _LOOK_S = 25, 0.2

@@ -6,15 +6,16 @@ import asyncio
 import base64
 import json
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from commonage.agent.docker import DaemonRefused, DaemonSilent, DockerDaemon, split_image
 from commonage.domain.errors import EngineFailure
+from commonage.engines.common.together import Together
 from commonage.engines.containers.fetching import progress_of, refusal_of
+from commonage.ports.agents import Told
 
-Told = Callable[[str, float | None], None]
 _SILENCE_S = 120.0
 _AT_ONCE = 16
 
@@ -24,34 +25,18 @@ class Puller:
 
     def __init__(self, daemon: DockerDaemon, docker_config: Path, node: str) -> None:
         self._daemon, self._docker_config, self._node = daemon, docker_config, node
-        self._fetching: dict[str, asyncio.Task[None]] = {}
-        self._listeners: dict[str, list[Told]] = {}
+        self._fetches = Together[None]()
         # Threads of their own: a fetch takes minutes, and whatever else the agent does in threads must not wait for it.
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pulling")
 
     async def ensure(self, image: str, told: Told) -> None:
         """Have it here. Raises EngineFailure, with the daemon's words; one that may pass is retryable."""
-        if await asyncio.to_thread(self._daemon.has_image, image):
-            return
-        listeners = self._listeners.setdefault(image, [])
-        listeners.append(told)
-        try:
-            fetching = self._fetching.get(image)
-            if fetching is None:
-                fetching = self._fetching[image] = asyncio.create_task(self._fetch(image))
-                fetching.add_done_callback(lambda _: self._fetching.pop(image, None))
-            # Others may wait for it, too: one that gives up leaves it running.
-            await asyncio.shield(fetching)
-        finally:
-            listeners.remove(told)
+        if not await asyncio.to_thread(self._daemon.has_image, image):
+            await self._fetches.do(image, partial(self._fetch, image), told)
 
-    async def _fetch(self, image: str) -> None:
+    async def _fetch(self, image: str, told: Told) -> None:
         loop = asyncio.get_running_loop()
         stop = threading.Event()
-
-        def tell(detail: str, progress: float | None) -> None:
-            for told in list(self._listeners.get(image, ())):
-                told(detail, progress)
 
         def fetch() -> None:
             layers: dict[str, tuple[int, int]] = {}
@@ -61,7 +46,7 @@ class Puller:
                     return
                 now = progress_of(message, layers)
                 if now != said:
-                    loop.call_soon_threadsafe(tell, *now)
+                    loop.call_soon_threadsafe(told, *now)
                 said = now
 
         try:
@@ -78,9 +63,7 @@ class Puller:
 
     async def close(self) -> None:
         """Wait for nothing any more."""
-        for task in list(self._fetching.values()):
-            task.cancel()
-        await asyncio.gather(*self._fetching.values(), return_exceptions=True)
+        await self._fetches.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -39,8 +39,8 @@ from commonage.link import messages
 from commonage.link.execs import EXEC
 from commonage.link.messages import Call, ReportHeard, Welcome
 from commonage.link.peer import Answer as Answering
-from commonage.link.peer import Peer, Told
-from commonage.ports.agents import CUT_OFF_AFTER_S
+from commonage.link.peer import Peer
+from commonage.ports.agents import CUT_OFF_AFTER_S, Told
 from commonage.ports.devices import Hold
 
 _log = logging.getLogger(__name__)

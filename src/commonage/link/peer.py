@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.link.codec import Json, Unreadable, from_json, to_json
 from commonage.link.messages import SILENCE_S, Call
+from commonage.ports.agents import Told, unheard
 from commonage.ports.devices import NotConfined
 
 _log = logging.getLogger(__name__)
@@ -30,7 +31,6 @@ _CLOSE_WITHIN_S = 1.0
 BROKEN = (OSError, EOFError, ValueError, RecursionError, Unreadable)
 """What reading a frame may raise."""
 
-Told = Callable[[str, float | None], None]
 Answer = Callable[[Any, Told], Awaitable[object]]
 """Takes a call's question, gives its answer; may tell how far it is. What it raises goes to who asked."""
 Q = TypeVar("Q")
@@ -93,10 +93,6 @@ class _Asked:
     told: Told
 
 
-def _nobody_listens(_detail: str, _progress: float | None) -> None:
-    """What is told of progress where nobody asked for it."""
-
-
 class Peer:
     """One end. `name` is what the other side is called; `offers` answers its questions, `hears` takes what it says."""
 
@@ -123,7 +119,7 @@ class Peer:
         """Say something. After the end of the link it is lost."""
         self._send(said(name, message))
 
-    async def ask(self, call: Call[Q, A], question: Q, told: Told = _nobody_listens) -> A:
+    async def ask(self, call: Call[Q, A], question: Q, told: Told = unheard) -> A:
         """The answer. Raises what the other side failed with, as an EngineFailure; LinkLost, also after too long."""
         if self._over is not None:
             raise LinkLost(self._over)

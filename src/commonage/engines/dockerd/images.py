@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Literal
 
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
+from commonage.engines.common.together import Together
 from commonage.engines.containers.fetching import progress_of, words_of_fetching
 from commonage.engines.containers.hands import Away
 from commonage.engines.dockerd.connection import Connection
@@ -37,8 +39,7 @@ class Images:
         self._pull = pull
         self._account = account
         self._statuses: dict[str, EnvironmentStatus] = {}
-        self._fetching: dict[str, asyncio.Task[None]] = {}
-        self._listeners: dict[str, list[Told]] = {}
+        self._fetches = Together[None]()
 
     def statuses(self) -> list[EnvironmentStatus]:
         """Where each environment stands that was ever asked for."""
@@ -82,20 +83,9 @@ class Images:
                 f"load it with `docker load` or `docker import`"
             )
         told(words_of_fetching(image), None)
-        listeners = self._listeners.setdefault(image, [])
-        listeners.append(told)
-        try:
-            fetching = self._fetching.get(image)
-            if fetching is None:
-                fetching = asyncio.create_task(self._pull_image(image))
-                self._fetching[image] = fetching
-                fetching.add_done_callback(lambda _: self._fetching.pop(image, None))
-            # Others may wait for it, too: one that is stopped leaves it running.
-            await asyncio.shield(fetching)
-        finally:
-            listeners.remove(told)
+        await self._fetches.do(image, partial(self._pull_image, image), told)
 
-    async def _pull_image(self, image: str) -> None:
+    async def _pull_image(self, image: str, told: Told) -> None:
         layers: dict[str, tuple[int, int]] = {}
         patience = _FIRST_WORD_S
         async with aclosing(self._client.pull(image, self._account)) as messages:  # type: ignore[type-var]  # a generator in practice
@@ -110,14 +100,11 @@ class Images:
                     raise EngineFailure(words, retryable=True) from error
                 patience = _SILENCE_S
                 detail, progress = progress_of(message, layers)
-                for told in self._listeners.get(image, ()):
-                    told(words_of_fetching(image, detail), progress)
+                told(words_of_fetching(image, detail), progress)
 
     async def close(self) -> None:
         """End what is under way."""
-        for task in list(self._fetching.values()):
-            task.cancel()
-        await asyncio.gather(*self._fetching.values(), return_exceptions=True)
+        await self._fetches.close()
 
 
 def _image_of(environment: Environment) -> str:

@@ -21,14 +21,16 @@ import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order
-from commonage.engines.process.uv import Told, make_environment
+from commonage.engines.common.together import Together
+from commonage.engines.process.uv import make_environment
+from commonage.ports.agents import Told
 
 _READY = ".ready"
 _SESSIONS = ".sessions"
@@ -52,12 +54,6 @@ class PythonPlace:
         return replace(order, environment=here)
 
 
-@dataclass(slots=True)
-class _Building:
-    task: asyncio.Task[PythonPlace]
-    told: list[Told] = field(default_factory=list)
-
-
 @lru_cache(maxsize=256)
 def digest_of(requirements: tuple[str, ...], python: str = sys.version) -> str:
     """Twelve characters that differ when the declared list or the interpreter does."""
@@ -71,7 +67,7 @@ class Environments:
         self._root = root
         self._site = site
         self._variables = variables
-        self._building: dict[Path, _Building] = {}
+        self._builds = Together[PythonPlace]()
         self._statuses: dict[str, EnvironmentStatus] = {}
 
     def open(self) -> None:
@@ -83,9 +79,7 @@ class Environments:
 
     async def close(self) -> None:
         """Give up what is being built; the next use builds it."""
-        for building in list(self._building.values()):
-            building.task.cancel()
-            await asyncio.wait([building.task])
+        await self._builds.close()
 
     def statuses(self) -> list[EnvironmentStatus]:
         """Where each environment stands that was ever asked for."""
@@ -129,27 +123,15 @@ class Environments:
         if place is not None:
             return place
         folder = self._folder(environment)
-        building = self._building.get(folder)
-        if building is None:
-            building = _Building(asyncio.create_task(self._build(environment, folder)))
-            self._building[folder] = building
-            building.task.add_done_callback(lambda task: self._built(folder, task))
-        building.told.append(told)
-        try:
-            # Shielded: one of those that wait may be stopped, the others still need it.
-            return await asyncio.shield(building.task)
-        finally:
-            building.told.remove(told)
+        return await self._builds.do(folder.name, partial(self._build, environment, folder), told)
 
-    async def _build(self, environment: Environment, folder: Path) -> PythonPlace:
+    async def _build(self, environment: Environment, folder: Path, told: Told) -> PythonPlace:
         name = environment.name
 
         def tell(words: str, progress: float | None) -> None:
             detail = f"preparing environment {name}: {words}"
             self._stands(name, EnvironmentState.BUILDING, detail, progress)
-            building = self._building.get(folder)
-            for told in building.told if building else ():
-                told(detail, progress)
+            told(detail, progress)
 
         lock = os.open(folder.with_name(folder.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -171,11 +153,6 @@ class Environments:
             os.close(lock)
         self._stands(name, EnvironmentState.READY)
         return PythonPlace(folder / "bin", folder)
-
-    def _built(self, folder: Path, task: asyncio.Task[PythonPlace]) -> None:
-        del self._building[folder]
-        if not task.cancelled():
-            task.exception()  # all that waited may be gone by now
 
     async def _lock(self, descriptor: int, tell: Told) -> None:
         while True:

@@ -19,9 +19,7 @@ from uv import find_uv_bin
 
 from commonage.domain.environments import left_out
 from commonage.domain.errors import EngineFailure
-
-Told = Callable[[str, float | None], None]
-"""Takes what is being done, in words, and how far it is (0..1, None: unknown)."""
+from commonage.ports.agents import Told
 
 _PASSED_ON = re.compile(r"UV_.*|SSL_CERT_FILE|SSL_CERT_DIR|(https?|all|no)_proxy|HOME|NETRC|LANG|LC_ALL", re.IGNORECASE)
 # pip's settings that have a counterpart of the same meaning in uv.

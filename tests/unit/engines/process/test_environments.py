@@ -12,7 +12,7 @@ from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
 from commonage.engines.process import environments as module
 from commonage.engines.process.environments import Environments, quiet_lab
-from commonage.engines.process.uv import Told
+from commonage.ports.agents import Told
 
 pytestmark = pytest.mark.anyio
 LAB = Environment("lab", "Lab", requirements=("numpy==2",))

@@ -1,0 +1,56 @@
+"""Work that several wait for, done once; each hears how far it is. Of the standard library alone, as agents use it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, TypeVar
+
+from commonage.ports.agents import Told
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class _Job(Generic[T]):
+    task: asyncio.Task[T] = field(init=False)
+    listeners: list[Told] = field(default_factory=list)
+
+    def tell(self, detail: str, progress: float | None) -> None:
+        for told in list(self.listeners):
+            told(detail, progress)
+
+
+class Together(Generic[T]):
+    """What is being done, by name."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, _Job[T]] = {}
+
+    async def do(self, name: str, work: Callable[[Told], Coroutine[None, None, T]], told: Told) -> T:
+        """Have it done, unless it is already: then wait for that. Who no longer waits leaves it to the others.
+
+        Gives what the work gives, raises what it raises.
+        """
+        job = self._jobs.get(name)
+        if job is None:
+            job = self._jobs[name] = _Job()
+            job.task = asyncio.create_task(work(job.tell))
+            job.task.add_done_callback(partial(self._done, name))
+        job.listeners.append(told)
+        try:
+            return await asyncio.shield(job.task)
+        finally:
+            job.listeners.remove(told)
+
+    def _done(self, name: str, _: asyncio.Task[T]) -> None:
+        del self._jobs[name]
+
+    async def close(self) -> None:
+        """End what is under way."""
+        tasks = [job.task for job in self._jobs.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,66 @@
+"""Work that several wait for: done once, told to all, left to the others."""
+
+import asyncio
+
+import pytest
+
+from commonage.engines.common.together import Together
+from commonage.ports.agents import Told, unheard
+
+pytestmark = pytest.mark.anyio
+
+
+class Slow:
+    """Work that tells, and ends when it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.goes_on = 0, asyncio.Event()
+
+    async def work(self, told: Told) -> None:
+        self.begun += 1
+        told("half of it", 0.5)
+        await self.goes_on.wait()
+        told("all of it", 1.0)
+
+
+async def test_all_who_wait_share_one_and_hear_of_it() -> None:
+    slow, together, heard = Slow(), Together[None](), list[str]()
+    waiting = [
+        asyncio.create_task(together.do("image", slow.work, lambda detail, _: heard.append(detail))) for _ in range(3)
+    ]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    slow.goes_on.set()
+    await asyncio.gather(*waiting)
+    assert (slow.begun, heard) == (1, ["half of it"] * 3 + ["all of it"] * 3)
+    await together.do("image", slow.work, unheard)
+    assert slow.begun == 2, "anew, as it may have been undone since"
+
+
+async def test_who_no_longer_waits_leaves_it_to_the_others() -> None:
+    slow, together = Slow(), Together[None]()
+    first, second = (asyncio.create_task(together.do("image", slow.work, unheard)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    slow.goes_on.set()
+    await second
+    assert (slow.begun, first.cancelled()) == (1, True)
+
+
+async def test_all_who_wait_hear_why_it_failed() -> None:
+    async def work(told: Told) -> None:
+        await asyncio.sleep(0)
+        raise OSError("no space left")
+
+    together = Together[None]()
+    ended = await asyncio.gather(*(together.do("image", work, unheard) for _ in range(2)), return_exceptions=True)
+    assert [str(one) for one in ended] == ["no space left"] * 2
+
+
+async def test_what_is_under_way_ends_with_it() -> None:
+    slow, together = Slow(), Together[None]()
+    waiting = asyncio.create_task(together.do("image", slow.work, unheard))
+    await asyncio.sleep(0)
+    await together.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
