@@ -206,13 +206,14 @@ async def test_a_parent_that_is_killed_takes_nobody_along_and_is_replaced(tmp_pa
 
 
 async def test_a_parent_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm, "ANSWERS_WITHIN_S", 0.3)
     programs = make_environment(tmp_path / "env")
     async with warm_rig(tmp_path / "data", programs) as rig:
         await rig.started(rig.orders(FOREVER))
         [parent] = parents_of(programs)
         os.kill(parent, signal.SIGSTOP)
-        order = await rig.started(rig.orders(FOREVER))
+        with monkeypatch.context() as impatient:
+            impatient.setattr(warm, "ANSWERS_WITHIN_S", 0.3)
+            order = await rig.started(rig.orders(FOREVER))
         assert not is_forked(tmp_path / "data", order)
         assert parents_of(programs) == []
         assert await rig.lines(order.attempt_id) == ["here"]

@@ -54,7 +54,7 @@ PEOPLE = frozenset({"ann", "bob", "root", "hub"})
 _USER = frozenset({Scope.READ, Scope.SUBMIT})
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
     """Wait for something that has no event of its own."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (there is nothing to wait for but time)

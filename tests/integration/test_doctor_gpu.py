@@ -22,17 +22,18 @@ from commonage.gpus.isolation.mps_daemon import PROGRAM
 
 pytestmark = pytest.mark.needs("gcc", "cgroups", "root")
 MPS = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
+# Cards of no other file of tests: which server gives out a card is known on the whole machine.
 MACHINE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
 A100 = (
     "device",
-    "uuid GPU-aaaaaaaa-0000-0000-0000-00000000000a",
+    "uuid GPU-aaaaaaaa-0000-0000-0000-0000000000d1",
     "name NVIDIA A100",
     "memory 8192 192 0",
     "capability 8 0",
     "compute_mode 0",
     "mig 0",
 )
-T4 = ("device", "uuid GPU-bbbbbbbb-0000-0000-0000-00000000000b", "name Tesla T4", "memory 6144 144 0", "capability 7 5")
+T4 = ("device", "uuid GPU-bbbbbbbb-0000-0000-0000-0000000000d2", "name Tesla T4", "memory 6144 144 0", "capability 7 5")
 SPLIT = (
     *A100[:4],
     "capability 8 0",

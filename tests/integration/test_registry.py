@@ -209,6 +209,7 @@ def test_of_a_containerfile_the_step_that_failed_is_told(here: Site, built: str)
         assert f"commonage: {step}, in {file}, failed:\n" in done.stderr
         assert all(f"\n{line}" in done.stderr for line in says), done.stderr
         assert "  before" not in done.stderr
+    assert here.buildah("containers", "-q") == "", "nothing of a failed build stays mounted"
 
 
 @pytest.mark.parametrize(
