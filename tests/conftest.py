@@ -20,6 +20,8 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 ACCEPTANCE = "tests/acceptance/"
+FIRST = (ACCEPTANCE, "tests/integration/test_joining.py", "tests/integration/test_deploy.py")
+"""What lasts longest; and what makes, mostly waiting for a mirror, what others then find made."""
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 POSTGRES_VARIABLE = "COMMONAGE_TEST_POSTGRES_URL"
 INSTALL_HINT = "run `make test INSTALL=1` as root, which installs it from Debian"
@@ -115,8 +117,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the acceptance tests, the longest."""
-    items.sort(key=lambda item: not item.nodeid.startswith(ACCEPTANCE))
+    """Begin with what lasts longest."""
+    items.sort(key=lambda item: next((at for at, one in enumerate(FIRST) if item.nodeid.startswith(one)), len(FIRST)))
 
 
 @pytest.hookimpl(optionalhook=True)
