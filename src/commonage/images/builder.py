@@ -94,9 +94,9 @@ def _labels(home: Path, files: Sequence[SourceFile]) -> dict[str, str]:
 def _build(name: ImageName, file: Path, context: Path, said: Mapping[str, str], tools: Tools, line: Line) -> str:
     image = local_name(name)
     with secrets_of(tools.around) as secrets:
-        arguments = ["bud", "--isolation", tools.isolation, "--pull=false", "--format", "oci", "--tag", image]
+        arguments = ["bud", "--isolation", tools.isolation, "--pull=false", "--force-rm", "--format", "oci"]
         arguments += ["--no-cache"] if tools.again else ["--layers"]
-        arguments += [*tools.access, *secrets]
+        arguments += ["--tag", image, *tools.access, *secrets]
         for number, place in enumerate(tools.around.places):
             arguments += ["--build-context", f"place{number}={place}"]
         for key, value in said.items():
