@@ -20,7 +20,19 @@ from commonage.domain.errors import CommonageError
 from commonage.link import messages
 from commonage.link.codec import from_json
 from commonage.link.messages import SILENCE_S, Call, Hello, Refused, Welcome
-from commonage.link.peer import BROKEN, MOST_BYTES, Answer, LinkLost, Peer, end, line_of, read_frame, said, words_of
+from commonage.link.peer import (
+    BROKEN,
+    MOST_BYTES,
+    Answer,
+    Hears,
+    LinkLost,
+    Peer,
+    end,
+    line_of,
+    read_frame,
+    said,
+    words_of,
+)
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.2, 2.0, 30.0
@@ -30,7 +42,6 @@ _CLOCKS_MAY_DIFFER_S = 30.0
 
 Q = TypeVar("Q")
 A = TypeVar("A")
-Hears = Mapping[str, tuple[type[Any], Callable[[Any], None]]]
 Linked = Callable[[Peer, Welcome], Coroutine[Any, Any, None]]
 """Has the link, until it is cancelled."""
 

@@ -16,11 +16,10 @@ from commonage.link.execs import (
     ExecStarted,
     ExecTaken,
     ExecWish,
-    Hears,
     Outlet,
     content_of,
 )
-from commonage.link.peer import Peer
+from commonage.link.peer import Hears, Peer
 from commonage.ports.agents import Told
 from commonage.ports.execs import ExecStream, NotRunning
 

@@ -21,7 +21,7 @@ from commonage.agent.cards import Cards, Look
 from commonage.agent.config import DEFAULT_FILE, AgentConfig, read_config
 from commonage.agent.contact import SWARM_PORT, Contact, answers
 from commonage.agent.containers import Containers
-from commonage.agent.dialling import Dialler, Hears
+from commonage.agent.dialling import Dialler
 from commonage.agent.docker import DaemonGone, DockerDaemon
 from commonage.agent.exec import Execs
 from commonage.agent.fencing import Fences
@@ -39,7 +39,7 @@ from commonage.link import messages
 from commonage.link.execs import EXEC
 from commonage.link.messages import Call, ReportHeard, Welcome
 from commonage.link.peer import Answer as Answering
-from commonage.link.peer import Peer
+from commonage.link.peer import Hears, Peer
 from commonage.ports.agents import CUT_OFF_AFTER_S, Told
 from commonage.ports.devices import Hold
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from commonage.domain.errors import EngineFailure
 from commonage.link.messages import Call
-from commonage.link.peer import Peer
+from commonage.link.peer import Hears, Peer
 from commonage.ports.execs import NotRunning, Terminal
 
 IN = 0
@@ -25,8 +24,6 @@ IN = 0
 WINDOW = 128 * 1024
 _PART = 12 * 1024
 _ENDS_WITHIN_S = 20.0
-
-Hears = Mapping[str, tuple[type[Any], Callable[[Any], None]]]
 
 
 @dataclass(frozen=True, slots=True)

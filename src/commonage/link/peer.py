@@ -33,6 +33,8 @@ BROKEN = (OSError, EOFError, ValueError, RecursionError, Unreadable)
 
 Answer = Callable[[Any, Told], Awaitable[object]]
 """Takes a call's question, gives its answer; may tell how far it is. What it raises goes to who asked."""
+Hears = Mapping[str, tuple[type[Any], Callable[[Any], None]]]
+"""What may be said to this side: by its name the kind of the message, and who takes it."""
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -102,7 +104,7 @@ class Peer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         offers: Mapping[Call[Any, Any], Answer],
-        hears: Mapping[str, tuple[type[Any], Callable[[Any], None]]],
+        hears: Hears,
     ) -> None:
         self.name = name
         self._reader, self._writer = reader, writer
