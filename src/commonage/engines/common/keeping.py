@@ -54,10 +54,14 @@ class RunsEngine(ABC, Generic[R]):
         """See to its end; `kill_at` may come closer meanwhile."""
 
     async def stop(self, attempt_id: str, grace_s: float) -> None:
-        """Ask it to end, and see to it; one that is not known yet will not start."""
+        """Ask it to end, and see to it; one that is not known yet will not start. Raises EngineFailure."""
         run = self._board.runs.get(attempt_id)
         if run is None:
-            await self._in_thread(lambda: self._stop_early(attempt_id))
+            try:
+                await self._in_thread(lambda: self._stop_early(attempt_id))
+            except OSError as error:
+                words = f"that {attempt_id} is not to start cannot be written: {error}"
+                raise EngineFailure(words, retryable=True) from error
             return
         if run.sighting.seen is Seen.ENDED:
             return

@@ -229,6 +229,14 @@ async def test_a_stop_while_it_cannot_be_written_down_holds_for_the_next_start(
     assert (end.exit_code, end.detail, hands.launched) == (143, "stopped before it started", 0)
 
 
+async def test_a_stop_that_cannot_be_kept_is_an_engines_failure(engine: Engine, tmp_path: Path) -> None:
+    """Whoever asked tries again; what is not an engine's failure is nobody's to expect."""
+    (tmp_path / "runs" / "w-1").write_text("in the place of its folder")
+    with pytest.raises(EngineFailure, match="that w-1 is not to start cannot be written") as caught:
+        await engine.stop("w-1", 60)
+    assert caught.value.is_retryable
+
+
 async def test_a_stop_that_broke_can_be_asked_for_again(
     engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
