@@ -6,31 +6,26 @@ in the folder.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import IO
+
+from tests.contract.made_once import made_once
 
 SUITE = "trixie"
 PACKAGES = ("docker.io", "containerd")
 """The others that they need, runc and the small init, are this machine's own."""
-_PLACE = Path(f"/tmp/cmng-newer-docker-{SUITE}-{'-'.join(PACKAGES)}")
 
 
 def newer_docker() -> tuple[str, ...]:
     """The words before `dockerd` that have it be the newer one. Some twenty seconds when it is not there yet."""
-    with open(f"{_PLACE}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _PLACE.exists():
-            fresh = _PLACE.with_suffix(".new")
-            shutil.rmtree(fresh, ignore_errors=True)
-            _fetch(fresh)
-            fresh.rename(_PLACE)
-    return ("env", f"PATH={_PLACE}/usr/sbin:{_PLACE}/usr/bin:{os.environ['PATH']}")
+    place = made_once(f"newer-docker-{SUITE}-{'-'.join(PACKAGES)}", _fetch)
+    return ("env", f"PATH={place}/usr/sbin:{place}/usr/bin:{os.environ['PATH']}")
 
 
-def _fetch(folder: Path) -> None:
+def _fetch(folder: Path, log: IO[bytes]) -> None:
     for place in ("lists/partial", "cache/archives/partial"):
         (folder / place).mkdir(parents=True)
     (folder / "sources.list").write_text(f"deb {_mirror()} {SUITE} main\n")
@@ -44,7 +39,7 @@ def _fetch(folder: Path) -> None:
     }
     words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     for what in (["update"], ["download", *PACKAGES]):
-        subprocess.run(["apt-get", "-qq", *words, *what], cwd=folder, check=True)
+        subprocess.run(["apt-get", "-qq", *words, *what], cwd=folder, stdout=log, stderr=log, check=True)
     for package in folder.glob("*.deb"):
         subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
         package.unlink()

@@ -8,20 +8,17 @@ disk is an XFS with project quotas, where Docker's files lie. It reaches the mac
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import lzma
 import os
 import shutil
-import signal
 import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import IO
 
-from tests.contract.dockerd import new_folder
-from tests.contract.leftovers import unmount_below
+from tests.contract.made_once import made_once
+from tests.contract.newcomer import FURNISH, Newcomer, new_key
 from tests.contract.swarm import Swarm
 
 SUITE = "trixie"
@@ -29,10 +26,7 @@ PACKAGES = (
     "busybox-static", "cpio", "curl", "dbus", "docker.io", "iproute2", "iptables", "kmod", "libnss-myhostname",
     "nfs-common", "openssh-server", "openssl", "procps", "python3", "sudo", "systemd-sysv", "udev", "xfsprogs",
 )  # fmt: skip
-MIRROR = "/srv/mirror"
-"""A flat mirror inside, with what is not installed: docker-cli, which this Debian has apart from docker.io."""
-ADMIN = "admin"
-_LAYOUT = 2  # rises when what is made here changes
+_LAYOUT = 3  # rises when what is made here changes
 _MODULES = ("virtio_pci", "virtio_blk", "ext4")
 # What a machine without people at a keyboard, and without anything to look up, need not wait for.
 _MASKED = (
@@ -44,39 +38,26 @@ _MASKED = (
     "dev-hugepages.mount", "modprobe@drm.service", "modprobe@efi_pstore.service", "modprobe@fuse.service",
     "systemd-journal-flush.service", "systemd-logind.service", "systemd-udev-load-credentials.service",
 )  # fmt: skip
-_UP_WITHIN_S = 300
 
 
+@cache
 def base() -> Path:
     """A folder with `root.img`, `data.img`, `vmlinuz`, `initrd` and `key`; made when it is not there: two minutes."""
     named = hashlib.sha256(f"{_LAYOUT} {SUITE} {PACKAGES} {_MASKED}".encode()).hexdigest()[:12]
-    place = Path(f"/tmp/cmng-machine-{named}")
-    with open(f"{place}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not place.exists():
-            fresh = place.with_name(f"{place.name}.new")
-            unmount_below(fresh)  # one that was killed
-            subprocess.run(["rm", "-rf", "--one-file-system", fresh], check=True)
-            fresh.mkdir(mode=0o700)
-            _build(fresh)
-            fresh.rename(place)
-    return place
+    return made_once(f"machine-{named}", _make)
 
 
-def _build(place: Path) -> None:
+def _make(place: Path, log: IO[bytes]) -> None:
     tree = place / "tree"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", place / "key"], check=True)
     command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(tree)]
-    with open(f"{place}.log", "wb") as log:
-        # What is lost in a power cut is made anew.
-        quick = {**os.environ, "DPKG_FORCE": "unsafe-io"}
-        subprocess.run(command, stdout=log, stderr=log, check=True, env=quick)
-        for folder in ("proc", "sys"):
-            with suppress(subprocess.CalledProcessError):
-                subprocess.run(["umount", "--lazy", tree / folder], check=True, capture_output=True)
-        shutil.copy("/etc/resolv.conf", tree / "etc/resolv.conf")
-        words = (ADMIN, MIRROR, (place / "key.pub").read_text(), " ".join(_MASKED))
-        subprocess.run(["chroot", tree, "sh", "-euc", _FURNISH, "sh", *words], stdout=log, stderr=log, check=True)
+    # What is lost in a power cut is made anew.
+    quick = {**os.environ, "DPKG_FORCE": "unsafe-io"}
+    subprocess.run(command, stdout=log, stderr=log, check=True, env=quick)
+    for folder in ("proc", "sys"):
+        subprocess.run(["umount", "--lazy", tree / folder], check=False, capture_output=True)
+    shutil.copy("/etc/resolv.conf", tree / "etc/resolv.conf")
+    inside = ["chroot", tree, "sh", "-euc", FURNISH + _FURNISH, "sh", new_key(place / "key"), " ".join(_MASKED)]
+    subprocess.run(inside, stdout=log, stderr=log, check=True)
     _make_initrd(tree)
     for name in ("vmlinuz", "initrd", "data.img"):
         (tree / "made" / name).rename(place / name)
@@ -87,30 +68,15 @@ def _build(place: Path) -> None:
 
 
 _FURNISH = r"""
-admin=$1 mirror=$2 key=$3 masked=$4
-export DEBIAN_FRONTEND=noninteractive
-useradd --create-home --shell /bin/sh "$admin"
-echo "$admin ALL=(ALL) NOPASSWD: ALL" >"/etc/sudoers.d/$admin"
-for home in /root "/home/$admin"; do
-  mkdir -p -m 700 "$home/.ssh"
-  echo "$key" >"$home/.ssh/authorized_keys"
-done
-chown -R "$admin:" "/home/$admin"
+let_in "$1"
 ssh-keygen -A
-# Signing in must not wait for a name server, or for who counts sessions.
-printf 'UseDNS no\nUsePAM no\nStrictModes no\n' >>/etc/ssh/sshd_config
 
 apt-get update -qq
 mkdir -p "$mirror" /made
 cd "$mirror"
+# This Debian has it apart from docker.io.
 apt-get download -qq docker-cli
-for deb in *.deb; do
-  dpkg-deb --field "$deb"
-  echo "Filename: ./$deb"
-  echo "Size: $(stat --format=%s "$deb")"
-  echo "SHA256: $(sha256sum "$deb" | cut -d ' ' -f 1)"
-  echo
-done >Packages
+list_mirror
 
 # The kernel as a package would want an initrd of everything.
 cd /made
@@ -128,7 +94,7 @@ printf '/dev/vda / ext4 noatime 0 0\n/dev/vdb /var/lib/docker xfs noatime,pquota
 systemctl enable ssh systemd-networkd
 # Installed, and not running: that it starts with the machine is the join's to see to.
 systemctl disable docker.service docker.socket containerd.service
-systemctl mask $masked
+systemctl mask $2
 systemctl set-default multi-user.target
 # What is found out at the first start of a machine is found out here, where that is quick.
 ldconfig
@@ -174,30 +140,25 @@ def _make_initrd(tree: Path) -> None:
     subprocess.run(["chroot", tree, "sh", "-euc", pack], check=True)
 
 
-class Machine:
-    """One such machine at a Swarm's switch, with the address 10.98.0.`number`."""
+class Machine(Newcomer):
+    """One such machine."""
+
+    up_within_s = 300
 
     def __init__(self, swarm: Swarm, name: str, number: int) -> None:
-        self.name, self.address = name, f"10.98.0.{number}"
-        self._switch = swarm.manager.space.rpartition("-")[0]
+        super().__init__(swarm, name, number, base() / "key")
         self._tap = f"t{number}"
-        self._neighbour = swarm.manager.inside()
-        self.folder = new_folder()
-        self._emulator: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Switch it on, and wait until its sshd answers."""
-        at_switch = ("nsenter", f"--net=/run/netns/{self._switch}")
+    def _switch_on(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        at_switch = ("nsenter", f"--net=/run/netns/{self.switch}")
         for words in (f"tuntap add dev {self._tap} mode tap", f"link set {self._tap} master br0 up"):
             subprocess.run([*at_switch, "ip", *words.split()], check=True, capture_output=True)
-        with open(self.folder / "log", "ab") as log:
-            # It ends with who started it, however that one ends.
-            alone = (*at_switch, "setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64")
-            self._emulator = subprocess.Popen(
-                [*alone, *self._words(base())], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                start_new_session=True, env={**os.environ, "TMPDIR": str(self.folder)},
-            )  # fmt: skip
-        self.await_up()
+        # It ends with who started it, however that one ends.
+        command = [*at_switch, "setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", *self._words(base())]
+        own = {**os.environ, "TMPDIR": str(self.folder)}
+        return subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env=own
+        )
 
     def _words(self, made: Path) -> list[str]:
         net = f"ip={self.address}:::255.255.255.0::eth0:off net.ifnames=0 systemd.hostname={self.name}"
@@ -207,86 +168,22 @@ class Machine:
             # This emulator spoils flags at a 16 byte compare-and-exchange, on which newer kernels trip; and what wider
             # processors have makes it slower, as programs then use it.
             "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "Nehalem,-cx16", "-smp", "2", "-m", "1536",
-            "-display", "none", "-monitor", "none", "-serial", f"file:{self.folder}/console",
+            "-display", "none", "-monitor", "none", "-serial", "stdio",
             "-kernel", f"{made}/vmlinuz", "-initrd", f"{made}/initrd", "-append", kernel,
             "-drive", f"file={made}/root.img,{disk}", "-drive", f"file={made}/data.img,{disk}",
             "-netdev", f"tap,id=net,ifname={self._tap},script=no,downscript=no",
             "-device", "virtio-net-pci,netdev=net,romfile=", "-device", "virtio-rng-pci",
         ]  # fmt: skip
 
-    @property
-    def console(self) -> str:
-        """The last of what it shows on its console."""
-        return (self.folder / "console").read_text(errors="replace")[-3000:]
-
-    def await_up(self, other_than: str = "") -> str:
-        """Wait until its sshd answers, after another start than this one; the id of its start."""
-        assert self._emulator is not None
-        deadline = time.monotonic() + _UP_WITHIN_S
-        while (boot := self.ssh("cat /proc/sys/kernel/random/boot_id").stdout.strip()) in ("", other_than):
-            assert self._emulator.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < deadline, f"its sshd does not answer: {self.console}"
-            time.sleep(0.5)
-        return boot
-
     def reboot(self) -> None:
         """Have it start anew, as an admin does, and wait until its sshd answers again."""
         before = self.await_up()
         self.ssh("systemctl reboot")
-        self._hang_up()
+        self.hang_up()
         self.await_up(other_than=before)
-
-    @property
-    def ssh_config(self) -> Path:
-        """A file for `ssh -F`, with the key, and with who is known."""
-        path = self.folder / "ssh_config"
-        lines = (
-            f"Host {self.address}",
-            f"  IdentityFile {base()}/key",
-            f"  UserKnownHostsFile {self.folder}/known_hosts",
-            "  StrictHostKeyChecking accept-new",
-            "  IdentitiesOnly yes",
-            # One handshake for all commands: it is a second of work there.
-            "  ControlMaster auto",
-            f"  ControlPath {self.folder}/ssh",
-            "  ControlPersist 60",
-            "  ServerAliveInterval 5",
-        )
-        path.write_text("".join(f"{line}\n" for line in lines))
-        return path
-
-    def ssh(self, command: str, user: str = "root", timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        """Run a command there, by ssh, as it would come from another machine."""
-        words = ["ssh", "-F", str(self.ssh_config), "-o", "ConnectTimeout=10", f"{user}@{self.address}", command]
-        return subprocess.run([*self._neighbour, *words], capture_output=True, text=True, timeout=timeout, check=False)
-
-    def _hang_up(self) -> None:
-        words = ["ssh", "-F", str(self.ssh_config), "-O", "exit", self.address]
-        subprocess.run([*self._neighbour, *words], check=False, capture_output=True)
-
-    def vanish(self) -> None:
-        """As a machine that is switched off."""
-        self._hang_up()
-        if self._emulator is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._emulator.pid, signal.SIGKILL)
-            self._emulator.wait()
-            self._emulator = None
 
     def remove(self) -> None:
         """All of it."""
-        self.vanish()
-        words = ["ip", "-n", self._switch, "link", "delete", self._tap]
+        super().remove()
+        words = ["ip", "-n", self.switch, "link", "delete", self._tap]
         subprocess.run(words, check=False, capture_output=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-@contextmanager
-def machine_of(swarm: Swarm, name: str, number: int) -> Iterator[Machine]:
-    """A machine for a while. `number` is the last of its address."""
-    machine = Machine(swarm, name, number)
-    try:
-        machine.start()
-        yield machine
-    finally:
-        machine.remove()

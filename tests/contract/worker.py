@@ -6,23 +6,20 @@ lies over it, so that nothing of one is left for the next. It reaches the other 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import inspect
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from tests.contract.dockerd import new_folder
-from tests.contract.leftovers import FOLDER, tag, unmount_below
+from tests.contract.leftovers import FOLDER, tag
+from tests.contract.made_once import made_once
+from tests.contract.newcomer import FURNISH, MIRROR, Newcomer, new_key
 from tests.contract.swarm import Machine, Swarm
 from tests.integration.registry_site import buildah_store, forget_store
 
@@ -31,11 +28,8 @@ from commonage.images import base as images_base
 SUITE = "bookworm"
 PACKAGES = ("cloud-init", "curl", "docker.io", "iproute2", "iptables", "openssh-server", "python3", "sudo")
 DOCKER = ("docker.io", "containerd", "runc", "tini")
-MIRROR = "/srv/mirror"
-"""A flat mirror inside, with what is not installed: openssl; and with Docker, for a machine that has not even that."""
-ADMIN = "admin"
-_LAYOUT = 5  # rises when what `_furnish` does changes
-_UP_WITHIN_S = 90
+"""In its mirror, for a machine that has not even that; openssl is there, too."""
+_LAYOUT = 6  # rises when what is made here changes
 # What a cloud's image has it do, of which only what concerns us; all of it in one go.
 _CLOUD = """datasource_list: [NoCloud]
 disable_root: false
@@ -47,22 +41,18 @@ _SEED = "/var/lib/cloud/seed/nocloud-net"
 _BASE = "import sys; from commonage.images.base import debian_base; print(debian_base(sys.argv[1], None, True, print))"
 
 
+@cache
 def base() -> Path:
-    """The root file system, made when it is not there: about a minute."""
+    """A folder with `root`, the root file system, and `key`; made when it is not there: about a minute."""
     told = f"{_LAYOUT} {SUITE} {PACKAGES} {DOCKER} {inspect.getsource(images_base)}"
-    place = Path(f"/tmp/cmng-worker-{hashlib.sha256(told.encode()).hexdigest()[:12]}")
-    with open(f"{place}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not place.exists():
-            fresh = place.with_name(f"{place.name}.new")
-            unmount_below(fresh)  # one that was killed
-            subprocess.run(["rm", "-rf", "--one-file-system", fresh], check=True)
-            fresh.mkdir()
-            with open(f"{fresh}.log", "wb") as log:
-                _build(fresh, log)
-                _furnish(fresh, log)
-            fresh.rename(place)
-    return place
+    return made_once(f"worker-{hashlib.sha256(told.encode()).hexdigest()[:12]}", _make)
+
+
+def _make(place: Path, log: IO[bytes]) -> None:
+    root = place / "root"
+    root.mkdir()
+    _build(root, log)
+    _furnish(root, new_key(place / "key"), log)
 
 
 def _build(root: Path, log: IO[bytes]) -> None:
@@ -85,20 +75,18 @@ def _build(root: Path, log: IO[bytes]) -> None:
             forget_store(Path(folder))
 
 
-def _furnish(root: Path, log: IO[bytes]) -> None:
-    """What such machines have installed, a mirror, an admin who may become root, no waiting for names."""
+def _furnish(root: Path, key: str, log: IO[bytes]) -> None:
+    """What such machines have installed, a mirror, an admin who may become root."""
     shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
     (root / "etc/apt/sources.list").write_text(f"deb {images_base.own_mirror(SUITE)} {SUITE} main\n")
     script = f"""
         mount -t proc proc /proc
-        export DEBIAN_FRONTEND=noninteractive DPKG_FORCE=unsafe-io
         printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d
         apt-get update -qq
         apt-get install -y -qq --no-install-recommends {" ".join(PACKAGES)}
         dpkg --force-depends --purge openssl
         rm /usr/sbin/policy-rc.d
-        useradd --create-home --shell /bin/sh {ADMIN}
-        echo '{ADMIN} ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/{ADMIN}
+        let_in '{key}'
         mkdir -p {MIRROR} /run/sshd && cd {MIRROR}
         apt-get download -qq openssl {" ".join(DOCKER)}
         # Its script ends when it cannot raise limits, which it cannot where the tests run.
@@ -106,74 +94,35 @@ def _furnish(root: Path, log: IO[bytes]) -> None:
         sed -i 's/ulimit .*/& || :/' /tmp/docker/etc/init.d/docker
         sed -i '\\|etc/init.d/docker$|d' /tmp/docker/DEBIAN/md5sums
         rm docker.io_*.deb && dpkg-deb -Znone --build /tmp/docker docker.io.deb && rm -r /tmp/docker
-        for deb in *.deb; do
-          dpkg-deb --field "$deb"
-          echo "Filename: ./$deb"
-          echo "Size: $(stat --format=%s "$deb")"
-          echo "SHA256: $(sha256sum "$deb" | cut -d ' ' -f 1)"
-          echo
-        done >Packages
+        list_mirror
         apt-get clean
         rm -rf /var/lib/apt/lists/*
-        # Logging in must not wait for a name server that is not there.
-        printf 'UseDNS no\\nUsePAM no\\n' >>/etc/ssh/sshd_config
         : >/etc/resolv.conf
     """
-    subprocess.run(["unshare", "--mount", "chroot", root, "sh", "-ec", script], check=True, stdout=log, stderr=log)
+    alone = ["unshare", "--mount", "chroot", root, "sh", "-ec", FURNISH + script]
+    subprocess.run(alone, check=True, stdout=log, stderr=log)
     (root / "etc/cloud/cloud.cfg").write_text(_CLOUD)
 
 
-class Worker:
-    """One such machine at a Swarm's switch. `shared` is a folder of this machine that it sees under the same path."""
+class Worker(Newcomer):
+    """One such machine. `shared` is a folder of this machine that it sees under the same path."""
+
+    up_within_s = 90
 
     def __init__(self, swarm: Swarm, name: str, number: int, shared: Path) -> None:
-        self.name = name
+        super().__init__(swarm, name, number, base() / "key")
         # Only its network is used: it has a daemon of its own inside.
-        self.machine = Machine(name, f"10.98.0.{number}", swarm.manager.space.rpartition("-")[0])
-        self.address = self.machine.address
-        self._neighbour = swarm.manager.inside()
-        self.folder = new_folder()
-        self.key = self.folder / "key"
+        self.machine = Machine(name, self.address, self.switch)
         self._shared = shared
-        self._init: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Boot it, and wait until its sshd answers."""
-        lower = base()
+    def _switch_on(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         for name in ("upper", "work", "root", "docker"):
             (self.folder / name).mkdir()
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key], check=True)
         self.machine.plug_in()
         alone = ("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "sh", "-euc", _BOOT, "sh")
-        words = (self.name, str(lower), str(self.folder), str(self._shared), self.key.with_suffix(".pub").read_text())
-        with open(self.folder / "log", "ab") as log:
-            self._init = subprocess.Popen(
-                [*self.machine.inside(), *alone, *words], stdout=log, stderr=log, start_new_session=True
-            )
-        deadline = time.monotonic() + _UP_WITHIN_S
-        while self.ssh("true").returncode != 0:
-            assert self._init.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < deadline, "its sshd does not answer"
-            time.sleep(0.1)
-
-    @property
-    def ssh_config(self) -> Path:
-        """A file for `ssh -F`, with the key, and with who is known."""
-        path = self.folder / "ssh_config"
-        lines = (
-            f"Host {self.address}",
-            f"  IdentityFile {self.key}",
-            f"  UserKnownHostsFile {self.folder}/known_hosts",
-            "  StrictHostKeyChecking accept-new",
-            "  IdentitiesOnly yes",
-        )
-        path.write_text("".join(f"{line}\n" for line in lines))
-        return path
-
-    def ssh(self, command: str, user: str = "root", timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a command there, by ssh, as it would come from another machine."""
-        words = ["ssh", "-F", str(self.ssh_config), "-o", "ConnectTimeout=5", f"{user}@{self.address}", command]
-        return subprocess.run([*self._neighbour, *words], capture_output=True, text=True, timeout=timeout, check=False)
+        words = (self.name, str(base() / "root"), str(self.folder), str(self._shared))
+        command = [*self.machine.inside(), *alone, *words]
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def forget_docker(self) -> None:
         """Have it as a machine is on which nobody ever installed Docker."""
@@ -193,22 +142,18 @@ class Worker:
 
     def vanish(self) -> None:
         """As a machine that is switched off: nothing of it answers, or says good-bye."""
-        if self._init is not None:
+        if self._program is not None:
             self.machine.unplug()
-            with suppress(ProcessLookupError):
-                os.killpg(self._init.pid, signal.SIGKILL)
-            self._init.wait()
-            self._init = None
+        super().vanish()
 
     def remove(self) -> None:
         """All of it."""
-        self.vanish()
+        super().remove()
         self.machine.remove()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 _BOOT = r"""
-name=$1 lower=$2 folder=$3 shared=$4 key=$5 root=$3/root
+name=$1 lower=$2 folder=$3 shared=$4 root=$3/root
 mount --make-rprivate /
 hostname "$name"
 mount -t overlay overlay -o "lowerdir=$lower,upperdir=$folder/upper,workdir=$folder/work" "$root"
@@ -224,11 +169,6 @@ mkdir -p "$root$shared" "$root/run/sshd" "$root/old"
 mount --bind "$shared" "$root$shared"
 echo "$name" >"$root/etc/hostname"
 echo "127.0.0.1 localhost $name" >"$root/etc/hosts"
-for home in root home/admin; do
-  mkdir -p -m 700 "$root/$home/.ssh"
-  echo "$key" >"$root/$home/.ssh/authorized_keys"
-done
-chroot "$root" chown -R admin: /home/admin/.ssh
 # The script would mount control groups that this machine has not, and leave them to it: containerd then finds no OOM.
 echo "none /sys/fs/cgroup cgroup noauto 0 0" >>"$root/etc/fstab"
 # Limits cannot be raised where the tests run; the script ends when it cannot.
@@ -238,14 +178,3 @@ pivot_root . old
 umount -l /old
 exec sh -c '/usr/sbin/sshd -D -e & while :; do wait; sleep 1; done'
 """
-
-
-@contextmanager
-def worker_of(swarm: Swarm, name: str, number: int, shared: Path) -> Iterator[Worker]:
-    """A machine for a while. `number` is the last of its address."""
-    worker = Worker(swarm, name, number, shared)
-    try:
-        worker.start()
-        yield worker
-    finally:
-        worker.remove()

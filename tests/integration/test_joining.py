@@ -6,37 +6,31 @@ have to install comes from a mirror of their own.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
-from tests.acceptance.served import Served, free_port, served
-from tests.contract.dockerd import IMAGE, minimal_image, new_folder
-from tests.contract.swarm import MANAGER, Swarm, doorway, swarm_of
-from tests.contract.worker import MIRROR, Worker, worker_of
-from tests.integration.api_world import until
+from tests.acceptance.served import until
+from tests.contract.newcomer import switched_on
+from tests.contract.swarm import swarm_of
+from tests.contract.worker import Worker
+from tests.integration.joining_site import STEPS, Site, new_folders, site_of, what_is_there
 from tests.integration.registry_site import buildah_store, forget_store
 from tests.integration.swarm_site import push_image
 
-from commonage.sdk import Client
 from commonage.wire.hub import API_PATH
-from commonage.wire.platform import NodeOut
-from commonage.wire.workloads import SubmitIn, WorkloadOut
+from commonage.wire.workloads import SubmitIn
 
 pytestmark = [pytest.mark.needs("docker", "debootstrap", "images"), pytest.mark.timeout(600)]
 
-STEPS = ("--mirror", f"file:{MIRROR}", "--gpus", "simulated:1x24GiB", "--disk", "1")
-_REGISTRY_PORT = 5000
+_REGISTRY_ADDRESS, _REGISTRY_PORT = "10.98.0.1", "5000"
+_REGISTRY = f"{_REGISTRY_ADDRESS}:{_REGISTRY_PORT}"
 _IMAGE = "public/small"
 _SETTINGS = """
 [[environments]]
@@ -60,150 +54,36 @@ join_options = {options}
 """
 
 
-@dataclass
-class Site:
-    """A Swarm of one manager, and the control plane on it."""
-
-    swarm: Swarm
-    server: Served
-    admin: Client
-    shared: Path
-    token: str
-
-    @property
-    def registry(self) -> str:
-        """Where its registry is."""
-        return f"{self.swarm.manager.address}:{_REGISTRY_PORT}"
-
-    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """The command line, as an admin types it on the manager."""
-        return self.server.cli(*words, token=self.token)
-
-    def done(self, *words: str) -> str:
-        """What it prints; it must end well."""
-        ran = self.command(*words)
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        return ran.stdout
-
-    def join(self, worker: Worker, *more: str, user: str = "admin") -> str:
-        """`commonage node join`."""
-        return self.done(*self.joining(worker, *more, user=user))
-
-    def joining(self, worker: Worker, *more: str, user: str = "admin") -> tuple[str, ...]:
-        """The words of it."""
-        return ("node", "join", f"{user}@{worker.address}", *self.access(worker), *STEPS, *more)
-
-    def access(self, worker: Worker) -> tuple[str, str]:
-        return "--ssh-config", str(worker.ssh_config)
-
-    def script(self, *more: str) -> str:
-        """The command that a person types on a machine."""
-        made = json.loads(self.done("node", "token", "--for", "10m", "--json"))
-        return f"curl -fsS {made['url']} | sudo sh -s -- {made['token']} {' '.join([*STEPS, *more])}"
-
-    def node(self, name: str) -> NodeOut | None:
-        """What the control plane says of a machine."""
-        return next((one for one in self.admin.nodes() if one.name == name), None)
-
-    def is_ready(self, name: str) -> bool:
-        """Whether it takes work: the Swarm sees it, its agent reports, its walls stand."""
-        node = self.node(name)
-        return node is not None and node.state == "ready" and bool(node.devices)
-
-    def states(self, name: str) -> list[str]:
-        """What the Swarm says of all machines of this name."""
-        nodes = self.swarm.manager.daemon.ask("GET", "/nodes")
-        return [one["Status"]["State"] for one in nodes if one["Description"]["Hostname"] == name]
-
-    def swarm_token(self) -> str:
-        """With which a worker joins the Swarm now."""
-        return str(self.swarm.manager.daemon.ask("GET", "/swarm")["JoinTokens"]["Worker"])
-
-    def submit(self, node: str, script: str, **fields: Any) -> WorkloadOut:
-        """A job on this machine."""
-        ask = SubmitIn(command=["sh", "-c", script], on={"node": node}, memory="64MiB", cpus="0.1", **fields)
-        return self.admin.submit(ask).workload
-
-    def may_pull(self, worker: Worker) -> bool:
-        """Whether the registry knows the machine by the login that Docker has there."""
-        scope = "repository:lab/torch:pull"
-        realm = f"http://{self.swarm.manager.address}:{self.server.port}/services/commonage/api/v1/registry/token"
-        answer = worker.ssh(f"curl -sS -H 'Authorization: Basic {login_of(worker, self)}' '{realm}?scope={scope}'")
-        return "access_token" in json.loads(answer.stdout)
-
-
-def login_of(worker: Worker, site: Site) -> str:
-    """As Docker has it."""
-    logins = json.loads(worker.ssh("cat /root/.docker/config.json").stdout)
-    return str(logins["auths"][site.registry]["auth"])
-
-
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    folder, shared, port = new_folder(), new_folder(), free_port()
-    with ExitStack() as closing:
-        for one in (folder, shared):
-            closing.callback(shutil.rmtree, one, ignore_errors=True)
-        closing.callback(forget_store, folder)
-        swarm = closing.enter_context(swarm_of(0))
-        manager = swarm.manager
-        (shared / "image.tar").write_bytes(minimal_image())
+    with new_folders() as (folder, shared), swarm_of(0) as swarm:
         (folder / "cloud").mkdir()
-        about = {"registry": f"{manager.address}:{_REGISTRY_PORT}", "cloud": folder / "cloud", "options": list(STEPS)}
+        about = {"registry": _REGISTRY, "cloud": folder / "cloud", "options": list(STEPS)}
         (folder / "commonage.toml").write_text(_SETTINGS.format(**about))
         variables = {
-            "COMMONAGE_NAME": "Test site",
-            "COMMONAGE_BIND": "0.0.0.0",
-            "COMMONAGE_DOCKER_URL": manager.daemon.url,
-            "COMMONAGE_DOCKER_IMAGE": IMAGE,
             "COMMONAGE_REGISTRY": "true",
-            "COMMONAGE_REGISTRY_BIND": manager.address,
-            "COMMONAGE_REGISTRY_PORT": str(_REGISTRY_PORT),
-            "COMMONAGE_SHARED_DIR": str(shared),
-            "COMMONAGE_SITE_ADDRESS": manager.address,
+            "COMMONAGE_REGISTRY_BIND": _REGISTRY_ADDRESS,
+            "COMMONAGE_REGISTRY_PORT": _REGISTRY_PORT,
             "PYTHONPATH": str(Path(__file__).parents[2]),  # the cloud is the tests' own
             **buildah_store(folder),
         }
-        closing.enter_context(doorway(manager.space, port))
-        server = closing.enter_context(
-            served(folder, "--engine", "swarm", before=manager.inside(), variables=variables, port=port)
-        )
-        token = server.token("admin", "--admin")
-        admin = closing.enter_context(Client(server.url, token))
-        wait_for(lambda: MANAGER in {one.name for one in admin.nodes()})
-        admin.drain("local", MANAGER)
-        yield Site(swarm, server, admin, shared, token)
+        try:
+            with site_of(swarm, folder, shared, variables=variables) as site:
+                yield site
+        finally:
+            forget_store(folder)
 
 
 @pytest.fixture(scope="module")
 def new_worker(site: Site) -> Iterator[Callable[[str, int], Worker]]:
     with ExitStack() as closing:
-        yield lambda name, number: closing.enter_context(worker_of(site.swarm, name, number, site.shared))
+        yield lambda name, number: closing.enter_context(switched_on(Worker(site.swarm, name, number, site.shared)))
 
 
 @pytest.fixture(scope="module")
 def worker(new_worker: Callable[[str, int], Worker]) -> Worker:
     """A machine that the tests below take through its life, in their order."""
     return new_worker("worker1", 11)
-
-
-def what_is_there(worker: Worker) -> str:
-    """All that joining could change: files, mounts, who runs since when, the Swarm, the firewall."""
-    look = """
-        find /etc /usr/local /var/lib/commonage-agent /root/.docker -type f ! -name 'report*' 2>/dev/null |
-            sort | xargs sha256sum
-        find /etc /usr/local -type f -printf '%p %T@ %m\\n' | sort
-        mount | grep -v overlay2 | grep -v /run/docker
-        for name in dockerd python3; do
-            for pid in $(grep -l "^Name:.$name" /proc/[0-9]*/status 2>/dev/null | cut -d / -f 3); do
-                echo "$name $pid $(cut -d ' ' -f 22 /proc/$pid/stat)"
-            done
-        done
-        docker info --format '{{json .Swarm}}' 2>/dev/null
-        dpkg-query -W
-    """
-    seen = worker.ssh(look)
-    return seen.stdout
 
 
 def test_a_plan_shows_all_and_changes_nothing(site: Site, worker: Worker) -> None:
@@ -223,7 +103,7 @@ def test_a_machine_that_is_not_fit_is_told_all_at_once_and_left_as_it_is(site: S
         program = hold.format(kind=kind, port=port, more=more)
         worker.ssh(f'nohup python3 -c "{program}" >/dev/null 2>&1 & echo $! >>/run/holders')
     try:
-        wait_for(lambda: all(port in worker.ssh("ss -Hlntu").stdout for port in (":7946", ":4789")))
+        until(lambda: all(port in worker.ssh("ss -Hlntu").stdout for port in (":7946", ":4789")))
         # The kernel tells programs of long ago that it is one of those that they know.
         refused = worker.ssh(site.script().replace("| sudo sh", "| sudo setarch --uname-2.6 sh"), "admin")
     finally:
@@ -247,17 +127,17 @@ def test_one_command_over_ssh_and_the_machine_has_joined(site: Site, worker: Wor
     assert "worker1 has joined Test site" in said
     assert "tools        changed" in said, "openssl was not there, and comes from the mirror"
     assert site.states("worker1") == ["ready"]
-    wait_for(lambda: site.is_ready("worker1"))
+    until(lambda: site.is_ready("worker1"))
     (resource,) = site.swarm.nodes()["worker1"]["Description"]["Resources"]["GenericResources"]
     assert resource["DiscreteResourceSpec"] == {"Kind": "VRAM", "Value": 24576}
     node = site.node("worker1")
     assert node is not None and (len(node.devices), node.labels["zone"]) == (1, "north")
     settings = json.loads(worker.ssh("cat /etc/docker/daemon.json").stdout)
     assert settings["no-new-privileges"] is True
-    trusted = worker.ssh(f"cat /etc/docker/certs.d/{site.registry}/ca.crt").stdout
+    trusted = worker.ssh(f"cat /etc/docker/certs.d/{_REGISTRY}/ca.crt").stdout
     assert trusted == worker.ssh("cat /etc/commonage/ca.crt").stdout
-    assert base64.b64decode(login_of(worker, site)).startswith(b"machine@worker1:")
-    assert site.may_pull(worker)
+    assert base64.b64decode(login_of(worker)).startswith(b"machine@worker1:")
+    assert may_pull(site, worker)
     modes = worker.ssh("stat -f -c %T /scratch; stat -c %a /etc/commonage/agent.key /root/.docker/config.json")
     assert modes.stdout.split() == ["tmpfs", "600", "600"]
     memory = int(worker.ssh("grep MemTotal /proc/meminfo").stdout.split()[1]) * 1024
@@ -272,22 +152,18 @@ def test_the_same_again_changes_nothing(site: Site, worker: Worker) -> None:
 
 
 def test_what_joined_runs_jobs_with_what_it_has(site: Site, worker: Worker) -> None:
-    load_image(site, worker)
-    job = site.submit("worker1", "grep NoNewPrivs /proc/self/status", gpus="20GiB")
-    ended = site.admin.wait(job.id, timeout_s=60)
-    said = [line.text for line in site.admin.logs(job.id)]
-    assert (ended.state, said) == ("succeeded", ["NoNewPrivs:\t1"])
+    site.load_image(worker)
+    assert site.said_of("worker1", "grep NoNewPrivs /proc/self/status", gpus="20GiB") == ["NoNewPrivs:\t1"]
 
 
 def test_what_is_pushed_comes_to_what_joined_by_the_trust_it_was_given(site: Site, worker: Worker) -> None:
     """Nobody asks for it: the machine's Docker fetches it by TLS of the site's authority, signed in as the machine."""
     reference = push_image(site.server, _IMAGE)
-    assert reference.startswith(f"{site.registry}/{_IMAGE}@sha256:")
-    wait_for(lambda: has_image(worker, reference))
+    assert reference.startswith(f"{_REGISTRY}/{_IMAGE}@sha256:")
+    until(lambda: has_image(worker, reference))
     (known,) = [one for one in site.admin.image(_IMAGE).nodes if one.node == "worker1"]
     assert known.state == "ready"
-    job = site.submit("worker1", "echo $COMMONAGE_USER", environment=_IMAGE)
-    assert site.admin.wait(job.id, timeout_s=60).state == "succeeded"
+    assert site.said_of("worker1", "echo $COMMONAGE_USER", environment=_IMAGE) == ["admin"]
 
 
 def test_a_restart_that_was_cut_off_is_made_up_for_and_ends_nobodys_work(site: Site, worker: Worker) -> None:
@@ -295,7 +171,7 @@ def test_a_restart_that_was_cut_off_is_made_up_for_and_ends_nobodys_work(site: S
     worker.ssh("touch /etc/docker/daemon.json")
     begun = worker.ssh("cat /run/docker.pid").stdout
     job = site.submit("worker1", "sleep 600")
-    wait_for(lambda: site.admin.workload(job.id).state == "running")
+    until(lambda: site.admin.workload(job.id).state == "running")
     again = site.joining(worker, "--label", "zone=north")
     refused = site.command(*again)
     assert refused.returncode != 0
@@ -303,10 +179,10 @@ def test_a_restart_that_was_cut_off_is_made_up_for_and_ends_nobodys_work(site: S
     assert worker.ssh("cat /run/docker.pid").stdout == begun
     assert site.admin.workload(job.id).state == "running"
     site.admin.stop(job.id)
-    wait_for(lambda: not worker.ssh("docker ps --quiet").stdout)
+    until(lambda: not worker.ssh("docker ps --quiet").stdout)
     assert "changed: docker, images." in site.done(*again), "what most people start can be had since"
     assert worker.ssh("cat /run/docker.pid").stdout != begun
-    wait_for(lambda: site.is_ready("worker1"))
+    until(lambda: site.is_ready("worker1"))
 
 
 def test_the_agent_is_started_again_when_it_dies(site: Site, worker: Worker) -> None:
@@ -314,8 +190,8 @@ def test_the_agent_is_started_again_when_it_dies(site: Site, worker: Worker) -> 
     look = "pgrep --full '[c]ommonage.agent run'"
     before = worker.ssh(look).stdout
     assert worker.ssh(f"kill -9 $({look})").returncode == 0
-    wait_for(lambda: (found := worker.ssh(look).stdout) and found != before)
-    wait_for(lambda: site.is_ready("worker1"))
+    until(lambda: (found := worker.ssh(look).stdout) and found != before)
+    until(lambda: site.is_ready("worker1"))
 
 
 def test_the_script_does_the_same(site: Site, new_worker: Callable[[str, int], Worker]) -> None:
@@ -328,13 +204,13 @@ def test_the_script_does_the_same(site: Site, new_worker: Callable[[str, int], W
     assert "…        install docker.io, iptables" in first.stdout
     assert other.ssh("dpkg-query -W -f '${db:Status-Status}' docker.io").stdout == "installed"
     assert scratch_bytes(other) == 64 * 2**20
-    assert has_image(other, f"{site.registry}/{_IMAGE}:latest"), "what most people start is here before they do"
+    assert has_image(other, f"{_REGISTRY}/{_IMAGE}:latest"), "what most people start is here before they do"
     assert "11/12  images       changed  1 of 2 images are here" in first.stdout
     before = what_is_there(other)
     again = other.ssh(site.script(scratch), "admin")
     assert "Nothing to do: worker2 has joined Test site already" in again.stdout
     assert what_is_there(other) == before
-    wait_for(lambda: site.is_ready("worker2"))
+    until(lambda: site.is_ready("worker2"))
 
 
 def test_a_token_is_for_joining_and_nothing_else(site: Site, worker: Worker) -> None:
@@ -348,23 +224,23 @@ def test_a_token_is_for_joining_and_nothing_else(site: Site, worker: Worker) -> 
 
 
 def test_a_revoked_token_and_one_of_another_site_are_refused(site: Site, worker: Worker) -> None:
-    command, of_swarm = site.script(), site.swarm_token()
+    command, of_swarm = site.script(), swarm_token(site)
     site.done("node", "token", "--revoke")
     refused = worker.ssh(command, "admin")
     assert refused.returncode != 0
     assert "all tokens were revoked since" in refused.stdout + refused.stderr
-    assert site.swarm_token() != of_swarm, "who had the token was told the Swarm's"
+    assert swarm_token(site) != of_swarm, "who had the token was told the Swarm's"
 
 
 def test_a_machine_that_is_removed_is_not_let_in_until_it_joins_again(site: Site, worker: Worker) -> None:
-    of_swarm, command = site.swarm_token(), site.script()
+    of_swarm, command = swarm_token(site), site.script()
     site.done("node", "drain", "worker1")
     said = site.done("node", "rm", "worker1")
     assert "certificate is revoked" in said and "put out of the Swarm" in said
     assert not site.states("worker1")
     # What it was told is of no use to it any more.
-    assert not site.may_pull(worker)
-    assert "was removed from this site" in wait_for(lambda: refusal(worker))
+    assert not may_pull(site, worker)
+    assert "was removed from this site" in until(lambda: refusal(worker))
     manager = f"{site.swarm.manager.address}:2377"
     worker.ssh("docker swarm leave --force")
     assert "join token" in worker.ssh(f"docker swarm join --token {of_swarm} {manager}").stderr
@@ -372,42 +248,47 @@ def test_a_machine_that_is_removed_is_not_let_in_until_it_joins_again(site: Site
     again = site.join(worker, "--label", "zone=north")
     assert "changed: certificate, registry, swarm, agent." in again
     assert site.states("worker1") == ["ready"]
-    assert site.may_pull(worker)
-    wait_for(lambda: site.is_ready("worker1"))
+    assert may_pull(site, worker)
+    until(lambda: site.is_ready("worker1"))
 
 
-def test_leaving_takes_everything_back(site: Site, worker: Worker) -> None:
-    site.done("node", "drain", "worker1")
-    said = site.done("node", "leave", f"admin@{worker.address}", *site.access(worker))
-    assert "Left." in said
+def test_leaving_takes_everything_back_and_the_site_knows_the_machine_no_more(site: Site, worker: Worker) -> None:
+    job = site.submit("worker1", "sleep 600", requeue=True)
+    until(lambda: site.admin.workload(job.id).state == "running")
+    refused = worker.ssh("commonage-agent leave")
+    assert refused.returncode == 1 and "1 workload runs here" in refused.stdout, refused
+    said = site.leave(worker, "--force")
+    assert "the control plane knows this machine no more" in said and "Left." in said, said
+    assert site.node("worker1") is None
+    until(lambda: not site.states("worker1"))
+    until(lambda: site.admin.workload(job.id).state == "queued")
+    site.admin.stop(job.id)
     assert worker.ssh("docker info --format '{{.Swarm.LocalNodeState}}'").stdout.strip() == "inactive"
     left = worker.ssh("ls -d /etc/commonage /etc/init.d/commonage-agent /scratch/* /etc/docker/certs.d/*; iptables -S")
     assert "commonage" not in left.stdout.lower()
     assert not worker.ssh("grep commonage /etc/fstab").stdout
-    wait_for(lambda: not site.is_ready("worker1"))
-    again = site.done("node", "leave", f"admin@{worker.address}", *site.access(worker))
-    assert "Nothing to do" in again
-    site.done("node", "rm", "worker1")
-    assert not site.states("worker1"), "else it would count as one that may still see others"
+    assert "Nothing to do" in site.leave(worker)
+    nobody = site.command("node", "rm", "worker1")
+    assert nobody.returncode == 2 and "there is no machine 'worker1'" in nobody.stderr, nobody
 
 
 def test_a_machine_that_vanished_is_replaced_by_what_a_cloud_starts(
     site: Site, new_worker: Callable[[str, int], Worker]
 ) -> None:
-    data = site.done("node", "template", "--for", "10m", *STEPS)
+    data = site.done("node", "template", "--for", "10m", *site.steps)
     first = new_worker("worker3", 13)
     assert "worker3 has joined Test site" in boot_with(first, data)
-    load_image(site, first)
-    wait_for(lambda: site.is_ready("worker3"))
+    site.load_image(first)
+    until(lambda: site.is_ready("worker3"))
     script = 'echo try >>"$HOME/tries"; [ "$(grep -c try "$HOME/tries")" = 1 ] || exit 0; sleep 600'
     job = site.submit("worker3", script, requeue=True)
-    wait_for(lambda: site.admin.workload(job.id).state == "running" and list(site.shared.rglob("tries")))
+    until(lambda: site.admin.workload(job.id).state == "running" and list(site.shared.rglob("tries")))
     first.vanish()
-    wait_for(lambda: site.admin.workload(job.id).state == "queued")
-    wait_for(lambda: "ready" not in site.states("worker3"))
+    until(lambda: site.admin.workload(job.id).state == "queued")
+    until(lambda: "ready" not in site.states("worker3"))
     first.remove()
     second = new_worker("worker3", 13)
-    load_image(site, second)
+    site.load_image(second)
     assert "worker3 has joined Test site" in boot_with(second, data)
     assert site.states("worker3") == ["ready"], "the one that vanished is forgotten"
     assert site.admin.wait(job.id, timeout_s=60).state == "succeeded", "its work goes on where it is back"
@@ -422,21 +303,21 @@ def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
     cloud = site.server.folder / "cloud"
     ask = SubmitIn(command=["sh", "-c", "true"], on={"fleet": "burst"}, memory="64MiB", cpus="0.1")
     job = site.admin.submit(ask).workload
-    [rented] = wait_for(lambda: list(cloud.glob("*.yaml")))
+    [rented] = until(lambda: list(cloud.glob("*.yaml")))
     name = rented.stem
     assert re.fullmatch("burst-[0-9a-f]{6}", name)
-    wait_for(lambda: "a machine of the fleet burst has been asked for" in site.admin.workload(job.id).reason)
+    until(lambda: "a machine of the fleet burst has been asked for" in site.admin.workload(job.id).reason)
     [fleet] = json.loads(site.done("fleet", "ls", "--json"))
     assert (fleet["cost_h"], [one["name"] for one in fleet["machines"]]) == (1.5, [name])
     machine = new_worker("as-the-cloud-calls-it", 14)
-    load_image(site, machine)
+    site.load_image(machine)
     assert f"{name} has joined Test site" in boot_with(machine, rented.read_text())
     ended = site.admin.wait(job.id, timeout_s=60)
     assert (ended.state, ended.node) == ("succeeded", name)
-    wait_for(lambda: not list(cloud.iterdir()), 90)
-    wait_for(lambda: site.node(name) is None and not site.states(name))
-    assert "was removed from this site" in wait_for(lambda: refusal(machine)), "should it come back, it is not let in"
-    wait_for(lambda: site.admin.fleets()[0].cost_h == 0)
+    until(lambda: not list(cloud.iterdir()), 90)
+    until(lambda: site.node(name) is None and not site.states(name))
+    assert "was removed from this site" in until(lambda: refusal(machine)), "should it come back, it is not let in"
+    until(lambda: site.admin.fleets()[0].cost_h == 0)
     told = [one.message for one in site.admin.event_page().items if name in one.message]
     assert any("the fleet costs 1.50 an hour, before it was 0.00" in one for one in told), told
     assert any("the fleet costs 0.00 an hour, before it was 1.50" in one for one in told), told
@@ -448,6 +329,25 @@ def test_a_template_without_cloud_init_is_a_script_with_a_token(site: Site) -> N
     assert script.splitlines()[-1].endswith(" --scratch=off")
     checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True, check=False)
     assert checked.returncode == 0, checked.stderr
+
+
+def may_pull(site: Site, worker: Worker) -> bool:
+    """Whether the registry knows the machine by the login that Docker has there."""
+    scope = "repository:lab/torch:pull"
+    realm = f"http://{site.swarm.manager.address}:{site.server.port}/services/commonage/api/v1/registry/token"
+    answer = worker.ssh(f"curl -sS -H 'Authorization: Basic {login_of(worker)}' '{realm}?scope={scope}'")
+    return "access_token" in json.loads(answer.stdout)
+
+
+def login_of(worker: Worker) -> str:
+    """As Docker has it."""
+    logins = json.loads(worker.ssh("cat /root/.docker/config.json").stdout)
+    return str(logins["auths"][_REGISTRY]["auth"])
+
+
+def swarm_token(site: Site) -> str:
+    """With which a worker joins the Swarm now."""
+    return str(site.swarm.manager.daemon.ask("GET", "/swarm")["JoinTokens"]["Worker"])
 
 
 def scratch_bytes(worker: Worker) -> int:
@@ -467,24 +367,6 @@ def boot_with(worker: Worker, user_data: str) -> str:
     return worker.ssh("cat /var/log/commonage-join.log").stdout
 
 
-def load_image(site: Site, worker: Worker) -> None:
-    """Have the image of jobs on the machine, whose Docker may not run yet."""
-    worker.ssh("docker info >/dev/null 2>&1 || /etc/init.d/docker start")
-    wait_for(lambda: worker.ssh(f"docker import {site.shared}/image.tar {IMAGE}").returncode == 0)
-
-
 def refusal(worker: Worker) -> str:
     """What the agent says of being refused, empty until it does."""
     return worker.ssh("grep 'was removed from this site' /var/log/commonage-agent.log | tail -n 1").stdout
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 40) -> Any:
-    """What it says, once that is something."""
-    last: list[Any] = []
-
-    def holds() -> bool:
-        last[:] = [condition()]
-        return bool(last[0])
-
-    asyncio.run(until(holds, seconds))
-    return last[0]

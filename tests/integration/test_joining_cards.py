@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from tests.acceptance.served import free_port, served
-from tests.contract.dockerd import IMAGE, minimal_image, new_folder
-from tests.contract.swarm import MANAGER, doorway, swarm_of
-from tests.contract.worker import MIRROR, Worker, base, worker_of
+from tests.acceptance.served import until
+from tests.contract.newcomer import MIRROR, switched_on
+from tests.contract.swarm import swarm_of
+from tests.contract.worker import Worker, base
 from tests.fakes.cards.harness import LOOK, MEMORY_MIB, A, B
 from tests.fakes.cards.packages import make_mirror
-from tests.integration.test_joining import Site, load_image, wait_for
-
-from commonage.sdk import Client
-from commonage.wire.workloads import SubmitIn
+from tests.integration.joining_site import Site, new_folders, site_of
 
 pytestmark = [pytest.mark.needs("docker", "debootstrap", "gcc"), pytest.mark.timeout(600)]
 _BUS = """
@@ -37,49 +33,23 @@ done
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    folder, shared, port = new_folder(), new_folder(), free_port()
-    with ExitStack() as closing:
-        for one in (folder, shared):
-            closing.callback(shutil.rmtree, one, ignore_errors=True)
-        swarm = closing.enter_context(swarm_of(0))
-        manager = swarm.manager
-        (shared / "image.tar").write_bytes(minimal_image())
-        make_mirror(shared / "mirror", os.uname().release, sorted(base().glob(f"{MIRROR[1:]}/openssl*.deb")))
-        variables = {
-            "COMMONAGE_NAME": "Test site",
-            "COMMONAGE_BIND": "0.0.0.0",
-            "COMMONAGE_DOCKER_URL": manager.daemon.url,
-            "COMMONAGE_DOCKER_IMAGE": IMAGE,
-            "COMMONAGE_PREPULL": "false",
-            "COMMONAGE_SHARED_DIR": str(shared),
-            "COMMONAGE_SITE_ADDRESS": manager.address,
-        }
-        closing.enter_context(doorway(manager.space, port))
-        server = closing.enter_context(
-            served(folder, "--engine", "swarm", before=manager.inside(), variables=variables, port=port)
-        )
-        token = server.token("admin", "--admin")
-        admin = closing.enter_context(Client(server.url, token))
-        wait_for(lambda: MANAGER in {one.name for one in admin.nodes()})
-        admin.drain("local", MANAGER)
-        yield Site(swarm, server, admin, shared, token)
+    with new_folders() as (folder, shared), swarm_of(0) as swarm:
+        make_mirror(shared / "mirror", os.uname().release, sorted(base().glob(f"root{MIRROR}/openssl*.deb")))
+        steps = ("--mirror", f"file:{shared}/mirror", "--disk", "1")
+        with site_of(swarm, folder, shared, steps=steps, variables={"COMMONAGE_PREPULL": "false"}) as site:
+            yield site
 
 
 @pytest.fixture(scope="module")
 def worker(site: Site) -> Iterator[Worker]:
     """A machine with two cards, and nothing of NVIDIA's on its disk."""
-    with worker_of(site.swarm, "gpu1", 21, site.shared) as worker:
+    with switched_on(Worker(site.swarm, "gpu1", 21, site.shared)) as worker:
         assert worker.ssh(_BUS).returncode == 0
         yield worker
 
 
-def joining(site: Site, worker: Worker, *more: str) -> tuple[str, ...]:
-    where = ("--mirror", f"file:{site.shared}/mirror", "--disk", "1")
-    return ("node", "join", f"admin@{worker.address}", *site.access(worker), *where, *more)
-
-
 def test_nothing_of_nvidias_is_installed_that_nobody_asked_for(site: Site, worker: Worker) -> None:
-    planned = site.done(*joining(site, worker, "--plan"))
+    planned = site.join(worker, "--plan")
     headers = f"linux-headers-{os.uname().release}"
     for words in (
         "2 NVIDIA cards without a driver and a container toolkit",
@@ -87,17 +57,17 @@ def test_nothing_of_nvidias_is_installed_that_nobody_asked_for(site: Site, worke
         f"from file:{site.shared}/mirror",
     ):
         assert words in planned
-    refused = site.command(*joining(site, worker))
+    refused = site.command(*site.joining(worker))
     assert refused.returncode != 0
     assert "Not joined: nvidia is in the way" in refused.stdout
     assert not worker.ssh("dpkg-query -W | grep -i nvidia").stdout
-    would = site.done(*joining(site, worker, "--plan", "--nvidia", "install"))
+    would = site.join(worker, "--plan", "--nvidia", "install")
     assert "load the driver" in would
 
 
 def test_driver_and_toolkit_come_from_the_mirror_and_docker_runs_with_them(site: Site, worker: Worker) -> None:
     sources = worker.ssh("sha256sum /etc/apt/sources.list; ls /etc/apt/sources.list.d").stdout
-    said = site.done(*joining(site, worker, "--nvidia", "install"))
+    said = site.join(worker, "--nvidia", "install")
     assert "gpu1 has joined Test site" in said
     assert "nvidia       changed  2 NVIDIA cards, driver 570.10, container toolkit" in said
     assert worker.ssh("sha256sum /etc/apt/sources.list; ls /etc/apt/sources.list.d").stdout == sources
@@ -108,17 +78,17 @@ def test_driver_and_toolkit_come_from_the_mirror_and_docker_runs_with_them(site:
     assert settings["node-generic-resources"] == [f"VRAM={2 * MEMORY_MIB}"]
     told = worker.ssh("docker info --format '{{.DefaultRuntime}} {{.CgroupDriver}}'").stdout.split()
     assert told == ["nvidia", "cgroupfs"], "Docker runs with what stands there"
-    again = site.done(*joining(site, worker, "--nvidia", "install"))
+    again = site.join(worker, "--nvidia", "install")
     assert "Nothing to do: gpu1 has joined Test site already" in again
-    assert "Nothing to do" in site.done(*joining(site, worker)), "with a driver nothing is asked, either"
+    assert "Nothing to do" in site.join(worker), "with a driver nothing is asked, either"
 
 
 def test_its_cards_are_known_and_each_container_sees_its_own(site: Site, worker: Worker) -> None:
-    wait_for(lambda: site.is_ready("gpu1"), 60)
+    until(lambda: site.is_ready("gpu1"), 60)
     node = site.node("gpu1")
     assert node is not None
     assert [(one.uuid, one.simulated) for one in node.devices] == [(A, False), (B, False)]
-    load_image(site, worker)
+    site.load_image(worker)
     greedy = {"NVIDIA_VISIBLE_DEVICES": "all"}
     first, second, without = (look(site, gpus=gpus, variables=greedy) for gpus in ("20GiB", "20GiB", None))
     cards = {"nvidia0": A, "nvidia1": B}
@@ -132,10 +102,6 @@ def test_its_cards_are_known_and_each_container_sees_its_own(site: Site, worker:
 
 def look(site: Site, **fields: Any) -> dict[str, Any]:
     """What a job there sees."""
-    ask = SubmitIn(command=["python3", "-c", LOOK], on={"node": "gpu1"}, memory="64MiB", cpus="0.1", **fields)
-    job = site.admin.submit(ask).workload
-    ended = site.admin.wait(job.id, timeout_s=60)
-    lines = [line.text for line in site.admin.logs(job.id)]
-    assert ended.state == "succeeded", (ended.reason, lines)
-    found: dict[str, Any] = json.loads(lines[-1])
+    said = site.said_of("gpu1", f"python3 -c {shlex.quote(LOOK)}", **fields)
+    found: dict[str, Any] = json.loads(said[-1])
     return found

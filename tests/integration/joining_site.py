@@ -1,0 +1,166 @@
+"""For tests of machines that join for real: a Swarm of one manager with a whole Commonage on it, and what admins do.
+
+Jobs run on what joined. The machines know nobody else; what they have to install comes from a mirror of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.acceptance.served import Served, free_port, served, until
+from tests.contract.dockerd import IMAGE, minimal_image, new_folder
+from tests.contract.newcomer import ADMIN, MIRROR, Newcomer
+from tests.contract.swarm import MANAGER, Swarm, doorway
+
+from commonage.sdk import Client
+from commonage.wire.platform import NodeOut
+from commonage.wire.workloads import SubmitIn, WorkloadOut
+
+STEPS = ("--mirror", f"file:{MIRROR}", "--gpus", "simulated:1x24GiB", "--disk", "1")
+_IMAGE_FILE = "image.tar"
+
+
+@dataclass
+class Site:
+    """A Swarm of one manager, which takes no work, and the control plane on it. Machines join with these `steps`."""
+
+    swarm: Swarm
+    server: Served
+    admin: Client
+    token: str
+    shared: Path
+    steps: tuple[str, ...]
+
+    # --- what admins type ---------------------------------------------------------------------------------------------
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The command line, as an admin types it on the manager."""
+        return self.server.cli(*words, token=self.token)
+
+    def done(self, *words: str) -> str:
+        """What it prints; it must end well."""
+        ran = self.command(*words)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    def join(self, machine: Newcomer, *more: str, user: str = ADMIN) -> str:
+        """`commonage node join`, over SSH; what it prints."""
+        return self.done(*self.joining(machine, *more, user=user))
+
+    def joining(self, machine: Newcomer, *more: str, user: str = ADMIN) -> tuple[str, ...]:
+        """The words of it."""
+        access = ("--ssh-config", str(machine.ssh_config))
+        return ("node", "join", f"{user}@{machine.address}", *access, *self.steps, *more)
+
+    def leave(self, machine: Newcomer, *more: str) -> str:
+        """`commonage node leave`; what it prints."""
+        access = ("--ssh-config", str(machine.ssh_config))
+        return self.done("node", "leave", f"{ADMIN}@{machine.address}", *access, *more)
+
+    def script(self, *more: str) -> str:
+        """The command that a person types on a machine."""
+        made = json.loads(self.done("node", "token", "--for", "10m", "--json"))
+        return f"curl -fsS {made['url']} | sudo sh -s -- {made['token']} {' '.join([*self.steps, *more])}"
+
+    # --- what is seen of a machine ------------------------------------------------------------------------------------
+
+    def node(self, name: str) -> NodeOut | None:
+        """What the control plane says of it."""
+        return next((one for one in self.admin.nodes() if one.name == name), None)
+
+    def is_ready(self, name: str) -> bool:
+        """Whether it takes work: the Swarm sees it, its agent reports, its walls stand."""
+        node = self.node(name)
+        return node is not None and node.state == "ready" and bool(node.devices)
+
+    def states(self, name: str) -> list[str]:
+        """What the Swarm says of all machines of this name."""
+        nodes = self.swarm.manager.daemon.ask("GET", "/nodes")
+        return [one["Status"]["State"] for one in nodes if one["Description"]["Hostname"] == name]
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    def load_image(self, machine: Newcomer) -> None:
+        """Have the image of jobs on the machine, whose Docker may not run yet."""
+        machine.ssh("docker info >/dev/null 2>&1 || /etc/init.d/docker start")
+        until(lambda: machine.ssh(f"docker import {self.shared}/{_IMAGE_FILE} {IMAGE}").returncode == 0)
+
+    def submit(self, node: str, script: str, **fields: Any) -> WorkloadOut:
+        """A job on this machine."""
+        ask = SubmitIn(command=["sh", "-c", script], on={"node": node}, memory="64MiB", cpus="0.1", **fields)
+        return self.admin.submit(ask).workload
+
+    def said_of(self, node: str, script: str, **fields: Any) -> list[str]:
+        """What a job on this machine prints; it must end well."""
+        job = self.submit(node, script, **fields)
+        ended = self.admin.wait(job.id, timeout_s=240)
+        said = [line.text for line in self.admin.logs(job.id)]
+        assert ended.state == "succeeded", f"{ended.reason}: {said}"
+        return said
+
+
+@contextmanager
+def new_folders() -> Iterator[tuple[Path, Path]]:
+    """The server's own, and the one that all machines see."""
+    with ExitStack() as closing:
+        folder, shared = new_folder(), new_folder()
+        for one in (folder, shared):
+            closing.callback(shutil.rmtree, one, ignore_errors=True)
+        yield folder, shared
+
+
+@contextmanager
+def site_of(
+    swarm: Swarm,
+    folder: Path,
+    shared: Path,
+    *,
+    steps: tuple[str, ...] = STEPS,
+    variables: Mapping[str, str],
+    image: bytes | None = None,
+) -> Iterator[Site]:
+    """The site for a while. `variables` are what this server is told besides, `image` that of jobs."""
+    manager, port = swarm.manager, free_port()
+    (shared / _IMAGE_FILE).write_bytes(image or minimal_image())
+    told = {
+        "COMMONAGE_NAME": "Test site",
+        "COMMONAGE_BIND": "0.0.0.0",
+        "COMMONAGE_DOCKER_URL": manager.daemon.url,
+        "COMMONAGE_DOCKER_IMAGE": IMAGE,
+        "COMMONAGE_SHARED_DIR": str(shared),
+        "COMMONAGE_SITE_ADDRESS": manager.address,
+        **variables,
+    }
+    runs = served(folder, "--engine", "swarm", before=manager.inside(), variables=told, port=port)
+    with doorway(manager.space, port), runs as server:
+        token = server.token("admin", "--admin")
+        with Client(server.url, token) as admin:
+            until(lambda: MANAGER in {one.name for one in admin.nodes()})
+            admin.drain("local", MANAGER)
+            yield Site(swarm, server, admin, token, shared, steps)
+
+
+def what_is_there(machine: Newcomer) -> str:
+    """What joining could change: files, mounts, who runs since when, the Swarm, the packages."""
+    look = r"""
+        find /etc /usr/local /root /var/lib/commonage-agent -type f ! -path '*/__pycache__/*' ! -name 'report*' \
+            -printf '%p %T@ %s %m\n' 2>/dev/null | sort
+        grep -v -e overlay -e /run/docker -e shm /proc/mounts
+        for name in dockerd 'containerd$' python3; do
+            for pid in $(grep -l "^Name:.$name" /proc/[0-9]*/status 2>/dev/null | cut -d / -f 3); do
+                echo "$name $pid $(cut -d ' ' -f 22 /proc/$pid/stat)"
+            done
+        done
+        docker info --format '{{.Swarm.NodeID}} {{.Swarm.LocalNodeState}}' 2>/dev/null
+        dpkg-query -W
+    """
+    seen = machine.ssh(look)
+    assert seen.returncode == 0, seen.stderr
+    return seen.stdout
