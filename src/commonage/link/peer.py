@@ -66,7 +66,8 @@ async def read_frame(reader: asyncio.StreamReader, within_s: float) -> Mapping[s
 
 async def end(writer: asyncio.StreamWriter) -> None:
     """Close the connection; by force if the other side does not take part."""
-    writer.close()
+    if not writer.is_closing():  # closed twice, one of Python 3.11.2 forgets what is to be aborted
+        writer.close()
     try:
         async with asyncio.timeout(_CLOSE_WITHIN_S):
             await writer.wait_closed()
