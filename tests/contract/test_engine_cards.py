@@ -1,4 +1,7 @@
-"""Cards in containers of a real Swarm, whose machines run all of them by NVIDIA's runtime, as `node join` sets them."""
+"""Cards in containers of real daemons: by device request, by CDI with the next Debian's Docker, and in a Swarm.
+
+A Swarm's machines run all containers by NVIDIA's runtime, as `node join` sets them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from tests.contract.cards_contract import CardsContract, Site, add_greedy, cards_of_a_machine
-from tests.contract.dockerd import IMAGE
+from tests.contract.docker26 import newer_docker
+from tests.contract.dockerd import IMAGE, Dockerd
 from tests.contract.local_agents import LocalAgents
 from tests.contract.swarm import Swarm, swarm_of
+from tests.contract.test_engine_docker import docker_rig, dockerd_with_image
 from tests.contract.test_engine_swarm import swarm_rig
-from tests.fakes.cards.harness import MEMORY_MIB, Cards, share_of
+from tests.fakes.cards.harness import MEMORY_MIB, B, Cards, share_of
 
 from commonage.domain.sightings import Seen
 from commonage.gpus.isolation.devices import IsolatedDevices
@@ -20,6 +25,82 @@ from commonage.ports.devices import Hold
 
 pytestmark = [pytest.mark.needs("docker", "gcc"), pytest.mark.anyio]
 WORKER = "worker1"
+
+
+@pytest.fixture(scope="module")
+def cards() -> Iterator[Cards]:
+    with cards_of_a_machine() as cards:
+        yield cards
+
+
+@pytest.fixture(scope="module")
+def devices(cards: Cards) -> IsolatedDevices:
+    return cards.devices(cards.folder / "gpus")
+
+
+@pytest.fixture(scope="module")
+def by_request(cards: Cards) -> Iterator[Dockerd]:
+    """Debian's own Docker, which finds the toolkit's hook when it starts."""
+    with dockerd_with_image(before=cards.on_path) as daemon:
+        add_greedy(daemon)
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def by_cdi(cards: Cards) -> Iterator[Dockerd]:
+    """A newer one without the toolkit, told to read specifications."""
+    settings = cards.folder / "daemon.json"
+    settings.write_text('{"features": {"cdi": true}}')
+    arguments = (f"--config-file={settings}", f"--cdi-spec-dir={cards.write_cdi()}")
+    with dockerd_with_image(*arguments, before=newer_docker()) as daemon:
+        add_greedy(daemon)
+        yield daemon
+
+
+class DockerCards(CardsContract):
+    """By whatever daemon `dockerd` is."""
+
+    @pytest.fixture
+    async def site(
+        self, tmp_path: Path, dockerd: Dockerd, cards: Cards, devices: IsolatedDevices
+    ) -> AsyncIterator[Site]:
+        async with docker_rig(tmp_path, dockerd) as rig:
+            rig.devices = devices
+            await rig.engine()
+            yield Site(rig, cards, devices)
+
+
+class TestByRequest(DockerCards):
+    @pytest.fixture
+    def dockerd(self, by_request: Dockerd) -> Dockerd:
+        return by_request
+
+    async def test_an_image_that_needs_a_newer_driver_is_told_so(self, site: Site) -> None:
+        """What the toolkit says comes from far within, behind who called whom."""
+        order = site.order([share_of(site.card[B])], variables=[("NVIDIA_REQUIRE_CUDA", "cuda>=99.1")])
+        end = await site.rig.ended(order)
+        assert end.exit_code not in (0, None), "it never passes"
+        assert "needs a newer NVIDIA driver than its machine has" in end.detail
+        assert "unsatisfied condition: cuda>=99.1" in end.detail
+
+
+# What makes another machine's root file system of Debian's packages can fetch a package, too.
+@pytest.mark.needs("debootstrap")
+class TestByCdi(DockerCards):
+    names_cards = False
+
+    @pytest.fixture
+    def dockerd(self, by_cdi: Dockerd) -> Dockerd:
+        return by_cdi
+
+    async def test_a_card_that_cdi_calls_otherwise_is_told_how_to_name(self, site: Site, cards: Cards) -> None:
+        cards.write_cdi(by=["index"])
+        try:
+            end = await site.rig.ended(site.order([share_of(site.card[B])]))
+        finally:
+            cards.write_cdi()
+        assert end.exit_code not in (0, None), "it never passes"
+        assert "--device-name-strategy=uuid" in end.detail
 
 
 class CardAgents(LocalAgents):
@@ -34,17 +115,6 @@ class CardAgents(LocalAgents):
 
     async def release(self, node: str, attempt_id: str) -> None:
         await asyncio.to_thread(self._cards.release, attempt_id)
-
-
-@pytest.fixture(scope="module")
-def cards() -> Iterator[Cards]:
-    with cards_of_a_machine() as cards:
-        yield cards
-
-
-@pytest.fixture(scope="module")
-def devices(cards: Cards) -> IsolatedDevices:
-    return cards.devices(cards.folder / "gpus")
 
 
 @pytest.fixture(scope="module")
