@@ -3,8 +3,9 @@
 On the Swarm's manager runs a whole Commonage, whose shared folder is served from there by NFS. The machine is a Debian
 13 in an emulator, at a tenth of the speed; so there is one, which the tests take through its life, in their order.
 
-Not collected with the others: it wants two idle cores, as the timeouts of joining are meant for machines, not for
-emulators that starve. `make test MACHINES=1 INSTALL=1 ARGS=tests/integration/walk_real_machine.py` runs it.
+Not collected with the others: it takes 13 minutes of two cores, two of them once, for the disks; and idle they must be,
+as the timeouts of joining are meant for machines, not for emulators that starve. It is run by
+`make test MACHINES=1 INSTALL=1 ARGS=tests/integration/walk_real_machine.py`.
 """
 
 from __future__ import annotations
