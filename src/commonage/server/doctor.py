@@ -128,14 +128,18 @@ def _does_not_trust(settings: Settings) -> str | None:
     return f"after the first start, as root: install -D -m 644 {ours} {place}/ca.crt"
 
 
-def _compiler(_: Patient) -> Finding:
+def _compiler(patient: Patient) -> Finding:
+    if patient.settings.engine != "process":
+        return Finding("compiler", "ok", "workloads run in images, so no environment is made here")
     if shutil.which("gcc") or shutil.which("cc"):
         return Finding("compiler", "ok", "a C compiler is there")
     advice = "only environments with packages that have to be compiled need one: apt-get install build-essential"
     return Finding("compiler", "note", "no C compiler", advice)
 
 
-def _cgroups(_: Patient) -> Finding:
+def _cgroups(patient: Patient) -> Finding:
+    if patient.settings.engine != "process":
+        return Finding("cgroups", "ok", "Docker holds memory and cores of workloads")
     root = Path("/sys/fs/cgroup")
     unified = (root / "cgroup.controllers").exists()
     version = "2" if unified else "1" if (root / "memory").is_dir() else "none"

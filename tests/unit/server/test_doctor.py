@@ -25,6 +25,17 @@ def test_it_looks_at_the_engine_that_up_is_given(tmp_path: Path) -> None:
     assert (found["verdict"], "does not answer at unix://" in found["found"]) == ("bad", True)
 
 
+@pytest.mark.parametrize("engine", ["docker", "swarm"])
+def test_what_processes_alone_need_is_not_asked_of_engines_of_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setattr(doctor, "_writable", lambda _place: False)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no compiler
+    assert [looked(tmp_path)[one]["verdict"] for one in ("compiler", "cgroups")] == ["note", "note"]
+    found = looked(tmp_path, "--engine", engine)
+    assert [found[one]["verdict"] for one in ("compiler", "cgroups")] == ["ok", "ok"]
+
+
 def test_a_registry_that_this_machines_docker_does_not_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_TRUSTED", tmp_path / "certs.d")
     found = looked(tmp_path, "--engine", "docker")["registry"]

@@ -9,12 +9,14 @@
   const log = document.getElementById("log");
   const follow = document.getElementById("log-follow");
   const wrap = document.getElementById("log-wrap");
+  const empty = document.getElementById("log-empty");
   let block = null;
   let inBlock = 0;
   let lines = 0;
 
   function begin() {
-    log.replaceChildren();
+    empty.textContent = "No output yet.";
+    log.replaceChildren(empty);
     block = null;
     lines = 0;
   }
