@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from commonage.domain.workloads import Kind
@@ -22,24 +23,46 @@ _BESIDES = 1  # more than there are cores, as a start also waits for networks an
 _LOOK_S = 0.25
 
 
+@dataclass(eq=False, slots=True)
+class _Place:
+    """Somebody's place in a machine's line: `first` stood ahead of it when it came."""
+
+    told: Told
+    words: str
+    first: int
+
+    def tell(self, ahead: int) -> None:
+        """Say how much of its wait is over, when so many are ahead of it."""
+        self.told(self.words, 1 - (ahead + 1) / (self.first + 1))
+
+
 class Turns:
     """Of one engine's machines. `spawn` starts a task of the engine's."""
 
     def __init__(self, spawn: Callable[[Coroutine[None, None, None]], object]) -> None:
         self._spawn = spawn
         self._machines: dict[str, asyncio.Semaphore] = {}
-        self._coming_up: dict[str, str] = {}
+        self._lines: dict[str, list[_Place]] = {}
+        self._coming_up: set[str] = set()
 
     async def take(self, run: Run, node: str, cores: int, told: Told) -> None:
         """Wait until this attempt may start on its machine; idempotent. Only sessions wait."""
         if run.order.kind is not Kind.SESSION or run.id in self._coming_up:
             return
-        machine = self._machines.setdefault(node, asyncio.Semaphore(cores + _BESIDES))
-        if machine.locked():
-            others = sum(1 for one in self._coming_up.values() if one == node)
-            told(f"waiting for its turn, as {others} sessions are coming up on {node}", None)
-        await machine.acquire()
-        self._coming_up[run.id] = node
+        most = cores + _BESIDES
+        machine = self._machines.setdefault(node, asyncio.Semaphore(most))
+        line = self._lines.setdefault(node, [])
+        place = _Place(told, f"waiting for its turn, as {most} sessions come up at a time on {node}", len(line))
+        line.append(place)
+        try:
+            if machine.locked():
+                place.tell(len(line) - 1)
+            await machine.acquire()
+        finally:
+            line.remove(place)
+            for ahead, other in enumerate(line):
+                other.tell(ahead)
+        self._coming_up.add(run.id)
         self._spawn(self._until_it_is_up(run, machine))
 
     async def _until_it_is_up(self, run: Run, machine: asyncio.Semaphore) -> None:
@@ -50,7 +73,7 @@ class Turns:
                         with suppress(TimeoutError):
                             await asyncio.wait_for(run.ended.wait(), _LOOK_S)
         finally:
-            del self._coming_up[run.id]
+            self._coming_up.discard(run.id)
             machine.release()
 
 

@@ -28,7 +28,7 @@ class Scene:
         self.board = Board()
         self.tasks: set[asyncio.Task[None]] = set()
         self.turns = Turns(self._spawn)
-        self.told: list[str] = []
+        self.told: list[tuple[str, str, float | None]] = []
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -41,7 +41,7 @@ class Scene:
         return one
 
     def taking(self, run: Run, node: str = "m") -> asyncio.Task[None]:
-        return asyncio.create_task(self.turns.take(run, node, 1, lambda said, _: self.told.append(said)))
+        return asyncio.create_task(self.turns.take(run, node, 1, lambda *said: self.told.append((run.id, *said))))
 
     def see(self, run: Run, seen: Seen, url: str | None = None) -> None:
         self.board.tell(run, Sighting(run.id, seen, 1.0, "m", url=url))
@@ -75,13 +75,16 @@ async def test_who_came_first_starts_first_and_the_next_when_one_answers(scene: 
     runs = [scene.run(f"a{number}") for number in range(4)]
     waiting = [scene.taking(run) for run in runs]
     assert await settled(*waiting) == [True, True, False, False]
-    assert scene.told == ["waiting for its turn, as 2 sessions are coming up on m"] * 2
+    words = "waiting for its turn, as 2 sessions come up at a time on m"
+    assert scene.told == [("a2", words, 0.0), ("a3", words, 0.0)]
     async with server() as url:
         scene.see(runs[1], Seen.RUNNING, url)
         await asyncio.wait_for(waiting[2], 10)
         assert await settled(waiting[3]) == [False]
+    assert scene.told[2:] == [("a3", words, 0.5)], "nearer by one"
     scene.see(runs[0], Seen.ENDED)
     await asyncio.wait_for(waiting[3], 10)
+    assert len(scene.told) == 3
 
 
 async def test_one_that_runs_but_does_not_answer_yet_is_still_coming_up(scene: Scene) -> None:
