@@ -52,9 +52,12 @@ class Wait:
 
 
 def machines_of(found: Iterable[Json]) -> dict[str, Machine]:
-    """Machines by name. Of several with one name, which come of joining anew, the one that is there."""
+    """Machines by name. Of several with one name, which come of joining anew, the one that is there. One that is just
+    joining has none yet.
+    """
     machines: dict[str, Machine] = {}
-    for one in sorted((_machine(node) for node in found), key=lambda one: (one.is_down, one.state != "ready", one.id)):
+    named = [node for node in found if (node.get("Description") or {}).get("Hostname")]
+    for one in sorted((_machine(node) for node in named), key=lambda one: (one.is_down, one.state != "ready", one.id)):
         if one.name not in machines:
             machines[one.name] = one
         elif not one.is_down:
@@ -64,12 +67,12 @@ def machines_of(found: Iterable[Json]) -> dict[str, Machine]:
 
 
 def _machine(node: Json) -> Machine:
-    description, status, spec = node.get("Description") or {}, node["Status"], node["Spec"]
+    description, status, spec = node["Description"], node["Status"], node["Spec"]
     resources = description.get("Resources") or {}
     down = (status.get("Message") or "Docker Swarm says that it is down") if status["State"] == "down" else ""
     return Machine(
         id=node["ID"],
-        name=description.get("Hostname") or node["ID"][:12],
+        name=description["Hostname"],
         address=_address(node),
         cpus_milli=int(resources.get("NanoCPUs", 0)) // 1_000_000,
         memory_mib=int(resources.get("MemoryBytes", 0)) // _MIB,

@@ -55,6 +55,12 @@ def test_of_one_that_joined_anew_the_one_that_is_there_counts() -> None:
     assert set(doubled) == {"a", "a-second"}
 
 
+def test_one_that_is_just_joining_is_not_there_yet() -> None:
+    nameless = node("a", "new", "unknown") | {"Description": {}}
+    assert list(machines_of([nameless, node("b", "2")])) == ["b"]
+    assert machines_of([{**nameless, "Description": None}]) == {}
+
+
 def test_down_is_given_up_and_unknown_is_waited_for() -> None:
     found = machines_of([node("a", "1", "down"), node("b", "2", "unknown"), node("c", "3", availability="drain")])
     assert found["a"].is_down
