@@ -72,7 +72,7 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
         earliest_start_at=expected.earliest,
         latest_start_at=expected.latest,
         sureness=expected.sureness,
-        basis=expected.basis if expected.at is not None else _no_basis(holders, expected.basis),
+        basis=expected.basis if expected.at is not None else _no_basis(snapshot, ask, holders, expected.basis),
     )
 
 
@@ -166,13 +166,14 @@ def _place_in_words(node: str, request: Request) -> str:
 
 
 def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
-    """Who holds the cards (or the machine) that it could use, the largest hold first."""
+    """Who holds the cards (or the machine) that it could use, were they free, the largest hold first."""
     grid, holdings = snapshot.grid, snapshot.holdings
-    slots = np.flatnonzero(holdings.node >= 0)
+    shape, slots = grid.shape(ask.request), np.flatnonzero(holdings.node >= 0)
+    slots = slots[grid.taking(shape, holdings.node[slots])]
     if ask.request.gpu is None:
         amounts = holdings.rows[slots, 1]
     else:
-        cards = usable(grid, grid.shape(ask.request), holdings.node[slots])
+        cards = usable(grid, shape, holdings.node[slots])
         amounts = np.where(cards, holdings.rows[slots, 2 : 2 + cards.shape[1]], 0).sum(axis=1)
     found: list[tuple[int, Held]] = []
     for index in np.argsort(-amounts, kind="stable").tolist():
@@ -216,7 +217,10 @@ def _candidates(snapshot: Snapshot, asks: Sequence[Ask], now: float) -> list[Req
             snapshot.arrive(one)
 
 
-def _no_basis(holders: Sequence[Holder], basis: str) -> str:
+def _no_basis(snapshot: Snapshot, ask: Ask, holders: Sequence[Holder], basis: str) -> str:
+    grid = snapshot.grid
+    if not grid.fits_empty(grid.shape(ask.request), np.arange(len(grid.nodes))).any():
+        return "nobody can say when: no machine that has as much takes work now"
     for one in holders:
         if one.ends_at is None:
             return f"nobody can say when: a {one.kind} of {one.owner} has no time limit"

@@ -105,6 +105,14 @@ def test_the_bob_who_waits_for_alice() -> None:
     )
 
 
+def test_who_runs_on_a_machine_with_a_fault_keeps_nobody_waiting() -> None:
+    node = replace(factories.node("gpu-1", 1), state=NodeState.FAULTY, reason="its daemon does not answer")
+    told = Scene(NOW, [node], [held(0, "gpu-1")], [ask(1)]).explain(ask(1))
+    assert "gpu-1 is faulty (its daemon does not answer)" in told.lacks[0]
+    assert told.holders == ()
+    assert told.basis == "nobody can say when: no machine that has as much takes work now"
+
+
 def test_who_only_asks_is_not_told_to_stand_in_the_queue() -> None:
     node = factories.node("n", 1)
     holder = held(0, "n", {"GPU-n-0": 16 * GIB})
