@@ -71,7 +71,7 @@ def why_not(host: Host, *, force: bool) -> str:
     if running and not force:
         runs_here = "1 workload runs" if running == 1 else f"{running} workloads run"
         return (
-            f"{runs_here} here; `commonage node drain {socket.gethostname()}` lets them end in their own time, with "
+            f"{runs_here} here; `commonage node drain {socket.gethostname()}` lets what runs end in its own time, with "
             "--requeue jobs begin anew elsewhere at once. Run this again then, or now with --force, which ends them"
         )
     # It stays in the Swarm: what runs there runs on, and more would come, with neither agent nor walls.
