@@ -353,8 +353,8 @@ class Fleet:
             max_cpus_milli=max((report.cpus_milli for report in reports), default=0),
             max_memory_mib=max((report.memory_mib for report in reports), default=0),
             max_vram_mib=max((device.memory_mib for device in devices), default=0),
-            free_cpus_milli=int(grid.cpus.max(initial=0)),
-            free_memory_mib=int(grid.memory.max(initial=0)),
+            free_cpus_milli=int(grid.cpus[grid.ready].max(initial=0)),
+            free_memory_mib=int(grid.memory[grid.ready].max(initial=0)),
             simulated_gpus=self.simulated_gpus,
             tenants=tuple(tenants_of(who.groups, self._settings)),
             priority_classes=tuple(

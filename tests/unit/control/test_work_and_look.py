@@ -418,6 +418,11 @@ async def test_the_launch_form_and_the_machines() -> None:
         await site.clock.advance(6)
         assert {str(view.status.state) for view in control.fleet.environments()} == {"ready", "absent"}
         assert control.fleet.capabilities()[0].name == "fake"
+        assert options.free_cpus_milli > 0
+        for name in ("cpu-1", "gpu-1"):
+            await control.fleet.drain(ROOT, name, True)
+        nothing = control.fleet.launch_options(ANN)
+        assert (nothing.free_cpus_milli, nothing.free_memory_mib) == (0, 0), "of machines that take work"
 
 
 async def test_reads_of_what_has_ended_come_from_the_store() -> None:

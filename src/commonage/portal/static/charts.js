@@ -37,7 +37,7 @@
     return {
       width,
       height: 116,
-      padding: [8, 4, 0, 0],
+      padding: [8, 18, 0, 0], // room for half of the last time
       legend: { show: false },
       cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
       scales: { x: { time: true }, y: { range: (_, __, most) => [0, Math.max(most * 1.05, kind.limit || 0, 0.01)] } },
