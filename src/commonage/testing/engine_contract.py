@@ -161,8 +161,7 @@ class EngineContract:
         asked_at = rig.orders.now()
         await engine.stop(order.attempt_id, 1.5)
         end = await rig.seen(order.attempt_id, Seen.ENDED)
-        assert end.exit_code == KILLED
-        assert end.at > asked_at + 1.4, "it had its grace, but for what clocks differ"
+        assert (end.exit_code, end.at > asked_at + 1.4) == (KILLED, True), "its grace, but for what clocks differ"
         assert await rig.processes(order.attempt_id) == 0
 
     async def test_a_second_stop_may_be_more_urgent(self, rig: EngineRig) -> None:
@@ -227,14 +226,10 @@ class EngineContract:
         async def is_over() -> bool:
             now = await engine.sightings()
             polled.extend(now)
-            return len(now) == len(orders) and all(sighting.seen is Seen.ENDED for sighting in now)
+            over = [{one.attempt_id for one in told if one.seen is Seen.ENDED} for told in (now, watched)]
+            return all(len(each) == len(orders) for each in over)
 
-        async def is_told() -> bool:
-            over = {sighting.attempt_id for sighting in watched if sighting.seen is Seen.ENDED}
-            return len(over) == len(orders)
-
-        await rig.until(is_over, "all ended")
-        await rig.until(is_told, "the watcher was told of each end")
+        await rig.until(is_over, "all ended, and the watcher was told so")
         await rig.pass_time(0.2)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
