@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.acceptance.served import USERS_PASSWORD, Served, served, until
-from tests.contract.dockerd import IMAGE, Dockerd, new_folder
+from tests.contract.dockerd import IMAGE, NO_RULES, Dockerd, new_folder
 from tests.contract.small_session import session_image
 
 from commonage.sdk import Client
@@ -38,7 +38,7 @@ def installation(request: pytest.FixtureRequest) -> Iterator[Served]:
         environments.mkdir()
         variables = {}
         if request.param == "docker":
-            daemon = Dockerd(new_folder())
+            daemon = Dockerd(new_folder(), NO_RULES)
             ending.callback(daemon.remove)
             daemon.start()
             repository, _, tag = IMAGE.partition(":")

@@ -20,7 +20,7 @@ from tests.contract.local_agents import processes_of
 from tests.contract.swarm import Machine
 from tests.integration.deployed import ADMIN_PASSWORD, DEPLOY, USERS_PASSWORD, Host, host
 
-pytestmark = [pytest.mark.needs("docker", "deploy"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.needs("docker", "deploy"), pytest.mark.timeout(900)]
 
 PARTS = ("docker-filter", "postgres", "control", "hub", "proxy", "registry", "caddy")
 HEALTHY = dict.fromkeys(PARTS, "healthy")
