@@ -101,7 +101,8 @@ async def site_with(folder: Path, dockerd: Dockerd, bundle: Path, **fields: Any)
 @pytest.fixture
 async def site(tmp_path: Path, dockerd: Dockerd, bundle: Path) -> AsyncIterator[Site]:
     async with site_with(tmp_path, dockerd, bundle) as site:
-        await site.until(lambda heard: not heard.engine_fault and heard.report.devices)
+        # Its daemon is asked where its files are a moment after the link stands.
+        await site.until(lambda heard: heard.report.devices and heard.report.disk_free_mib is not None)
         yield site
 
 
