@@ -161,9 +161,15 @@ end
 -- --- folders of the machine -------------------------------------------------------------------------------------------
 -- Each is said to its last part, `*` being any one: what is below may be a link that somebody made who works there.
 
-local OWN = {"workspaces/*", "volumes/*", "docker/runs/*/box", "docker/runs/*/log", "swarm/runs/*/box", "swarm/runs/*/log", "swarm/entry.sh"}
+local OWN = {"workspaces/*", "volumes/*", "docker/runs/*/box", "docker/runs/*/log", "swarm/attempts/*/box", "swarm/attempts/*/log"}
 local PART = "[%w._~@+-]+"
 local folders = {}
+-- The node agent of a Swarm mounts the folders of an attempt here.
+local ON_SWARM = os.getenv("COMMONAGE_ENGINE") == "swarm"
+local MOUNTED = {}
+for number, name in ipairs({"workspace", "box", "log", "volume%-%d+"}) do
+  MOUNTED[number] = "^/run/commonage/attempts/%w+%-%d+/" .. name .. "$"
+end
 
 local function parts_of(folder)
   local parts = {}
@@ -212,6 +218,9 @@ local function folder(value, where)
     plain = plain .. "/" .. part
   end
   if plain ~= value.raw then wrong(where) end
+  for _, pattern in ipairs(ON_SWARM and MOUNTED or {}) do
+    if plain:find(pattern) then return end
+  end
   for _, wanted in ipairs(folders) do
     if is_one(parts, wanted) then return end
   end
@@ -222,10 +231,18 @@ end
 
 local NETWORK = "commonage%-[%w._~-]+"
 local VOLUME = "commonage%-%x%x%x%x%x%x%x%x%-[%w._-]+"
+local STORED = "commonage%-[%w-]+"
+local FILE = "[%w_][%w._-]*"
 local PLACE = function(value, where)
   if value.kind ~= "text" or value.raw:sub(1, 1) ~= "/" then wrong(where) end
 end
-local texts, labels, one = list(text()), map(text()), count(1)
+local texts, any_labels, one = list(text()), map(text()), count(1)
+-- Labels of an object of an installation. Without this one the object could not be inspected or removed through the filter.
+local labels = function(value, where)
+  any_labels(value, where)
+  if not value.of["commonage.installation"] then complain(where .. ".commonage.installation is missing") end
+  text("%x+")(value.of["commonage.installation"], where .. ".commonage.installation")
+end
 local no_core = list(object({Name = text("core"), Soft = count(0, 0), Hard = count(0, 0)}), 1, 1)
 local names = {"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"}
 local cap_names = {}
@@ -274,11 +291,24 @@ local container = object({
 local held = {MemoryBytes = one}
 local vram = object({DiscreteResourceSpec = object({Kind = text("VRAM"), Value = one})})
 local port = count(1024, 65535)
+-- A config or secret as a read-only file. filter.lua asks the daemon who owns it.
+local READ_ONLY = {[256] = true, [288] = true, [292] = true, [320] = true, [360] = true, [365] = true}
+local function file_mode(value, where)
+  if value.kind ~= "number" or not (value.raw:find("^%d%d%d$") and READ_ONLY[tonumber(value.raw)]) then wrong(where) end
+end
+local function files(kind, ...)
+  return list(object({
+    File = object({Name = text(...), UID = text("%d+"), GID = text("%d+"), Mode = file_mode}),
+    [kind .. "ID"] = text("%w+"), [kind .. "Name"] = text(STORED),
+  }))
+end
 local task = object({
   ContainerSpec = object({
     Image = text(), Command = texts, Args = texts, User = text("%d+:%d+"), Labels = labels, CapabilityDrop = list(text("ALL"), 1, 1),
     CapabilityAdd = list(text(table.unpack(cap_names))), Ulimits = no_core, Init = word("true"), Mounts = list(mount),
-  }, {Env = texts, Dir = text(), Hostname = text("[%w-]+"), StopSignal = text("SIGTERM"), StopGracePeriod = count(0)}),
+  }, {Env = texts, Dir = text(), Hostname = text("[%w-]+"), StopSignal = text("SIGTERM"), StopGracePeriod = count(0),
+    Configs = files("Config", "/run/commonage/" .. FILE), Secrets = files("Secret", FILE, "/run/secrets/" .. FILE, "/run/commonage/" .. FILE),
+  }),
   Resources = object({
     Limits = object({MemoryBytes = one, Pids = one}, {NanoCPUs = one}),
     Reservations = object(held, {NanoCPUs = one, GenericResources = list(vram)}),
@@ -308,29 +338,30 @@ local volume = object({Name = text("commonage%-probe%-%x+"), DriverOpts = object
 -- What is said again when the token for workers is changed; what it is for the rest, is the Swarm's as it is made.
 local any_count = count(0)
 local swarm = object({
-  Name = text(), Labels = labels, Orchestration = map(any_count), Raft = map(any_count), Dispatcher = map(any_count),
+  Name = text(), Labels = any_labels, Orchestration = map(any_count), Raft = map(any_count), Dispatcher = map(any_count),
   CAConfig = object({}, {NodeCertExpiry = one, ForceRotate = count(0, 0)}), TaskDefaults = object({}),
   EncryptionConfig = object({AutoLockManagers = flag}),
 })
+
+-- A config or a secret, without a template, which could read other secrets of the service.
+local stored = object({Name = text(STORED), Labels = labels, Data = text("[%w+/]+=?=?", "")})
 
 local command = object({
   Cmd = list(text(), 1), AttachStdout = flag,
 }, {AttachStdin = flag, AttachStderr = flag, Tty = flag, Env = texts})
 
 local KINDS = {
-  {"/containers/create$", container, "Container"}, {"/services/create$", service, "Service"}, {"/networks/create$", network, "Network"},
-  {"/volumes/create$", volume, "Volume"}, {"/swarm/update$", swarm, "Swarm"}, {"/exec$", command, "Command"},
+  Container = container, Service = service, Network = network, Volume = volume, Swarm = swarm, Command = command,
+  Config = stored, Secret = stored,
 }
 
--- nil if this is a description for a call of this path; else why not, in words.
-function fault_of(path, text)
-  local done, fault = pcall(function()
+-- nil and the value if the text is a description of this kind; else the reason.
+function fault_of(kind, text)
+  local done, found = pcall(function()
     local value = read_json(text, DEEPEST)
-    for _, kind in ipairs(KINDS) do
-      if path:find(kind[1]) then return kind[2](value, kind[3]) end
-    end
-    complain("nothing is described by such a call")
+    KINDS[kind](value, kind)
+    return value
   end)
-  if done then return nil end
-  return type(fault) == "table" and fault.why or "it cannot be judged"
+  if done then return nil, found end
+  return type(found) == "table" and found.why or "it cannot be judged"
 end

@@ -18,6 +18,7 @@ from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.dockerd.shared import Mount
 from commonage.engines.dockerd.words import Folders, network_name
 from commonage.engines.swarm import translate as swarm
+from commonage.engines.swarm.deliveries import Delivery
 from commonage.engines.swarm.settings import SwarmSettings
 
 Json = dict[str, Any]
@@ -26,8 +27,10 @@ NETWORK = network_name(INSTALLATION, "lab")
 DATA, SHARED = "/var/lib/commonage", "/srv/commonage"
 CREATE = "POST /v1.41/containers/create?name=commonage-0a1b2c3d4e5f6-1"
 SERVICE = "POST /v1.41/services/create"
-ANOTHERS = "b" * 64
-"""A container that is not of Commonage."""
+OURS, ANOTHERS = "a" * 64, "b" * 64
+"""The ids of an object of Commonage and of one of somebody else, of any kind."""
+CONFIG, SECRET = "commonage-configs", "commonage-secrets"
+"""The names of the config and the secret with the id OURS."""
 
 VOLUMES = (
     Volume("data", VolumeKind.FOLDER, "/srv/datasets", "/volumes/data", writable=False),
@@ -52,10 +55,17 @@ def container(gpus: Any = "request", *, quota: bool = True, cpu_hold: Any = "wei
 
 def service(*, port: int | None = 31000, **settings: Any) -> Json:
     """What the Swarm engine sends."""
-    runs = f"{SHARED}/swarm/runs/w-1"
-    folders = Folders(f"{SHARED}/workspaces/ada", f"{runs}/box", f"{runs}/log")
+    mounted = "/run/commonage/attempts/w-1"
     around = swarm.Surroundings(
-        INSTALLATION, NETWORK, folders, f"{SHARED}/swarm/entry.sh", "0:0", "abc123", declares_vram=True, port=port
+        INSTALLATION,
+        NETWORK,
+        Folders(f"{mounted}/workspace", f"{mounted}/box", f"{mounted}/log"),
+        Delivery("a" * 64, "commonage-configs"),
+        (0, 0),
+        "abc123",
+        Delivery("a" * 64, "commonage-secrets"),
+        declares_vram=True,
+        port=port,
     )
     wish = order(lease=Lease("w-1", "here", 1500, 64, CARDS, 0.0), mounts=VOLUMES)
     program = program_of(wish, Inside("10.98.0.1", frozenset()), {}, {})
@@ -101,7 +111,9 @@ SPEC: Json = {
 UPDATE = "POST /v1.41/swarm/update?version=12&rotateWorkerToken=true"
 NETWORK_CREATE = "POST /v1.41/networks/create"
 VOLUME_CREATE = "POST /v1.41/volumes/create"
-EXEC = "POST /containers/commonage-0a1b2c3d4e5f6-1/exec"
+CONFIG_CREATE = "POST /v1.41/configs/create"
+SECRET_CREATE = "POST /v1.50/secrets/create"
+EXEC = "POST /v1.41/containers/commonage-0a1b2c3d4e5f6-1/exec"
 COMMAND: Json = {
     "AttachStdin": True,
     "AttachStdout": True,
@@ -110,6 +122,43 @@ COMMAND: Json = {
     "Env": ["A=b"],
     "Cmd": ["sh", "-c", "id"],
 }
+H, C, T = "HostConfig", "TaskTemplate.ContainerSpec", "TaskTemplate"
+
+
+def bound(source: str, **more: object) -> Json:
+    """A mount of a folder."""
+    return {
+        "Type": "bind",
+        "Source": source,
+        "Target": "/there",
+        "ReadOnly": False,
+        "BindOptions": {"Propagation": "rprivate"},
+        **more,
+    }
+
+
+ATTEMPT = "0a1b2c3d4e5f6-1"
+LABELS = {"commonage.installation": INSTALLATION}
+STORED: Json = {"Name": "commonage-entry-0a1b2c", "Labels": LABELS, "Data": "IyEvYmluL3NoCg=="}
+ENTRY: Json = {
+    "File": {"Name": "/run/commonage/entry", "UID": "0", "GID": "0", "Mode": 0o444},
+    "ConfigID": OURS,
+    "ConfigName": CONFIG,
+}
+PASSWORDS: Json = {
+    "File": {"Name": "passwords.json", "UID": "1000", "GID": "1000", "Mode": 0o400},
+    "SecretID": OURS,
+    "SecretName": SECRET,
+}
+
+
+def service_with_files() -> Json:
+    """A service that is given a config and a secret, and folders that the agent of its node has mounted."""
+    made = but(but(service(), f"{C}.Configs", [ENTRY]), f"{C}.Secrets", [PASSWORDS])
+    mounts = [bound(f"/run/commonage/attempts/{ATTEMPT}/{name}") for name in ("workspace", "box", "log", "volume-0")]
+    return but(made, f"{C}.Mounts", mounts)
+
+
 WILD = (
     'SAYS="Privileged": true, "Binds": ["/:/host"]',
     "\\u0041",
@@ -132,27 +181,15 @@ MEANT: list[tuple[str, str, Json]] = [
         ),
     ),
     ("a service", SERVICE, service()),
+    ("a service with a config and a secret", SERVICE, service_with_files()),
+    ("a config", CONFIG_CREATE, STORED),
+    ("a secret", SECRET_CREATE, STORED),
     ("a service without a port", SERVICE, service(port=None, cpu_hold="quota")),
     *((f"a network {number}", NETWORK_CREATE, one) for number, one in enumerate(NETWORKS)),
     ("whether sizes hold", VOLUME_CREATE, {"Name": "commonage-probe-0a1b2c3d", "DriverOpts": {"size": "1048576"}}),
     ("another token", UPDATE, SPEC),
     ("a command", EXEC, COMMAND),
 ]
-
-
-H, C, T = "HostConfig", "TaskTemplate.ContainerSpec", "TaskTemplate"
-
-
-def bound(source: str, **more: object) -> Json:
-    """A mount of a folder."""
-    return {
-        "Type": "bind",
-        "Source": source,
-        "Target": "/there",
-        "ReadOnly": False,
-        "BindOptions": {"Propagation": "rprivate"},
-        **more,
-    }
 
 
 SOURCES = [
@@ -184,7 +221,7 @@ SOURCES = [
     f"{DATA}x/workspaces/ada",
     f"{SHARED}",
     f"{SHARED}/swarm",
-    f"{SHARED}/swarm/runs/w-1",
+    f"{SHARED}/swarm/attempts/w-1",
     f"{SHARED}/workspaces/ada/link",
     "/srv/datasets/link",
     "/srv/datasets/",
@@ -202,6 +239,20 @@ SOURCES = [
     f"{DATA}/workspaces/a\nb",
     f"{DATA}/workspaces/a\u0000",
     f'{DATA}/workspaces/\u00e9"',
+    "/run/commonage",
+    "/run/commonage/attempts",
+    f"/run/commonage/attempts/{ATTEMPT}",
+    f"/run/commonage/attempts/{ATTEMPT}/",
+    f"/run/commonage/attempts/{ATTEMPT}/other",
+    f"/run/commonage/attempts/{ATTEMPT}/volume-",
+    f"/run/commonage/attempts/{ATTEMPT}/volume-0x",
+    f"/run/commonage/attempts/{ATTEMPT}/box/link",
+    f"/run/commonage/attempts/{ATTEMPT}/../box",
+    f"/run/commonage/attempts//{ATTEMPT}/box",
+    "/run/commonage/attempts/../box",
+    "/run/commonage/attempts/*/box",
+    f"/run/commonage/other/{ATTEMPT}/box",
+    f"/run/../etc/commonage/attempts/{ATTEMPT}/box",
 ]
 
 CONTAINERS: list[tuple[str, str, object]] = [
@@ -364,8 +415,32 @@ SERVICES: list[tuple[str, str, object]] = [
     ("an alias", f"{T}.Networks", [{"Target": NETWORK, "Aliases": ["hub"]}]),
     ("options of a driver", f"{T}.Networks", [{"Target": NETWORK, "DriverOpts": {"x": "y"}}]),
     ("networks as they once were said", "Networks", [{"Target": "host"}]),
-    ("secrets", f"{C}.Secrets", [{"SecretName": "x"}]),
-    ("configs", f"{C}.Configs", [{"ConfigName": "x"}]),
+    *(
+        (f"{kind.lower()}s: {what}", f"{C}.{kind}s", [but(good, place.replace("KIND", kind), value)])
+        for kind, good in (("Config", ENTRY), ("Secret", PASSWORDS))
+        for what, place, value in (
+            ("no file", "File", ...),
+            ("no id", "KINDID", ...),
+            ("no name", "KINDName", ...),
+            ("another's name", "KINDName", "site_passwords"),
+            ("the name of another one of ours", "KINDName", "commonage-other"),
+            ("another's id", "KINDID", ANOTHERS),
+            ("an id of nothing", "KINDID", "e" * 25),
+            ("a way to an id", "KINDID", f"../{OURS}"),
+            ("a part of an id", "KINDID", OURS[:20]),
+            ("an empty id", "KINDID", ""),
+            ("in place of the shell", "File.Name", "/bin/sh"),
+            ("a way out", "File.Name", "/run/commonage/../../bin/sh"),
+            ("a way up", "File.Name", "../../bin/sh"),
+            ("a folder below", "File.Name", "/run/commonage/box/x"),
+            ("a file that all may write to", "File.Mode", 0o666),
+            ("a program as its owner", "File.Mode", 0o4555),
+            ("a mode that is none", "File.Mode", -1),
+            ("a user's name", "File.UID", "root"),
+            ("no group", "File.GID", ...),
+            ("for the runtime", "Runtime", {}),
+        )
+    ),
     ("a capability", f"{C}.CapabilityAdd", ["CAP_SYS_ADMIN"]),
     ("capabilities as they were", f"{C}.CapabilityDrop", ...),
     ("a setting of the kernel", f"{C}.Sysctls", {"x": "1"}),
@@ -453,6 +528,24 @@ OTHERS: list[tuple[str, str, Json]] = [
     ),
     ("a volume: another's name", VOLUME_CREATE, {"Name": "hub-postgres-data", "DriverOpts": {"size": "1"}}),
     ("a volume: of the cluster", VOLUME_CREATE, {"Name": "commonage-probe-0a1b2c3d", "ClusterVolumeSpec": {}}),
+    *(
+        (f"{what}: {how}", head, but(STORED, place, value))
+        for what, head in (("a config", CONFIG_CREATE), ("a secret", SECRET_CREATE))
+        for how, place, value in (
+            ("no label", "Labels", {}),
+            ("another label", "Labels", {"app": "x"}),
+            ("no labels", "Labels", ...),
+            ("a label that is none", "Labels", {"commonage.installation": "x y"}),
+            ("another's name", "Name", "site_passwords"),
+            ("a template", "Templating", {"Name": "golang"}),
+            ("a driver", "Driver", {"Name": "x"}),
+            ("no data", "Data", ...),
+            ("what is no base64", "Data", "{{}}"),
+        )
+    ),
+    ("a container without our label", CREATE, but(container(), "Labels", {"app": "x"})),
+    ("a service without our label", SERVICE, but(service(), "Labels", {"app": "x"})),
+    ("a network without our label", NETWORK_CREATE, but(NETWORKS[0], "Labels", {})),
     ("the Swarm: who signs", UPDATE, but(SPEC, "CAConfig.SigningCACert", "x")),
     ("the Swarm: who else signs", UPDATE, but(SPEC, "CAConfig.ExternalCAs", [{"Protocol": "cfssl", "URL": "x"}])),
     ("the Swarm: what all say", UPDATE, but(SPEC, "TaskDefaults.LogDriver", {"Name": "syslog", "Options": {}})),

@@ -53,6 +53,8 @@ def _ask(socket_: Path, head: str, body: str = "") -> str:
         plug.settimeout(20)
         plug.connect(str(socket_))
         about = f"Host: docker\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        if head.endswith("1.1"):
+            about += "Connection: close\r\n"
         plug.sendall(f"{head}\r\n{about}\r\n{body}".encode())
         try:
             return plug.recv(65536).decode().partition("\r\n")[0]
@@ -62,7 +64,7 @@ def _ask(socket_: Path, head: str, body: str = "") -> str:
 
 def _created(filtered: Path, name: str, **fields: object) -> str:
     body = json.dumps({"Cmd": ["id"], "AttachStdout": True, **fields})
-    return _ask(filtered, f"POST /v1.41/containers/{name}/exec HTTP/1.0", body)
+    return _ask(filtered, f"POST /v1.41/containers/{name}/exec HTTP/1.1", body)
 
 
 async def test_commands_get_through_and_no_more(rig: DockerRig, filtered: Path) -> None:
@@ -88,7 +90,7 @@ async def test_commands_get_through_and_no_more(rig: DockerRig, filtered: Path) 
 
 async def test_streams_are_of_commands_alone(filtered: Path) -> None:
     streams = filtered.with_suffix(STREAMS)
-    start = f"POST /exec/{'0' * 64}/start HTTP/1.0"
+    start = f"POST /v1.41/exec/{'0' * 64}/start HTTP/1.0"
     assert " 404 " in _ask(streams, start, '{"Detach": false, "Tty": true}')
     for head, body in (
         ("GET /containers/json HTTP/1.0", ""),
