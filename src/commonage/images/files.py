@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _Place = tuple[str, str]  # repository and digest
+# docker-registry takes no larger manifest.
+_MANIFEST_MAX = 4 * 1024 * 1024
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
@@ -88,13 +90,20 @@ def _with_parts(storage: Path, places: Iterable[_Place]) -> Iterator[_Place]:
     """These, and those that an index among them lists."""
     for repository, digest in places:
         yield repository, digest
-        algorithm, _, code = digest.partition(":")
-        try:
-            text = (_root(storage, "blobs") / algorithm / code[:2] / code / "data").read_text(encoding="utf-8")
-            parts = json.loads(text).get("manifests", ())
-        except (OSError, ValueError, AttributeError):
-            continue
-        yield from ((repository, str(part["digest"])) for part in parts)
+        yield from ((repository, part) for part in _parts(storage, digest))
+
+
+def _parts(storage: Path, digest: str) -> list[str]:
+    """The entries of an index. The user who pushes chooses the content, and a digest may name a layer of any size."""
+    algorithm, _, code = digest.partition(":")
+    try:
+        with (_root(storage, "blobs") / algorithm / code[:2] / code / "data").open("rb") as blob:
+            content = blob.read(_MANIFEST_MAX + 1)
+        if len(content) > _MANIFEST_MAX:
+            return []
+        return [str(part["digest"]) for part in json.loads(content).get("manifests", ())]
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        return []
 
 
 def _root(storage: Path, what: str) -> Path:

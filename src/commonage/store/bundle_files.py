@@ -1,65 +1,169 @@
-"""Files sent along with work, as archives in a folder of the data directory: the bundles port on a file system."""
+"""Files sent along with work, as archives in a folder of the data directory: the bundles port on a file system.
+
+bundles/<tenant>/<owner>/<digest>.tar.gz   one that is kept; its time of change is when it was used last
+bundles/<digest>.tar.gz                    one of a release that did not note whose it was
+bundles/.coming-*                          one that is being received
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import os
+import re
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from commonage.domain.errors import InvalidInput, NotFound, TooLarge, Unavailable
+from commonage.ports.bundles import KeptBundle, ReceivedBundle
 
+_T = TypeVar("_T")
 _GZIP = b"\x1f\x8b"
+_COMING = ".coming-"
+_NAME = re.compile(r"([0-9a-f]{64})\.tar\.gz", re.ASCII)
 
 
 class BundleFiles:
-    """Archives under `folder`, each named by its SHA-256; none larger than `max_mib` MiB."""
+    """Archives under `folder`; none larger than `max_mib` MiB."""
 
     def __init__(self, folder: Path, max_mib: int = 64) -> None:
         self._folder, self._max_bytes = folder, max_mib * 1024 * 1024
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    async def save(self, chunks: AsyncIterator[bytes]) -> tuple[str, int]:
-        """Keep an archive; see the port."""
+    async def all(self) -> Sequence[KeptBundle]:
+        """All that are kept; what a crash left half received is removed."""
+
+        def read() -> Sequence[KeptBundle]:
+            for left in self._folder.glob(f"{_COMING}*"):
+                left.unlink(missing_ok=True)
+            return [*self._in(self._folder, "", ""), *self._of_users()]
+
+        return await _done(read, "the bundles cannot be read")
+
+    def _of_users(self) -> Iterator[KeptBundle]:
+        for place in sorted(self._folder.glob("*/*/")):
+            yield from self._in(place, place.parent.name, place.name)
+
+    def _in(self, place: Path, tenant: str, owner: str) -> Iterator[KeptBundle]:
+        for entry in os.scandir(place):
+            found = _NAME.fullmatch(entry.name)
+            if found is not None and entry.is_file(follow_symlinks=False):
+                status = entry.stat(follow_symlinks=False)
+                yield KeptBundle(tenant, owner, found[1], status.st_size, status.st_mtime)
+
+    async def receive(self, chunks: AsyncIterator[bytes]) -> ReceivedBundle:
+        """Write an archive down; see the port."""
         digest, size, head = hashlib.sha256(), 0, b""
-        with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".coming-", delete=False) as coming:
+        with await _done(self._new, "the bundle cannot be written") as coming:
+            place = Path(coming.name)
             try:
                 async for chunk in chunks:
                     size += len(chunk)
                     if size > self._max_bytes:
-                        limit = self._max_bytes // 1024**2
                         raise TooLarge(
-                            f"the files sent along are more than {limit} MiB packed; keep large data in a volume"
+                            f"Bundle too large: at most {self._max_bytes // 1024**2} MiB are allowed, packed. Keep "
+                            "large data in a volume."
                         )
-                    head = head or chunk[:2]
+                    head = (head + chunk[:2])[:2]
                     digest.update(chunk)
-                    await asyncio.to_thread(coming.write, chunk)
+                    await _done(partial(coming.write, chunk), "the bundle cannot be written")
                 if head != _GZIP:
                     raise InvalidInput("what was sent is no tar.gz archive", field="bundle", code="invalid-bundle")
-                await asyncio.to_thread(self._keep, coming, digest.hexdigest())
-            except OSError as error:
-                Path(coming.name).unlink(missing_ok=True)
-                raise Unavailable(
-                    f"the files cannot be kept: {error.strerror}; free some space and send again"
-                ) from error
+                await _done(lambda: _flush(coming), "the bundle cannot be written")
             except BaseException:
-                Path(coming.name).unlink(missing_ok=True)
+                place.unlink(missing_ok=True)
                 raise
-        return digest.hexdigest(), size
+        return ReceivedBundle(place, digest.hexdigest(), size)
 
-    def _keep(self, coming: IO[bytes], digest: str) -> None:
-        coming.flush()
-        os.fsync(coming.fileno())
-        os.replace(coming.name, self._folder / f"{digest}.tar.gz")
+    def _new(self) -> IO[bytes]:
+        return tempfile.NamedTemporaryFile(dir=self._folder, prefix=_COMING, delete=False)
 
-    def path(self, digest: str) -> Path:
-        """Where the archive lies; see the port."""
-        path = self._folder / f"{digest}.tar.gz"
-        if len(digest) != 64 or not digest.isalnum() or not path.is_file():
-            raise NotFound(
-                f"no files with the digest {digest[:16]}… were sent; send them first", code="bundle-not-found"
-            )
-        return path
+    async def keep(self, received: ReceivedBundle, kept: KeptBundle) -> None:
+        """Keep it; see the port."""
+
+        def move() -> None:
+            place = self._made(kept)
+            os.utime(received.place, (kept.used_at, kept.used_at))
+            os.replace(received.place, place)
+            _flush_folder(place.parent)
+
+        await _done(move, "the bundle cannot be kept")
+
+    async def discard(self, received: ReceivedBundle) -> None:
+        """Remove it, unless it was kept."""
+        await _done(lambda: received.place.unlink(missing_ok=True), "the bundle cannot be removed")
+
+    async def link(self, source: KeptBundle, kept: KeptBundle) -> None:
+        """Keep the same archive as another one; see the port."""
+
+        def link() -> None:
+            with suppress(FileExistsError):
+                os.link(self.path(source), self._made(kept))
+
+        try:
+            await _done(link, "the bundle cannot be kept")
+        except FileNotFoundError:
+            raise _gone(kept) from None
+        await self.note_use(kept)
+
+    async def note_use(self, kept: KeptBundle) -> None:
+        """Write down when it was used."""
+        try:
+            await _done(lambda: os.utime(self.path(kept), (kept.used_at, kept.used_at)), "its use cannot be noted")
+        except FileNotFoundError:
+            raise _gone(kept) from None
+
+    async def remove(self, kept: KeptBundle) -> None:
+        """Remove it, and folders that are empty then."""
+
+        def remove() -> None:
+            place = self.path(kept)
+            place.unlink(missing_ok=True)
+            with suppress(OSError):
+                for folder in place.parents[: 2 if kept.owner else 0]:
+                    folder.rmdir()
+
+        await _done(remove, "the bundle cannot be removed")
+
+    def path(self, kept: KeptBundle) -> Path:
+        """Where the archive lies."""
+        return self._folder / kept.tenant / kept.owner / f"{kept.digest}.tar.gz"
+
+    def _made(self, kept: KeptBundle) -> Path:
+        place = self.path(kept)
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return place
+
+
+async def _done(work: Callable[[], _T], what: str) -> _T:
+    """The result of `work` in a thread. Raises FileNotFoundError as it is, other errors of the disk as Unavailable."""
+    try:
+        return await asyncio.to_thread(work)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unavailable(f"{what}: {error.strerror}. An admin must make room on the disk; try again later") from error
+
+
+def _gone(kept: KeptBundle) -> NotFound:
+    return NotFound(
+        f"Bundle not found: the file of {kept.digest[:16]}… is gone. Send the files again and submit again.",
+        code="bundle-not-found",
+    )
+
+
+def _flush(coming: IO[bytes]) -> None:
+    coming.flush()
+    os.fsync(coming.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,10 @@ class Storage:
             named.parent.mkdir(parents=True)
             named.write_text(f"sha256:{code}")
         return f"sha256:{code}"
+
+    def blob(self, digest: str) -> Path:
+        code = digest.removeprefix("sha256:")
+        return self.root / "docker/registry/v2/blobs/sha256" / code[:2] / code / "data"
 
     def unneeded(self, *keep: str) -> list[str]:
         return [str(one) for one in unneeded(self.root, needed(self.root, HUB, keep), LIMIT)]
@@ -128,3 +133,28 @@ def test_on_a_full_disk_what_was_noted_stays(tmp_path: Path, monkeypatch: pytest
     note_needed(file, {"lab/a@1": 1.0}, {"lab/a@1": 2.0}, {"lab/a@1"})
     assert last_needed(file) == {"lab/a@1": 1.0}
     assert [one.name for one in tmp_path.iterdir()] == ["needed.json"]
+
+
+@pytest.mark.parametrize(
+    "content", [{"manifests": [1]}, {"manifests": [{}]}, {"manifests": 1}, [], "deep"], ids=lambda one: str(one)[:20]
+)
+def test_what_is_no_index_has_no_parts(storage: Storage, content: object) -> None:
+    """A catalogue entry may name the digest of anything that was pushed."""
+    digest = storage.put("lab/odd", "a", OLD, content)
+    if content == "deep":
+        storage.blob(digest).write_text("[" * 1_000_000)
+    assert needed(storage.root, HUB, [f"{HUB}/lab/odd@{digest}"]) == {f"lab/odd@{digest}"}
+
+
+def test_a_layer_is_not_read_into_memory(storage: Storage) -> None:
+    digest = storage.put("lab/layer", "a", OLD)
+    os.truncate(storage.blob(digest), 600 * 1024 * 1024)
+    resource.setrlimit(resource.RLIMIT_AS, (_memory_now() + 200 * 1024 * 1024, resource.RLIM_INFINITY))
+    try:
+        assert needed(storage.root, HUB, [f"{HUB}/lab/layer@{digest}"]) == {f"lab/layer@{digest}"}
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def _memory_now() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
