@@ -5,40 +5,41 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from contextlib import ExitStack
 
 from commonage.domain.errors import Unavailable
+from commonage.files.beneath import Beneath
 
 _COMMAND = ("nice", "-n", "19", "du", "--one-file-system", "--summarize", "--block-size=1K", "-0", "--files0-from=-")
 _PATIENCE_S = 3600.0
 
 
 class HomeFolders:
-    """The folders below `root`."""
+    """The folders below `root`, which others may write to."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Beneath) -> None:
         self._root = root
 
     async def measure(self) -> Mapping[str, int]:
         """MiB that each takes, rounded up. What cannot be read, or goes meanwhile, is left out. Raises Unavailable."""
         try:
-            folders = await asyncio.to_thread(self._folders)
-            return await self._measured(folders) if folders else {}
+            # Opened as no link, and measured from there: what the folder's name leads to may change meanwhile.
+            with ExitStack() as closing:
+                descriptor = await asyncio.to_thread(closing.enter_context, self._root.folder())
+                folders = await asyncio.to_thread(_folders, descriptor)
+                return await self._measured(folders, descriptor) if folders else {}
         except OSError as error:
             raise Unavailable(f"the homes in {self._root} cannot be measured: {error.strerror or error}") from error
         except TimeoutError:
             raise Unavailable(f"the homes in {self._root} take more than an hour to measure") from None
 
-    def _folders(self) -> list[bytes]:
-        with os.scandir(os.fsencode(self._root)) as entries:
-            return [one.path for one in entries if one.is_dir(follow_symlinks=False)]
-
-    async def _measured(self, folders: list[bytes]) -> Mapping[str, int]:
+    async def _measured(self, folders: list[bytes], root: int) -> Mapping[str, int]:
         process = await asyncio.create_subprocess_exec(
             *_COMMAND,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
+            cwd=f"/proc/self/fd/{root}",
             env={**os.environ, "LC_ALL": "C"},
         )
         try:
@@ -54,3 +55,8 @@ class HomeFolders:
             if tab:
                 found[os.fsdecode(os.path.basename(path))] = -(-int(kib) // 1024)
         return found
+
+
+def _folders(root: int) -> list[bytes]:
+    with os.scandir(root) as entries:
+        return [os.fsencode(f"./{one.name}") for one in entries if one.is_dir(follow_symlinks=False)]

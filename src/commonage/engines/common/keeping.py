@@ -13,13 +13,15 @@ from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.sightings import LogLine, Seen, Sighting
-from commonage.engines.common.board import NoticeBoard, Sighted
+from commonage.engines.common.board import NoticeBoard
+from commonage.engines.common.log_limit import Logged, LogLimit
 from commonage.engines.common.logs import read_log
 from commonage.engines.common.runs import Runs
 from commonage.engines.common.tasks import Tasks
+from commonage.files.beneath import Beneath
 
 
-class Kept(Sighted, Protocol):
+class Kept(Logged, Protocol):
     """An attempt as an engine keeps it.
 
     `begun` is done once it is written down, or failed to be; `kill_at` is the loop's time at which a stop turns to
@@ -35,14 +37,27 @@ R = TypeVar("R", bound=Kept)
 
 
 class RunsEngine(ABC, Generic[R]):
-    """The part of the engine port that needs nothing but run folders, which lie in `folder`, and a notice board."""
+    """The part of the engine port that needs nothing but run folders, which lie in `folder`, and a notice board.
 
-    def __init__(self, site: str, name: str, folder: Path, board: NoticeBoard[R]) -> None:
+    `max_log_mib`: what the log of an attempt may take on disk. `shared`: the folder for what other machines see of the
+    runs (`Runs`).
+    """
+
+    def __init__(
+        self,
+        site: str,
+        name: str,
+        folder: Path,
+        board: NoticeBoard[R],
+        max_log_mib: int,
+        shared: Beneath | None = None,
+    ) -> None:
         self._site = site
         self._board = board
-        self._files = Runs(folder)
+        self._files = Runs(folder, shared)
         self._tasks = Tasks(name)
         self._in_thread, self._spawn, self._keep = self._tasks.in_thread, self._tasks.spawn, self._tasks.keep
+        self._log_limit = LogLimit(board, max_log_mib, self._in_thread)
 
     @property
     def site(self) -> str:
@@ -84,6 +99,7 @@ class RunsEngine(ABC, Generic[R]):
         if run is None or run.sighting.seen is not Seen.ENDED:
             return
         await self._remove(run)
+        await self._log_limit.cut(run)
         await self._in_thread(lambda: self._files.forget(attempt_id))
         self._board.runs.pop(attempt_id, None)
 
@@ -102,13 +118,13 @@ class RunsEngine(ABC, Generic[R]):
         self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
     ) -> AsyncIterator[LogLine]:
         """Its output."""
-        path = await self._in_thread(lambda: self._files.log_path(attempt_id))
-        if path is None:
+        place = await self._in_thread(lambda: self._files.log_path(attempt_id))
+        if place is None:
             raise NotFound(f"there is no log of {attempt_id[:100]} (any more)", code="log-not-found")
 
         def has_ended() -> bool:
             run = self._board.runs.get(attempt_id)
             return run is None or run.sighting.seen is Seen.ENDED
 
-        async for line in read_log(path, offset, tail, follow, has_ended):
+        async for line in read_log(place, offset, tail, follow, has_ended):
             yield line

@@ -10,7 +10,8 @@
     runs/.old/<attempt id>/log     what is left of forgotten ones, for some time
 
 `pid` is created exclusively, by the shim or by a stop: so an attempt runs at most once, whoever died when.
-Used by the engine, mostly in threads; nothing here starts or ends processes.
+Where workloads run on other machines, `log` (and the box) lie in a folder that those see, and nothing else of this:
+see `Runs`. Used by the engine, mostly in threads; nothing here starts or ends processes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order
+from commonage.files.beneath import Beneath
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
 _NEVER = "never"
@@ -70,14 +73,20 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """One attempt's folder."""
+    """One attempt's folder. `shared`: the folder of it that other machines see, if any does."""
 
     path: Path
+    shared: Beneath | None = None
 
     @property
-    def log(self) -> Path:
+    def outside(self) -> Beneath:
+        """The folder with all that its workload may write to."""
+        return Beneath(self.path) if self.shared is None else self.shared
+
+    @property
+    def log(self) -> Beneath:
         """Its output."""
-        return self.path / "log"
+        return self.outside / "log"
 
     @property
     def tmp(self) -> Path:
@@ -174,14 +183,22 @@ class RunFolder:
 
 
 class Runs:
-    """All run folders, under `root` (made when missing, 0700)."""
+    """All run folders, under `root` (made when missing, 0700).
 
-    def __init__(self, root: Path) -> None:
+    `shared` is the folder that other machines see: one of the same names for each attempt, with its log and its box.
+    Whoever is root on one of those machines may change all that is in there, at any time.
+    """
+
+    def __init__(self, root: Path, shared: Beneath | None = None) -> None:
         self.root = root
+        self._shared = shared
         self._old = root / _OLD
+        self._outside = Beneath(root) if shared is None else shared
+        self._old_outside = self._outside / _OLD
 
     def open(self) -> None:
-        """Make the folders."""
+        """Make the folders. Raises OSError."""
+        self._old_outside.make_folder(parents=True)
         self._old.mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o700)
 
@@ -189,7 +206,8 @@ class Runs:
         """The folder of an attempt, there or not. Raises EngineFailure for what cannot be an id."""
         if not _ID.fullmatch(attempt_id):
             raise EngineFailure(f"{attempt_id[:100]!r} cannot be the id of an attempt")
-        return RunFolder(self.root / attempt_id)
+        shared = None if self._shared is None else self._shared / attempt_id
+        return RunFolder(self.root / attempt_id, shared)
 
     def create(self, order: Order, port: int | None) -> RunFolder:
         """Write the order down, so that it is found after a crash.
@@ -199,10 +217,12 @@ class Runs:
         folder = self.folder(order.attempt_id)
         folder.path.mkdir(mode=0o700, exist_ok=True)
         folder.tmp.mkdir(mode=0o700, exist_ok=True)
+        if folder.shared is not None:
+            folder.shared.make_folder()
         if order.secrets:
             _write_private(folder.path / "secrets.json", json.dumps(order.secrets).encode())
         bare = _ORDERS.dump_json(replace(order, secrets=()))
-        _write_private(folder.log, b"", os.O_APPEND)
+        os.close(folder.log.open(os.O_WRONLY | os.O_CREAT | os.O_APPEND))
         _write_private(folder.path / "room", _ROOM)
         # Last, in one go: a folder without a whole order is one whose attempt was never started.
         document = b'{"port":%s,"order":%s}' % (json.dumps(port).encode(), bare)
@@ -213,25 +233,19 @@ class Runs:
         """True if it ran, ended, and was forgotten."""
         return (self._old / attempt_id).is_dir()
 
-    def log_path(self, attempt_id: str) -> Path | None:
+    def log_path(self, attempt_id: str) -> Beneath | None:
         """Where its log is, also after it was forgotten; None if there is none."""
         if not _ID.fullmatch(attempt_id):
             return None
-        candidates = (self.root / attempt_id / "log", self._old / attempt_id / "log")
-        return next((path for path in candidates if path.exists()), None)
+        candidates = (self._outside / attempt_id / "log", self._old_outside / attempt_id / "log")
+        return next((place for place in candidates if place.is_there()), None)
 
     def forget(self, attempt_id: str) -> None:
         """Keep nothing but the log. Idempotent."""
-        folder, old = self.folder(attempt_id).path, self._old / attempt_id
-        try:
-            folder.rename(old)
-        except FileNotFoundError:
-            return
-        for entry in os.scandir(old):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            elif entry.name != "log":
-                os.unlink(entry.path)
+        self.folder(attempt_id)
+        if self._shared is not None:
+            _keep_log(self._outside / attempt_id, self._old_outside / attempt_id)
+        _keep_log(Beneath(self.root) / attempt_id, Beneath(self._old) / attempt_id)
 
     def clear_old(self, now: float, keep_days: int, keep_mib: int) -> int:
         """Remove logs that were forgotten more than `keep_days` ago, and the oldest beyond `keep_mib` in all.
@@ -239,12 +253,13 @@ class Runs:
         Gives how many.
         """
         removed, kept, total = 0, [], 0
-        for entry in os.scandir(self._old):
-            age_s = now - entry.stat(follow_symlinks=False).st_mtime
-            log = Path(entry.path, "log")
+        for name in {*self._old_outside.listed(), *os.listdir(self._old)}:
+            outside, old = self._old_outside / name, Beneath(self._old) / name
+            age_s = now - (old if old.is_there() else outside).stat().st_mtime
+            log = outside / "log"
             try:
                 size = log.stat().st_blocks * 512
-            except FileNotFoundError:
+            except OSError:  # it has no log, or what is there is none
                 size = 0
             else:
                 if age_s <= keep_days * _DAY_S:
@@ -252,20 +267,25 @@ class Runs:
                     total += size
                     continue
                 removed += 1
-                log.unlink()
+                log.remove()
             if age_s > max(keep_days, _REMEMBER_DAYS) * _DAY_S:
-                shutil.rmtree(entry.path, ignore_errors=True)
-        for _, size, log in sorted(kept, reverse=True):
+                outside.remove()
+                old.remove()
+        for _, size, log in sorted(kept, key=lambda one: one[0], reverse=True):
             if total <= keep_mib * _MIB:
                 break
-            log.unlink(missing_ok=True)
+            log.remove()
             total -= size
             removed += 1
         return removed
 
     def remove(self, attempt_id: str) -> None:
         """Take back `create`: it was certainly not started."""
-        shutil.rmtree(self.folder(attempt_id).path, ignore_errors=True)
+        folder = self.folder(attempt_id)
+        if folder.shared is not None:
+            with suppress(OSError):
+                folder.shared.remove()
+        shutil.rmtree(folder.path, ignore_errors=True)
 
     def load(self) -> list[tuple[Order, int | None]]:
         """All whole orders that are not forgotten, with their ports. What a crash left half-written is removed."""
@@ -284,8 +304,25 @@ class Runs:
         return sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir() and _ID.fullmatch(entry.name))
 
 
-def _write_private(path: Path, content: bytes, mode: int = os.O_TRUNC) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | mode, 0o600)
+def _keep_log(place: Beneath, old: Beneath) -> None:
+    """Keep only the log, if there is one, elsewhere. One that is not there is no error."""
+    try:
+        place.move(old)
+    except FileNotFoundError:
+        return
+    except OSError:  # somebody else put something in its place
+        old.remove()
+        place.move(old)
+    if not old.is_folder():
+        old.remove()
+        return
+    for name in old.listed():
+        if name != "log":
+            (old / name).remove()
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         os.write(descriptor, content)
     finally:

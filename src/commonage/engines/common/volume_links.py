@@ -10,13 +10,13 @@ import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
+
+from commonage.files.beneath import Beneath
 
 FOLDER = "volumes"
-_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-def link_volumes(home: Path, places: Mapping[str, str], uid: int, gid: int) -> None:
+def link_volumes(home: Beneath, places: Mapping[str, str], uid: int, gid: int) -> None:
     """Have `home`/volumes/NAME lead to each place, by volume's name. What is there and is no link stays as it is.
 
     `uid`, `gid`: whose the folder and the links are where we may say so.
@@ -24,20 +24,12 @@ def link_volumes(home: Path, places: Mapping[str, str], uid: int, gid: int) -> N
     if not places:
         return
     with suppress(OSError):
-        parent = os.open(home, _OPEN)
-        try:
-            with suppress(FileExistsError):
-                os.mkdir(FOLDER, 0o700, dir_fd=parent)
-                _give(FOLDER, parent, uid, gid)
-            folder = os.open(FOLDER, _OPEN, dir_fd=parent)
-            try:
-                for name, place in places.items():
-                    with suppress(OSError):
-                        _link(name, place, folder, uid, gid)
-            finally:
-                os.close(folder)
-        finally:
-            os.close(parent)
+        if (home / FOLDER).make_folder() and uid != os.geteuid():
+            (home / FOLDER).give(uid, gid)
+        with (home / FOLDER).folder() as folder:
+            for name, place in places.items():
+                with suppress(OSError):
+                    _link(name, place, folder, uid, gid)
 
 
 def _link(name: str, place: str, folder: int, uid: int, gid: int) -> None:
@@ -50,9 +42,5 @@ def _link(name: str, place: str, folder: int, uid: int, gid: int) -> None:
     except FileNotFoundError:
         pass
     os.symlink(place, name, dir_fd=folder)
-    _give(name, folder, uid, gid)
-
-
-def _give(name: str, folder: int, uid: int, gid: int) -> None:
     if uid != os.geteuid():
         os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)

@@ -2,12 +2,12 @@
 
     box/claim    who decided first: the entry in the container ("ran") or a stop ("never")
         again    the entry was run a second time, and refused
-        secrets  the secret variables, for the entry, which removes them
+        secrets  the secret variables, for the entry, which removes them; only on the control plane's machine
         wish     where containers run on other machines: what the entry is asked to do with the command ("term", "kill")
         end      likewise: how the command ended, as the entry saw it ("137 oom")
 
 What runs in the container may do anything in here, to its own harm only: no link is followed, no content believed that
-could hurt us. Used by engines, in threads.
+could hurt us. Where containers run on other machines, so may who is root there. Used by engines, in threads.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Literal
+
+from commonage.files.beneath import Beneath
 
 INSIDE = "/run/commonage/box"
 """Where it is in the container."""
@@ -67,71 +70,75 @@ class End:
 class Box:
     """One attempt's box."""
 
-    path: Path
+    place: Beneath
+
+    @property
+    def path(self) -> Path:
+        """As it is written, for who mounts it."""
+        return self.place.path
 
     def make(self, secrets: Mapping[str, str], owner: Owner, *, wish: bool = False) -> None:
         """Have it there, with the secrets in it, and with a `wish` if it is for one. Idempotent. Raises OSError."""
-        self.path.mkdir(mode=0o700, exist_ok=True)
-        give(self.path, owner)
-        if wish and not os.path.lexists(self.path / "wish"):
-            # As long as any wish: to write one takes no room on the disk.
-            (self.path / "wish").write_bytes(_NO_WISH)
+        self.place.make_folder()
+        give(self.place, owner)
+        if wish:
+            with suppress(FileExistsError):
+                # As long as any wish: to write one takes no room on the disk.
+                _write(self.place / "wish", _NO_WISH, os.O_CREAT | os.O_EXCL)
         if secrets and self.claim() is Claim.NOBODY:
             self._write_secrets(script_of(secrets).encode(), owner)
 
     def _write_secrets(self, content: bytes, owner: Owner) -> None:
-        place = self.path / "secrets"
-        new = self.path / "secrets.new"
-        new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+        new = self.place / "secrets.new"
+        new.remove()
+        _write(new, content, os.O_CREAT | os.O_EXCL)
         give(new, owner)
-        new.rename(place)  # whole or not at all: the entry may run already
+        new.move(self.place / "secrets")  # whole or not at all: the entry may run already
 
     def claim(self) -> Claim:
         """Who decided."""
         try:
-            descriptor = os.open(self.path / "claim", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            return Claim.NEVER if (self.place / "claim").read(_MOST) == _NEVER else Claim.RAN
         except FileNotFoundError:
             return Claim.NOBODY
         except OSError:  # something else is in its place, so somebody inside was at work
             return Claim.RAN
-        try:
-            return Claim.NEVER if os.read(descriptor, _MOST) == _NEVER else Claim.RAN
-        except OSError:
-            return Claim.RAN
-        finally:
-            os.close(descriptor)
 
     def claim_never(self) -> bool:
-        """Have the command never run. False if it runs, or ran, already. Raises OSError."""
-        self.path.mkdir(mode=0o700, exist_ok=True)
+        """Have the command never run. False if it runs, or ran, already, or nobody can tell. Raises OSError."""
+        claim = self.place / "claim"
         try:
-            descriptor = os.open(self.path / "claim", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+            self._have_folder()
+            descriptor = claim.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             return self.claim() is Claim.NEVER
+        except NotADirectoryError:  # somebody put a link in the place of the box, and may have had it run
+            return False
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(_NEVER)
         except OSError:  # half written it would say that the command ran
-            (self.path / "claim").unlink()
+            claim.remove()
             raise
         return True
+
+    def _have_folder(self) -> None:
+        try:
+            self.place.make_folder()
+        except FileNotFoundError:  # who removed the folder above must not keep it from ever ending
+            self.place.make_folder(parents=True)
 
     def wish(self, what: Literal["term", "kill"]) -> None:
         """Ask the entry to end the command, which it does within a second. Raises OSError.
 
         Written in place: a file that is opened anew is read anew, also over NFS.
         """
-        descriptor = os.open(self.path / "wish", os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(f"{what}\n".encode())
+        _write(self.place / "wish", f"{what}\n".encode())
 
     def ran_at(self) -> float | None:
         """When the command was started, unix seconds; None if it was not."""
         try:
-            found = os.stat(self.path / "claim", follow_symlinks=False)
+            found = (self.place / "claim").stat()
         except OSError:
             return None
         return found.st_mtime if self.claim() is Claim.RAN else None
@@ -142,7 +149,7 @@ class Box:
         What runs in the container may have written it, and lied about nobody but itself.
         """
         try:
-            descriptor = os.open(self.path / "end", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = (self.place / "end").open(os.O_RDONLY)
         except OSError:
             return None
         with os.fdopen(descriptor, "rb") as file:
@@ -155,7 +162,7 @@ class Box:
 
     def has_end(self) -> bool:
         """True once the entry has begun to write down how the command ended."""
-        return os.path.lexists(self.path / "end")
+        return (self.place / "end").is_there()
 
     def could_not_tell(self) -> bool:
         """True if the entry was there to the end, but found no room to write it down."""
@@ -163,13 +170,18 @@ class Box:
 
     def was_run_again(self) -> bool:
         """True if the daemon ran the entry a second time, so that the first exit code is gone."""
-        return os.path.lexists(self.path / "again")
+        return (self.place / "again").is_there()
 
 
-def give(path: Path, owner: Owner) -> None:
+def give(place: Beneath, owner: Owner) -> None:
     """Have it belong to the user inside, where that is another than we are."""
     if owner.outside_uid != os.geteuid():
-        os.chown(path, owner.outside_uid, owner.outside_gid, follow_symlinks=False)
+        place.give(owner.outside_uid, owner.outside_gid)
+
+
+def _write(place: Beneath, content: bytes, flags: int = 0) -> None:
+    with os.fdopen(place.open(os.O_WRONLY | flags), "wb") as file:
+        file.write(content)
 
 
 def script_of(secrets: Mapping[str, str]) -> str:

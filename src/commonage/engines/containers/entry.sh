@@ -31,8 +31,11 @@
       ) >/dev/null 2>&1 &
     )
   fi
-  # Secrets come in a file, not with the container's description, which everybody reads who may talk to the daemon.
-  if [ -f "$box/secrets" ]; then
+  # Secrets come in a file, not with the container's description, which everybody reads who may talk to the daemon. On a
+  # Swarm it comes from the Swarm, as this script does: the box lies where other machines write, so nothing in it is run.
+  if [ "$0" = /run/commonage/entry ]; then
+    [ ! -f /run/commonage/secrets ] || . /run/commonage/secrets
+  elif [ -f "$box/secrets" ]; then
     . "$box/secrets"
     rm -f "$box/secrets"
   fi

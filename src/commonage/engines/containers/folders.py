@@ -1,38 +1,41 @@
 """A job's folder in its owner's workspace, put there from outside while containers may write to that workspace.
 
 A container that could have us follow a link of its making would write where it likes, as we are. So the files are
-unpacked where no container sees them, and moved in whole, by open folders and names, never by a path. In threads.
+unpacked where no container sees them, and put in whole, by open folders and names, never by a path. In threads.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.common.workspaces import unpack_bundle
 from commonage.engines.containers.box import Owner, give
+from commonage.files.beneath import Beneath
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
+def put_bundle(workspace: Beneath, name: str, staging: Path, owner: Owner, unpack: Callable[[Path], None]) -> None:
+    """Have the files of a bundle in `workspace`/jobs/`name`; a folder that is there already stays as it is.
 
-def put_bundle(bundle: Path, staging: Path, workspace: Path, name: str, owner: Owner, limit_mib: int) -> None:
-    """Have the files of `bundle` in `workspace`/jobs/`name`; a folder that is there already stays as it is.
-
-    `staging` is a folder of ours to unpack in, on the same file system. Raises EngineFailure.
+    `staging` is a folder of ours that nobody else sees, which `unpack` fills. Raises EngineFailure.
     """
+    jobs = workspace / "jobs"
     try:
-        with _jobs_folder(workspace, owner) as jobs:
-            if jobs.has(name):
-                return
+        if jobs.make_folder():
+            give(jobs, owner)
+        if (jobs / name).is_there():
+            return
+        shutil.rmtree(staging, ignore_errors=True)
+        unpack(staging)
+        _give_all(staging, owner)
+        try:
+            _move_in(staging, jobs / name, owner)
+        finally:
             shutil.rmtree(staging, ignore_errors=True)
-            unpack_bundle(bundle, staging, limit_mib)
-            for parent, _, files in os.walk(staging):
-                for one in (".", *files):
-                    give(Path(parent, one), owner)
-            jobs.take(staging, name)
     except OSError as error:
         # A link or a file in its place is of its owner's making, and does not pass by itself.
         passes = error.errno not in (errno.ELOOP, errno.ENOTDIR)
@@ -41,48 +44,52 @@ def put_bundle(bundle: Path, staging: Path, workspace: Path, name: str, owner: O
         ) from error
 
 
-class _JobsFolder:
-    """The open folder `jobs` of a workspace."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def __enter__(self) -> _JobsFolder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-    def has(self, name: str) -> bool:
-        """True if there is something of this name."""
-        try:
-            os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def take(self, folder: Path, name: str) -> None:
-        """Move a folder in; one that came first stays."""
-        try:
-            os.rename(folder, name, dst_dir_fd=self._descriptor)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-            shutil.rmtree(folder, ignore_errors=True)
+def _give_all(folder: Path, owner: Owner) -> None:
+    if owner.outside_uid != os.geteuid():
+        for parent, _, files in os.walk(folder):
+            for one in (".", *files):
+                os.chown(Path(parent, one), owner.outside_uid, owner.outside_gid, follow_symlinks=False)
 
 
-def _jobs_folder(workspace: Path, owner: Owner) -> _JobsFolder:
-    parent = os.open(workspace, _FOLDER)
+def _move_in(folder: Path, target: Beneath, owner: Owner) -> None:
+    """Move a folder in, whole; one that came first stays. Where it lies on another file system it is copied."""
     try:
-        try:
-            os.mkdir("jobs", 0o700, dir_fd=parent)
-        except FileExistsError:
-            made = False
-        else:
-            made = True
-        descriptor = os.open("jobs", _FOLDER, dir_fd=parent)  # OSError if it is a link
-        if made and owner.outside_uid != os.geteuid():
-            os.fchown(descriptor, owner.outside_uid, owner.outside_gid)
-        return _JobsFolder(descriptor)
-    finally:
-        os.close(parent)
+        Beneath(folder.parent, (folder.name,)).move(target)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            _copy_in(folder, target, owner)
+        elif error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+
+
+def _copy_in(folder: Path, target: Beneath, owner: Owner) -> None:
+    new = target.above / f".{target.name}.{secrets.token_hex(6)}"
+    try:
+        _copy(folder, new, owner)
+        new.move(target)
+    except OSError as error:
+        new.remove()
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+
+
+def _copy(folder: Path, new: Beneath, owner: Owner) -> None:
+    """Plain files and folders, which is all that a bundle has."""
+    waiting = [(folder, new)]
+    while waiting:
+        folder, new = waiting.pop()
+        new.make_folder()
+        give(new, owner)
+        for one in os.scandir(folder):
+            if one.is_dir(follow_symlinks=False):
+                waiting.append((Path(one.path), new / one.name))
+            else:
+                _copy_file(one, new / one.name)
+                give(new / one.name, owner)
+
+
+def _copy_file(file: os.DirEntry[str], new: Beneath) -> None:
+    mode = file.stat(follow_symlinks=False).st_mode & 0o700
+    descriptor = new.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as target, open(file.path, "rb") as source:
+        shutil.copyfileobj(source, target)

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import ROOT, Mount, VolumeKind
 from commonage.engines.common.volume_links import link_volumes
-from commonage.engines.containers.box import Owner
+from commonage.engines.containers.box import Owner, give
 from commonage.engines.containers.sources import see_that_nobody_can_redirect
+from commonage.files.beneath import Beneath, absolute
 
 _MIB = 1024 * 1024
-_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def docker_mounts(mounts: Sequence[Mount], installation: str, *, quota: bool) -> list[dict[str, Any]]:
@@ -68,7 +67,7 @@ def docker_volume(source: str, installation: str) -> str:
     return f"commonage-{installation[:8]}-{source}"
 
 
-def see_to_folders(mounts: Sequence[Mount], home: Path, owner: Owner, *, here: bool) -> None:
+def see_to_folders(mounts: Sequence[Mount], home: Beneath, owner: Owner, *, here: bool) -> None:
     """Have the folders there that are their users' own, see that nothing leads elsewhere, and link to all from `home`.
 
     `here`: the container will run on this very machine, so a folder that is missing is an error; of other machines'
@@ -87,7 +86,7 @@ def _see_to_folder(mount: Mount, owner: Owner, here: bool) -> None:
     see_that_nobody_can_redirect(source, what)
     if mount.made:
         try:
-            _make(Path(source), owner)
+            _make(absolute(Path(source)), owner)
         except FileNotFoundError:
             pass  # judged below
         except OSError as error:
@@ -97,25 +96,12 @@ def _see_to_folder(mount: Mount, owner: Owner, here: bool) -> None:
         raise EngineFailure(f"{what} is not on this machine; tell the admin, who may have to mount it", retryable=True)
 
 
-def _make(path: Path, owner: Owner) -> None:
-    """Make the last two folders of a path where they are missing: the last is the owner's, no link is followed."""
-    if path.is_dir():
+def _make(place: Beneath, owner: Owner) -> None:
+    """Make the last two folders where they are missing: the last is the owner's, no link is followed."""
+    if place.is_folder():
         return
-    above = path.parent
-    if not above.is_dir():
+    if not place.above.is_folder():
         # A tenant's folder above its users' own; what is above that is the admin's to make.
-        _make_in(above.parent, above.name, 0o711)
-    made = _make_in(above, path.name, 0o700)
-    if made and owner.outside_uid != os.geteuid():
-        os.chown(path, owner.outside_uid, owner.outside_gid, follow_symlinks=False)
-
-
-def _make_in(parent: Path, name: str, mode: int) -> bool:
-    descriptor = os.open(parent, _OPEN)
-    try:
-        with suppress(FileExistsError):
-            os.mkdir(name, mode, dir_fd=descriptor)
-            return True
-        return False
-    finally:
-        os.close(descriptor)
+        place.above.make_folder(0o711)
+    if place.make_folder():
+        give(place, owner)

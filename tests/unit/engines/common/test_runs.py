@@ -1,5 +1,6 @@
 """What is read back from run folders."""
 
+import os
 import resource
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from commonage.domain.sightings import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Exit, Runs
 from commonage.engines.process.ports import PortRange
+from commonage.files.beneath import Beneath
 
 SHARE = Share("GPU-1", 0, "A100", 6144, 250, False, 24576, True, Isolation.COOPERATIVE)
 ORDER = Order(
@@ -114,13 +116,13 @@ def test_exits_are_read_as_the_shim_and_as_we_write_them(runs: Runs) -> None:
 
 def test_of_forgotten_ones_the_log_stays(runs: Runs) -> None:
     folder = runs.create(ORDER, None)
-    folder.log.write_text("hello")
+    folder.log.path.write_text("hello")
     runs.forget("a-1")
     runs.forget("a-1")
-    path = runs.log_path("a-1")
-    assert path is not None
-    assert path.read_text() == "hello"
-    assert [entry.name for entry in path.parent.iterdir()] == ["log"]
+    place = runs.log_path("a-1")
+    assert place is not None
+    assert place.read(9) == b"hello"
+    assert place.above.listed() == ["log"]
     assert runs.is_forgotten("a-1")
     assert runs.all() == []
 
@@ -146,3 +148,41 @@ def test_ports_are_given_in_turn_and_not_twice() -> None:
     ports.hold(taken[0])
     with pytest.raises(EngineFailure):
         ports.take()
+
+
+def test_what_other_machines_see_is_a_log_and_nothing_else(tmp_path: Path) -> None:
+    runs = Runs(tmp_path / "runs", Beneath(tmp_path / "shared") / "attempts")
+    runs.open()
+    folder = runs.create(ORDER, 20_001)
+    seen = tmp_path / "shared" / "attempts"
+    assert sorted(str(one.relative_to(seen)) for one in seen.rglob("*")) == [".old", "a-1", "a-1/log"]
+    assert folder.order() == (ORDER, 20_001)
+    (seen / "forged").mkdir()
+    (seen / "forged" / "order.json").write_bytes((folder.path / "order.json").read_bytes())
+    assert runs.load() == [(ORDER, 20_001)], "what was forged is not taken up"
+    (seen / "a-1" / "log").write_text("hello")
+    (seen / "a-1" / "more").mkdir()
+    runs.forget("a-1")
+    place = runs.log_path("a-1")
+    assert place is not None
+    assert (place.read(9), place.above.listed(), runs.is_forgotten("a-1")) == (b"hello", ["log"], True)
+    assert runs.clear_old(time.time() + 100 * 86_400, 90, 1) == 1
+    assert (os.listdir(seen / ".old"), os.listdir(tmp_path / "runs" / ".old")) == ([], [])
+    runs.create(ORDER, None)
+    runs.remove("a-1")
+    assert (runs.all(), (seen / "a-1").exists()) == ([], False)
+
+
+def test_a_link_in_the_place_of_what_is_forgotten_is_not_followed(tmp_path: Path) -> None:
+    runs = Runs(tmp_path / "runs", Beneath(tmp_path / "shared") / "attempts")
+    runs.open()
+    runs.create(ORDER, None)
+    elsewhere, mine = tmp_path / "elsewhere", tmp_path / "shared" / "attempts" / "a-1"
+    elsewhere.mkdir()
+    (elsewhere / "key").write_text("secret")
+    (mine / "log").unlink()
+    mine.rmdir()
+    mine.symlink_to(elsewhere)
+    runs.forget("a-1")
+    assert (runs.log_path("a-1"), runs.is_forgotten("a-1")) == (None, True)
+    assert os.listdir(elsewhere) == ["key"]

@@ -12,6 +12,7 @@ import pytest
 
 from commonage.engines.containers import box as box_module
 from commonage.engines.containers.box import Box, Claim, Owner, can_export, script_of
+from commonage.files.beneath import Beneath
 
 ME = Owner(os.geteuid(), os.getegid(), os.geteuid(), os.getegid())
 ENTRY = Path(str(box_module.__file__)).with_name("entry.sh")
@@ -19,7 +20,7 @@ ENTRY = Path(str(box_module.__file__)).with_name("entry.sh")
 
 @pytest.fixture
 def box(tmp_path: Path) -> Box:
-    box = Box(tmp_path / "box")
+    box = Box(Beneath(tmp_path) / "box")
     box.make({"KEY": "it's\n$HOME"}, ME)
     return box
 
@@ -57,7 +58,7 @@ def test_commands_that_are_not_there_have_the_shells_codes(box: Box, tmp_path: P
     assert code == 127
     assert "not found" in log
     (tmp_path / "plain").write_text("")
-    again = Box(tmp_path / "again")
+    again = Box(Beneath(tmp_path) / "again")
     again.make({}, ME)
     assert enter(again, str(tmp_path / "plain"))[0] == 126
 
@@ -91,7 +92,7 @@ def test_names_that_no_shell_takes_are_known() -> None:
 @pytest.fixture
 def asked(tmp_path: Path) -> Box:
     """A box with a wish."""
-    box = Box(tmp_path / "box")
+    box = Box(Beneath(tmp_path) / "box")
     box.make({"KEY": "x"}, ME, wish=True)
     return box
 
@@ -157,6 +158,30 @@ def test_what_is_in_the_place_of_an_end_is_no_end(asked: Box, tmp_path: Path) ->
     assert asked.could_not_tell()
     (asked.path / "wish").unlink()
     (asked.path / "wish").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="symbolic"):
+    with pytest.raises(OSError, match="is a link"):
         asked.wish("kill")
     assert (tmp_path / "elsewhere").read_text() == "0\n"
+
+
+def test_on_a_swarm_nothing_in_the_box_is_run(tmp_path: Path) -> None:
+    box = Box(Beneath(tmp_path) / "box")
+    box.make({}, ME)
+    (box.path / "secrets").write_text("echo the attacker; KEY=none; export KEY\n")
+    entry, log = tmp_path / "entry", tmp_path / "log"
+    (tmp_path / "secrets").write_text(script_of({"KEY": "mine"}))
+    text = ENTRY.read_text()
+    for name in ("entry", "box", "log", "secrets"):
+        text = text.replace(f"/run/commonage/{name}", str(tmp_path / name))
+    entry.write_text(text)
+    subprocess.run(["sh", entry, "sh", "-c", "echo $KEY"], check=True)
+    assert log.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_box_that_was_replaced_ends_nothing_and_changes_nothing(tmp_path: Path, is_link: bool) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    box = Box(Beneath(tmp_path) / "attempt" / "box")
+    if is_link:
+        (tmp_path / "attempt").symlink_to(tmp_path / "elsewhere")
+    assert box.claim_never() is not is_link, "what was removed is made again, so that the attempt can end"
+    assert os.listdir(tmp_path / "elsewhere") == []

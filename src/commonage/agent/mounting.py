@@ -1,0 +1,181 @@
+"""Mounts the folders of attempts for Docker: each is opened without following a link, and what was opened is mounted.
+
+Docker follows a path as root, whenever it starts a container. Root of another machine that writes to the shared folder
+could have it lead anywhere on this one. So Docker is given paths of this machine alone, with nothing but mounts there.
+Everything here blocks: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from commonage.domain.errors import EngineFailure
+from commonage.files.beneath import Beneath, absolute
+
+_log = logging.getLogger(__name__)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
+_NOSUID, _NODEV, _REMOUNT, _BIND, _REC = 2, 4, 32, 4096, 16384
+# What the kernel tells of a mount (statvfs), and what keeps it so when it is mounted again (mount).
+_KEPT = {1: 1, 2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
+_DETACH, _NO_LINK = 2, 8
+_UNSEEN_S = 600.0
+
+
+class Mounts:
+    """Those below `root`, a folder of this machine: `root`/ATTEMPT/NAME.
+
+    Of a path below `shared`, the folder that all machines of the site see, the part up to there may have links in it;
+    of any other path no part may be one.
+    """
+
+    def __init__(self, root: Path, shared: str) -> None:
+        self._root = root
+        self._shared = Path(shared) if shared else None
+        self._unseen: dict[str, float] = {}
+
+    def fault(self) -> str:
+        """Why nothing can be mounted here, in words; empty if it can. Found out by trying."""
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            name = f"try-{os.getpid()}"
+            self._have(name, "folder", Beneath(self._root))
+            self.remove([name])
+        except OSError as error:
+            return (
+                f"the agent cannot mount folders of workloads in {self._root}: {error.strerror or error}; it must run "
+                "as root, with the capability SYS_ADMIN where it is a container"
+            )
+        return ""
+
+    def have(self, attempt_id: str, sources: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+        """Have each source (name, path) mounted for this attempt; where, in the same order. Idempotent.
+
+        Raises EngineFailure; then none is left mounted that was not before.
+        """
+        if not all(_NAME.fullmatch(name) for name in (attempt_id, *(name for name, _ in sources))):
+            raise EngineFailure(f"{attempt_id[:100]!r} and what is to be mounted for it are not named as attempts are")
+        places = []
+        for name, path in sources:
+            try:
+                places.append(self._have(attempt_id, name, self._place(path)))
+            except (OSError, ValueError) as error:
+                why = error.strerror if isinstance(error, OSError) else str(error)
+                # What is a link stays one until somebody removes it; anything else may pass.
+                passes = isinstance(error, OSError) and error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
+                self.remove([attempt_id])
+                raise EngineFailure(
+                    f"{path} is not mounted for {attempt_id}: {why}. No link is followed there, as it could lead to "
+                    "the machine's own files; have the admin put the folder itself in its place",
+                    retryable=passes,
+                ) from error
+        return tuple(map(str, places))
+
+    def _place(self, path: str) -> Beneath:
+        plain = Path(path)
+        if ".." not in plain.parts and self._shared is not None and plain.is_relative_to(self._shared):
+            return Beneath(self._shared, plain.relative_to(self._shared).parts)
+        return absolute(plain)
+
+    def _have(self, attempt_id: str, name: str, source: Beneath) -> Path:
+        target = self._root / attempt_id / name
+        with _opened(source) as found:
+            is_folder = stat.S_ISDIR(os.fstat(found).st_mode)
+            if target.exists() and _same(os.fstat(found), target.lstat()):
+                return target
+            self._unmount(target)
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._root.chmod(0o700)
+            if is_folder:
+                target.mkdir(mode=0o700)
+            else:
+                target.touch(0o600, exist_ok=False)
+            _mount(f"/proc/self/fd/{found}", target, _BIND | _REC)
+            # Nothing in there is a device, and nobody becomes another by a program in there.
+            kept = sum(flag for told, flag in _KEPT.items() if os.statvfs(target).f_flag & told)
+            _mount("none", target, _REMOUNT | _BIND | _NOSUID | _NODEV | kept)
+        return target
+
+    def remove(self, attempt_ids: Collection[str]) -> None:
+        """Unmount all of these attempts. One that has nothing mounted is no error. Raises OSError."""
+        for attempt_id in attempt_ids:
+            if not _NAME.fullmatch(attempt_id):
+                continue
+            folder = self._root / attempt_id
+            for one in list(folder.iterdir()) if folder.is_dir() else ():
+                self._unmount(one)
+            with suppress(FileNotFoundError):
+                folder.rmdir()
+
+    def _unmount(self, target: Path) -> None:
+        while _umount(target):
+            pass
+        # An empty folder or file of ours: `rmdir` and `unlink` remove nothing that is mounted, or in a folder.
+        with suppress(FileNotFoundError):
+            if stat.S_ISDIR(target.lstat().st_mode):
+                target.rmdir()
+            else:
+                target.unlink()
+
+    def all(self) -> list[str]:
+        """The attempts for which something is mounted. Raises OSError."""
+        return [one.name for one in self._root.iterdir()] if self._root.is_dir() else []
+
+    def remove_unseen(self, live: Collection[str], now: float) -> None:
+        """Unmount what is mounted for attempts whose containers were not here for long. Raises OSError.
+
+        `now` is of a clock that only rises.
+        """
+        self._unseen = {one: self._unseen.get(one, now) for one in self.all() if one not in live}
+        old = [one for one, since in self._unseen.items() if now - since > _UNSEEN_S]
+        if old:
+            _log.warning("attempts %s are not here any more: their folders are unmounted", ", ".join(old))
+            self.remove(old)
+
+
+@contextmanager
+def _opened(source: Beneath) -> Iterator[int]:
+    """A descriptor of the folder or plain file that can be mounted and nothing else (O_PATH)."""
+    if not source.names:
+        descriptor = os.open(source.root, os.O_PATH | os.O_DIRECTORY)
+    else:
+        with source.above.walked() as above:
+            descriptor = os.open(source.name, os.O_PATH | os.O_NOFOLLOW, dir_fd=above)
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if stat.S_ISLNK(kind):
+            raise OSError(errno.ELOOP, "it is a link", str(source))
+        if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
+            raise OSError(errno.EINVAL, "it is neither a folder nor a plain file", str(source))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _same(one: os.stat_result, other: os.stat_result) -> bool:
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def _mount(source: str, target: Path, flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(source.encode(), os.fsencode(target), None, ctypes.c_ulong(flags), None) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(target))
+
+
+def _umount(target: Path) -> bool:
+    """False if nothing is mounted there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(os.fsencode(target), _DETACH | _NO_LINK) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOENT):
+        return False
+    raise OSError(number, os.strerror(number), str(target))

@@ -1,0 +1,118 @@
+"""Delivery by the Swarm itself: the entry as a config, an attempt's secrets as a secret.
+
+Neither ever lies in the shared folder: no machine can change the one, and the other reaches only the machine that runs
+its attempt, in memory. Used by the launcher.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from commonage.domain.errors import EngineFailure
+from commonage.engines.containers.box import script_of
+from commonage.engines.containers.preparing import ENTRY
+from commonage.engines.dockerd.connection import Json
+from commonage.engines.dockerd.words import LABEL, ours
+from commonage.engines.swarm.client import Client
+
+ENTRY_INSIDE = "/run/commonage/entry"
+SECRETS_INSIDE = "/run/commonage/secrets"
+"""Where the entry looks for them: see entry.sh."""
+SECRETS_MAX = 500 * 1024
+"""Bytes. Swarm takes no larger secret."""
+Kind = Literal["configs", "secrets"]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A config or secret of the Swarm, by its id and its name."""
+
+    id: str
+    name: str
+
+
+class Deliveries:
+    """Those of one installation. Raises EngineFailure where the Swarm does."""
+
+    def __init__(self, client: Client, installation: str) -> None:
+        self._client = client
+        self._installation = installation
+        self._entry: Delivery | None = None
+
+    async def entry(self) -> Delivery:
+        """The config with the entry: named after what is in it, so that one of another version is another config."""
+        if self._entry is None:
+            digest = hashlib.sha256(ENTRY.encode()).hexdigest()
+            name = f"commonage-{self._installation[:8]}-entry-{digest[:16]}"
+            found = await self._client.create_delivery("configs", self._body(name, ENTRY.encode(), {}))
+            self._entry = Delivery(found or await self._id_of("configs", name), name)
+        return self._entry
+
+    def forget_entry(self) -> None:
+        """Somebody removed it."""
+        self._entry = None
+
+    async def secrets(self, attempt_id: str, secrets: Mapping[str, str]) -> Delivery | None:
+        """The secret with an attempt's secret variables; None if it has none. Idempotent."""
+        if not secrets:
+            return None
+        content = script_of(secrets).encode()
+        if len(content) > SECRETS_MAX:
+            raise EngineFailure(
+                f"the secret variables of {attempt_id} take {len(content) // 1024} KiB, and Swarm takes no more than "
+                f"{SECRETS_MAX // 1024} KiB: have them in a file of the workspace"
+            )
+        digest = hashlib.sha256(attempt_id.encode()).hexdigest()
+        name = f"commonage-{self._installation[:8]}-{digest[:32]}"
+        body = self._body(name, content, {f"{LABEL}.attempt": attempt_id})
+        made = await self._client.create_delivery("secrets", body)
+        if made is None:
+            # Of a former life of ours; its variables may have changed since, unless a service has it already.
+            known = await self._id_of("secrets", name)
+            if not await self._client.remove_delivery("secrets", known):
+                return Delivery(known, name)
+            made = await self._client.create_delivery("secrets", body)
+        if made is None:
+            raise EngineFailure(f"the secret {name} came back while it was removed", retryable=True)
+        return Delivery(made, name)
+
+    async def remove_secrets(self, attempt_id: str) -> None:
+        """Remove the attempt's secret, if there is one and no service has it any more."""
+        for one in await self._client.deliveries("secrets", ours(self._installation), f"{LABEL}.attempt={attempt_id}"):
+            await self._client.remove_delivery("secrets", str(one["ID"]))
+
+    async def clear(self, is_live: Callable[[str], bool]) -> None:
+        """Remove the secrets of attempts that do not live, and entries of other versions that nothing uses.
+
+        `is_live` is asked after the Swarm: an attempt is known before its secret is made.
+        """
+        for one in await self._client.deliveries("secrets", ours(self._installation)):
+            attempt = str((one["Spec"].get("Labels") or {}).get(f"{LABEL}.attempt", ""))
+            if not is_live(attempt) and await self._client.remove_delivery("secrets", str(one["ID"])):
+                _log.info("removed the secret of %s, which does not run any more", attempt)
+        current = await self.entry()
+        for one in await self._client.deliveries("configs", ours(self._installation)):
+            if str(one["ID"]) != current.id:
+                await self._client.remove_delivery("configs", str(one["ID"]))
+
+    def _body(self, name: str, content: bytes, labels: Mapping[str, str]) -> Json:
+        return {
+            "Name": name,
+            "Labels": {f"{LABEL}.installation": self._installation, **labels},
+            "Data": base64.b64encode(content).decode("ascii"),
+        }
+
+    async def _id_of(self, kind: Kind, name: str) -> str:
+        for one in await self._client.deliveries(kind, ours(self._installation)):
+            if one["Spec"]["Name"] == name:
+                return str(one["ID"])
+        raise EngineFailure(
+            f"the Swarm has something of the name {name} among its {kind} that is not ours; remove it: "
+            f"docker {kind[:-1]} rm {name}"
+        )

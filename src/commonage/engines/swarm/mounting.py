@@ -1,0 +1,48 @@
+"""Has an attempt's folders mounted by the agent of its machine, so that Docker follows no path that others change.
+
+Used by the launcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+from commonage.domain.errors import EngineFailure
+from commonage.engines.containers import box
+from commonage.engines.containers.program import Program
+from commonage.engines.dockerd.connection import Json
+from commonage.engines.swarm.fleet import AgentAway, Fleet
+from commonage.engines.swarm.nodes import Machine
+
+
+async def mounted(spec: Json, attempt_id: str, program: Program, fleet: Fleet, machine: Machine) -> Json:
+    """The description of the service, with the folders mounted and named as they are on the machine.
+
+    Raises EngineFailure; AgentAway where there is an agent that does not answer.
+    """
+    made: dict[str, Any] = deepcopy(dict(spec))
+    # The sockets of MPS are the agent's own, in a folder of its machine.
+    binds = [
+        one
+        for one in made["TaskTemplate"]["ContainerSpec"]["Mounts"]
+        if one["Type"] == "bind" and one["Source"] != program.mps_pipe
+    ]
+    agents = fleet.agent_of(machine.name)
+    if agents is None:
+        if machine.name in fleet.heard:
+            raise AgentAway(f"the agent of {machine.name}, which mounts the folders of workloads, does not answer")
+        if why := fleet.why_unmounted(machine.name):
+            raise EngineFailure(f"{machine.name} takes no work: {why}", retryable=True)
+        return made
+    asked = list(zip(_names(binds, program), (str(one["Source"]) for one in binds), strict=True))
+    for one, place in zip(binds, await agents.mount(machine.id, attempt_id, asked), strict=True):
+        one["Source"] = place
+    return made
+
+
+def _names(binds: Sequence[Json], program: Program) -> list[str]:
+    """The name of each mount on the machine."""
+    known = {program.home: "workspace", box.INSIDE: "box", box.LOG_INSIDE: "log"}
+    return [known.get(str(one["Target"]), f"volume-{number}") for number, one in enumerate(binds)]

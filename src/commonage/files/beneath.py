@@ -1,0 +1,243 @@
+"""A file or folder below a folder that somebody else can write to, opened without following any link.
+
+A path is followed anew with each call, and root of another machine may put a link in the place of any part of a shared
+folder meanwhile. So every part is opened by its name in the open folder above it. Used by engines, by agents, and where
+machines join. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_WALK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_PASSES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Beneath:
+    """`names`, one below the other, in the folder `root`.
+
+    The path to `root` is trusted, and may have links in it. Raises ValueError for a name that leads elsewhere.
+    """
+
+    root: Path
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if name in ("", ".", "..") or "/" in name or "\0" in name:
+                raise ValueError(f"{name!r} is not the name of a file")
+
+    def __truediv__(self, name: str) -> Beneath:
+        return Beneath(self.root, (*self.names, name))
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def path(self) -> Path:
+        """As it is written. For messages, and for somebody who opens it just as carefully."""
+        return self.root.joinpath(*self.names)
+
+    @property
+    def name(self) -> str:
+        """The last part. There must be one."""
+        return self.names[-1]
+
+    @property
+    def above(self) -> Beneath:
+        """The folder that it lies in."""
+        return Beneath(self.root, self.names[:-1])
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    def stat(self) -> os.stat_result:
+        """Of itself, also where it is a link. Raises OSError."""
+        with self._above() as above:
+            return os.stat(self.name, dir_fd=above, follow_symlinks=False)
+
+    def is_there(self) -> bool:
+        """True if there is something of this name, whatever it is."""
+        try:
+            self.stat()
+        except OSError:
+            return False
+        return True
+
+    def is_folder(self) -> bool:
+        """True if it is a folder, and no link to one."""
+        with suppress(OSError), self.walked():
+            return True
+        return False
+
+    def listed(self) -> list[str]:
+        """The names in this folder. Raises OSError."""
+        with self.folder() as descriptor:
+            return sorted(os.listdir(descriptor))
+
+    # --- opening --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def walked(self) -> Iterator[int]:
+        """The folder as a descriptor that only leads on (O_PATH). Raises OSError for a link on the way."""
+        descriptor = os.open(self.root, os.O_PATH | os.O_DIRECTORY)
+        try:
+            for name in self.names:
+                below = self._step(name, descriptor)
+                os.close(descriptor)
+                descriptor = below
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _step(self, name: str, above: int) -> int:
+        try:
+            return os.open(name, _WALK, dir_fd=above)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                raise self._unfit(errno.ENOTDIR, f"{name} on the way to it is a link, or no folder") from error
+            raise
+
+    @contextmanager
+    def folder(self) -> Iterator[int]:
+        """The open folder, which can be read. Raises OSError for a link, here or on the way."""
+        with self.walked() as descriptor:
+            opened = os.open(".", _FOLDER, dir_fd=descriptor)
+        try:
+            yield opened
+        finally:
+            os.close(opened)
+
+    def open(self, flags: int, mode: int = 0o600) -> int:
+        """A descriptor of the plain file. Raises OSError for anything else, links and devices included.
+
+        With O_CREAT one that is there already is taken as it is, unless O_EXCL is said. Nothing but a plain file is
+        ever opened: opening a device or a pipe can do something, or wait for ever.
+        """
+        with self._above() as above:
+            if flags & os.O_CREAT:
+                try:
+                    return os.open(self.name, flags | os.O_EXCL | os.O_NOFOLLOW, mode, dir_fd=above)
+                except FileExistsError:
+                    if flags & os.O_EXCL:
+                        raise
+            found = os.open(self.name, os.O_PATH | os.O_NOFOLLOW, dir_fd=above)
+        try:
+            kind = os.fstat(found).st_mode
+            if stat.S_ISLNK(kind):
+                raise self._unfit(errno.ELOOP, "it is a link")
+            if not stat.S_ISREG(kind):
+                raise self._unfit(errno.EINVAL, "it is no plain file")
+            return os.open(f"/proc/self/fd/{found}", flags & ~(os.O_CREAT | os.O_EXCL))
+        finally:
+            os.close(found)
+
+    def read(self, most: int) -> bytes:
+        """The first `most` bytes of the plain file. Raises OSError."""
+        with os.fdopen(self.open(os.O_RDONLY), "rb") as file:
+            return file.read(most)
+
+    # --- changing -------------------------------------------------------------------------------------------------
+
+    def make_folder(self, mode: int = 0o700, *, parents: bool = False) -> bool:
+        """Make the folder where it is missing; False if it is there. Raises OSError, also for a link in its place."""
+        if parents:
+            if not self.names:
+                self.root.mkdir(parents=True, exist_ok=True)
+                return False
+            self.above.make_folder(mode, parents=True)
+        with self._above() as above:
+            try:
+                os.mkdir(self.name, mode, dir_fd=above)
+            except FileExistsError:
+                os.close(self._step(self.name, above))
+                return False
+        return True
+
+    def put(self, content: bytes, mode: int = 0o600) -> None:
+        """Have this content there, whole or not at all; what was there before is replaced. Raises OSError."""
+        new = self.above / f".{self.name}.{secrets.token_hex(6)}"
+        try:
+            with os.fdopen(new.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(content)
+            new.move(self)
+        except OSError:
+            with suppress(OSError):
+                new.remove()
+            raise
+
+    def move(self, to: Beneath) -> None:
+        """Rename it. Raises OSError."""
+        with self._above() as above, to._above() as target:
+            os.rename(self.name, to.name, src_dir_fd=above, dst_dir_fd=target)
+
+    def give(self, uid: int, gid: int) -> None:
+        """Have it belong to this user; of a link the link itself. Raises OSError."""
+        with self._above() as above:
+            os.chown(self.name, uid, gid, dir_fd=above, follow_symlinks=False)
+
+    def remove(self) -> None:
+        """Remove a file, a link, or a folder with all that is in it. One that is not there is no error.
+
+        Raises OSError.
+        """
+        try:
+            with self._above() as above:
+                try:
+                    os.unlink(self.name, dir_fd=above)
+                except IsADirectoryError:
+                    with self.folder() as folder:
+                        _empty(folder)
+                    os.rmdir(self.name, dir_fd=above)
+        except FileNotFoundError:
+            return
+
+    def _above(self) -> AbstractContextManager[int]:
+        if not self.names:
+            raise ValueError(f"{self.root} itself is not changed")
+        return self.above.walked()
+
+    def _unfit(self, number: int, why: str) -> OSError:
+        return OSError(number, why, str(self.path))
+
+
+def absolute(path: Path) -> Beneath:
+    """An absolute path of which no part at all may be a link. Raises ValueError for one with `..` in it."""
+    if not path.is_absolute():
+        raise ValueError(f"{path} is not an absolute path")
+    return Beneath(Path("/"), path.parts[1:])
+
+
+def _empty(folder: int) -> None:
+    """Remove all that is in an open folder, however deep it is: folders move up until they are empty."""
+    for _ in range(_PASSES):
+        names = os.listdir(folder)
+        if not names:
+            return
+        for name in names:
+            try:
+                os.unlink(name, dir_fd=folder)
+            except IsADirectoryError:
+                _flatten(name, folder)
+    raise OSError(errno.EBUSY, "somebody goes on writing to a folder that is to be removed")
+
+
+def _flatten(name: str, folder: int) -> None:
+    below = os.open(name, _FOLDER, dir_fd=folder)
+    try:
+        for one in os.listdir(below):
+            try:
+                os.unlink(one, dir_fd=below)
+            except IsADirectoryError:
+                os.rename(one, secrets.token_hex(16), src_dir_fd=below, dst_dir_fd=folder)
+    finally:
+        os.close(below)
+    os.rmdir(name, dir_fd=folder)
