@@ -67,7 +67,8 @@ class Site:
     def script(self, *more: str) -> str:
         """The command that a person types on a machine."""
         made = json.loads(self.done("node", "token", "--for", "10m", "--json"))
-        return f"curl -fsS {made['url']} | sudo sh -s -- {made['token']} {' '.join([*self.steps, *more])}"
+        options = " ".join(["--token-file", "-", *self.steps, *more])
+        return f"echo {made['token']} | {{ {made['command']} {options}; }}"
 
     # --- what is seen of a machine ------------------------------------------------------------------------------------
 

@@ -3,36 +3,100 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import datetime as dt
 import subprocess
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.integration.api_world import URL, WallClock
 
 from commonage.domain.errors import EngineFailure
 from commonage.joining.door import MachinesDoor
 from commonage.joining.fetch import NAME, Door
+from commonage.joining.identity_proof import statement
 from commonage.joining.office import Office, Site
 from commonage.joining.tokens import Tokens
 from commonage.link.bundle import make_bundle
 from commonage.link.ca import Authority
-from commonage.ports.joining import Admission
+from commonage.ports.joining import Admission, SwarmMember, SwarmTrust
 from commonage.wire.hub import PORTAL_PATH
+
+
+class SwarmAuthority:
+    """The authority of a Swarm, which certifies its nodes as SwarmKit does."""
+
+    swarm_id = "3072i8ox16deqfbdd2odd23im"
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "swarm-ca")])
+        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+        self._root = (
+            _unsigned(name, name, self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
+            .add_extension(usage, critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    @property
+    def trust(self) -> SwarmTrust:
+        """What a manager says of it."""
+        return SwarmTrust(self.swarm_id, self._root.public_bytes(serialization.Encoding.PEM).decode())
+
+    def node(self, node_id: str, role: str = "swarm-worker") -> tuple[str, ec.EllipticCurvePrivateKey]:
+        """The certificate (PEM) and the key of this node."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, self.swarm_id),
+                x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
+                x509.NameAttribute(NameOID.COMMON_NAME, node_id),
+            ]
+        )
+        made = (
+            _unsigned(subject, self._root.subject, key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(node_id)]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return made.public_bytes(serialization.Encoding.PEM).decode(), key
+
+
+def _unsigned(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=90))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
 
 
 @dataclass
 class FakeSwarm:
-    """A Swarm with these machines: state by id."""
+    """A Swarm with these nodes: host name and state by id. It signs their certificates as a Swarm does."""
 
-    nodes: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, tuple[str, str]] = field(default_factory=dict)
     trouble: str = ""
-    removed: list[tuple[str, bool]] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     token: int = 1
+    authority: SwarmAuthority = field(default_factory=SwarmAuthority)
 
     async def admission(self) -> Admission:
         if self.trouble:
@@ -44,19 +108,27 @@ class FakeSwarm:
             raise EngineFailure(self.trouble)
         self.token += 1
 
-    async def members(self, node: str) -> Mapping[str, str]:
-        return self.nodes
+    async def trust(self) -> SwarmTrust:
+        return self.authority.trust
 
-    async def remove(self, node: str, *, down_only: bool = False) -> int:
+    async def members(self, bound: Mapping[str, str]) -> Mapping[str, SwarmMember]:
         if self.trouble:
             raise EngineFailure(self.trouble)
-        self.removed.append((node, down_only))
-        return len(self.nodes)
+        return {one: SwarmMember(bound.get(one, name), name, state) for one, (name, state) in self.nodes.items()}
+
+    async def remove(self, node_ids: Collection[str]) -> int:
+        if self.trouble:
+            raise EngineFailure(self.trouble)
+        there = sorted(self.nodes.keys() & set(node_ids))
+        self.removed += there
+        for one in there:
+            del self.nodes[one]
+        return len(there)
 
 
 @dataclass
 class World:
-    """All of it. `connected` are the machines whose agents are."""
+    """All of it. `connected` are the machines whose agents are, as (name, Swarm node id)."""
 
     office: Office
     authority: Authority
@@ -64,7 +136,7 @@ class World:
     swarm: FakeSwarm
     at: str
     shared: Path
-    connected: list[str]
+    connected: list[tuple[str, str]]
     cut: list[str]
 
     def door(self, token: str | None = None, authority: str | None = None) -> Door:
@@ -75,12 +147,28 @@ class World:
         """As a machine does."""
         return await asyncio.to_thread(self.door().post, path, body)
 
+    async def join(self, node: str, node_id: str, folder: Path) -> dict[str, Any]:
+        """A machine with this name and this Swarm node id asks for its certificate, as `agent.swarm_identity` does."""
+        self.swarm.nodes.setdefault(node_id, (node, "ready"))
+        certificate, key = self.swarm.authority.node(node_id)
+        return await self.ask_for_certificate(node, certificate, key, folder)
+
+    async def ask_for_certificate(
+        self, node: str, certificate: str, key: ec.EllipticCurvePrivateKey, folder: Path
+    ) -> dict[str, Any]:
+        """Show this Swarm certificate, and sign with this key."""
+        csr, door = await asyncio.to_thread(request_for, node, folder), self.door()
+        signed = statement(self.authority.certificate, door.token, node, csr)
+        signature = base64.b64encode(key.sign(signed, ec.ECDSA(hashes.SHA256()))).decode()
+        body = {"node": node, "csr": csr, "swarm_certificates": certificate, "signature": signature}
+        return await asyncio.to_thread(door.post, "/certificate", body)
+
 
 @asynccontextmanager
 async def opened(folder: Path, names: tuple[str, ...] = (NAME,), ahead_s: float = 0) -> AsyncIterator[World]:
     """All of it for a while. Its certificates are called so, and are made at another time than this machine's."""
     authority = await asyncio.to_thread(Authority.open, folder / "ca", now=lambda: time.time() + ahead_s)
-    tokens, swarm, connected = Tokens(folder / "secret", authority.fingerprint), FakeSwarm(), list[str]()
+    tokens, swarm, connected = Tokens(folder / "secret", authority.fingerprint), FakeSwarm(), list[tuple[str, str]]()
     cut: list[str] = []
 
     async def revoke(node: str, *, gone: bool = False) -> None:
@@ -88,7 +176,7 @@ async def opened(folder: Path, names: tuple[str, ...] = (NAME,), ahead_s: float 
         cut.append(node)
 
     def heard() -> list[Any]:
-        return [SimpleNamespace(node=one, connected=True) for one in connected]
+        return [SimpleNamespace(node=node, node_id=node_id, connected=True) for node, node_id in connected]
 
     agents: Any = SimpleNamespace(heard=heard, revoke=revoke)
     site = Site("Lab", f"{URL}{PORTAL_PATH}join", ("10.0.0.1:8445",), ("10.0.0.1:8444",), folder / "shared")

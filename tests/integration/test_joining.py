@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.acceptance.served import until
+from tests.contract.agents import without_node_id
 from tests.contract.newcomer import switched_on
 from tests.contract.swarm import swarm_of
 from tests.contract.worker import Worker
@@ -32,6 +33,7 @@ pytestmark = [pytest.mark.needs("docker", "debootstrap", "images"), pytest.mark.
 _REGISTRY_ADDRESS, _REGISTRY_PORT = "10.98.0.1", "5000"
 _REGISTRY = f"{_REGISTRY_ADDRESS}:{_REGISTRY_PORT}"
 _IMAGE = "public/small"
+_LOG = "cat /var/log/commonage-agent.log"
 _SETTINGS = """
 [[environments]]
 name = "early"
@@ -105,7 +107,7 @@ def test_a_machine_that_is_not_fit_is_told_all_at_once_and_left_as_it_is(site: S
     try:
         until(lambda: all(port in worker.ssh("ss -Hlntu").stdout for port in (":7946", ":4789")))
         # The kernel tells programs of long ago that it is one of those that they know.
-        refused = worker.ssh(site.script().replace("| sudo sh", "| sudo setarch --uname-2.6 sh"), "admin")
+        refused = worker.ssh(site.script().replace("sudo sh", "sudo setarch --uname-2.6 sh"), "admin")
     finally:
         worker.ssh("kill $(cat /run/holders); rm /run/holders")
     assert refused.returncode != 0
@@ -185,6 +187,25 @@ def test_a_restart_that_was_cut_off_is_made_up_for_and_ends_nobodys_work(site: S
     until(lambda: site.is_ready("worker1"))
 
 
+def test_a_machine_of_an_earlier_release_joins_again_while_its_work_runs(site: Site, worker: Worker) -> None:
+    """Its certificate names no Swarm node, and the authority wrote none down."""
+    job = site.submit("worker1", "sleep 600")
+    until(lambda: site.admin.workload(job.id).state == "running")
+    authority, certificate = site.server.data / "authority", "/etc/commonage/agent.crt"
+    old = without_node_id(authority, worker.ssh(f"cat {certificate}").stdout)
+    issued = json.loads((authority / "issued.json").read_text())
+    (authority / "issued.json").write_text(json.dumps([{**one, "node_id": ""} for one in issued]))
+    worker.ssh(f"echo '{old}' >{certificate}; /etc/init.d/commonage-agent restart")
+    until(lambda: "names no Swarm node: have the machine join again" in worker.ssh(_LOG).stdout)
+    node = until(lambda: (one := site.node("worker1")) is not None and one.state == "faulty" and one)
+    assert "no certificate of this site is bound" in node.reason, node
+    assert "certificate  changed" in site.join(worker, "--label", "zone=north")
+    until(lambda: site.is_ready("worker1"))
+    assert site.admin.workload(job.id).state == "running"
+    site.admin.stop(job.id)
+    until(lambda: not worker.ssh("docker ps --quiet").stdout)
+
+
 def test_the_agent_is_started_again_when_it_dies(site: Site, worker: Worker) -> None:
     # The brackets keep the shell that looks from finding itself.
     look = "pgrep --full '[c]ommonage.agent run'"
@@ -220,7 +241,7 @@ def test_a_token_is_for_joining_and_nothing_else(site: Site, worker: Worker) -> 
             answer = httpx2.get(f"{site.server.url}{API_PATH}{path}", headers={"Authorization": f"{kind} {made}"})
             assert answer.status_code in (401, 403), path
     admins = worker.ssh(re.sub(r"cmj1\.\S+", site.token, site.script()), "admin")
-    assert (admins.returncode, "a token is needed" in admins.stderr) == (1, True), "nor does an admin's do for joining"
+    assert (admins.returncode, "is no join token" in admins.stderr) == (1, True), "nor does an admin's do for joining"
 
 
 def test_a_revoked_token_and_one_of_another_site_are_refused(site: Site, worker: Worker) -> None:
@@ -246,7 +267,7 @@ def test_a_machine_that_is_removed_is_not_let_in_until_it_joins_again(site: Site
     assert "join token" in worker.ssh(f"docker swarm join --token {of_swarm} {manager}").stderr
     assert "all tokens were revoked since" in worker.ssh(command, "admin").stderr
     again = site.join(worker, "--label", "zone=north")
-    assert "changed: certificate, registry, swarm, agent." in again
+    assert "changed: swarm, certificate, registry, agent." in again
     assert site.states("worker1") == ["ready"]
     assert may_pull(site, worker)
     until(lambda: site.is_ready("worker1"))
@@ -325,8 +346,9 @@ def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
 
 def test_a_template_without_cloud_init_is_a_script_with_a_token(site: Site) -> None:
     script = site.done("node", "template", "--shell", "--scratch", "off")
-    assert script.splitlines()[-1].startswith("main cmj1.")
-    assert script.splitlines()[-1].endswith(" --scratch=off")
+    call, token, _ = script.splitlines()[-3:]
+    assert call == "main --token-file - --scratch=off <<'END_OF_TOKEN'"
+    assert token.startswith("cmj1.")
     checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True, check=False)
     assert checked.returncode == 0, checked.stderr
 
@@ -363,7 +385,7 @@ def has_image(worker: Worker, image: str) -> bool:
 def boot_with(worker: Worker, user_data: str) -> str:
     """What the log of joining says after a first start with these user data."""
     said = worker.first_start(user_data)
-    assert worker.ssh("ls /run/commonage").stdout.split() == ["join.sh"], f"the token does not stay: {said}"
+    assert "token" not in worker.ssh("ls /run/commonage").stdout.split(), f"the token stays: {said}"
     return worker.ssh("cat /var/log/commonage-join.log").stdout
 
 

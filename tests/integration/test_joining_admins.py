@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.integration.api_world import URL, serving
-from tests.integration.joining_world import World, opened, request_for
+from tests.integration.joining_world import World, opened
 
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
@@ -91,9 +90,7 @@ class FullDisk:
 async def test_on_a_full_disk_a_machine_is_expelled_whole_or_not_at_all(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
 ) -> None:
-    csr = await asyncio.to_thread(request_for, "gpu-9", tmp_path)
-    await world.ask("/certificate", node="gpu-9", csr=csr)
-    world.swarm.removed.clear()
+    await world.join("gpu-9", "n9", tmp_path)
     token = world.tokens.make([world.at], time.time())
     before = sorted(path for path in tmp_path.rglob("*") if path.is_file() and "full" not in path.parts)
     async with api(tmp_path / "full", world) as client:
@@ -132,12 +129,10 @@ async def test_on_a_full_disk_join_tokens_are_as_they_were(
 async def test_on_a_full_disk_a_machine_that_joins_is_told(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    csr = await asyncio.to_thread(request_for, "gpu-1", tmp_path)
-    door = world.door()
     with monkeypatch.context() as patch:
         FullDisk(patch, "issued")
         with pytest.raises(Refusal, match="is full: which machine has which certificate cannot be kept"):
-            await asyncio.to_thread(door.post, "/certificate", {"node": "gpu-1", "csr": csr})
+            await world.join("gpu-1", "n1", tmp_path)
 
 
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.integration.joining_world import World, opened, request_for
+from tests.integration.joining_world import SwarmAuthority, World, opened
 
 from commonage.agent.contained import authority_of
 from commonage.agent.steps_host import Host
@@ -113,12 +113,21 @@ async def test_without_a_good_token_there_is_nothing(world: World) -> None:
             assert (await client.get(f"https://{world.at}/bundle", headers=header)).status_code == 403
 
 
+def _asking(**fields: str) -> dict[str, str]:
+    """The body of a request for a certificate."""
+    certificates, _ = SwarmAuthority().node("n1")
+    return {"node": "gpu-1", "csr": "x", "swarm_certificates": certificates, "signature": "eA==", **fields}
+
+
 async def test_what_cannot_be_read_is_refused_in_words(world: World) -> None:
     for path, body, why in (
         ("/certificate", {}, "node must be a text"),
-        ("/certificate", {"node": "gpu-1", "csr": "x"}, "no certificate request"),
-        ("/certificate", {"node": " ", "csr": "x"}, "no name of a machine"),
-        ("/seen", {"node": "gpu-1", "serial": "zz"}, "no serial number"),
+        ("/certificate", {"node": "gpu-1", "csr": "x"}, "swarm_certificates must be a text"),
+        ("/certificate", _asking(csr="x", swarm_certificates="x"), "the Swarm certificate cannot be read"),
+        ("/certificate", _asking(node=" "), "no name of a machine"),
+        ("/certificate", _asking(signature="%"), "the signature is not base64"),
+        ("/seen", {"node": "gpu-1"}, "node_id must be a text"),
+        ("/seen", {"node": "gpu-1", "node_id": "n1", "serial": "zz"}, "no serial number"),
         ("/nowhere", {}, "Not Found"),
     ):
         with pytest.raises(Refusal, match=why):
@@ -126,15 +135,15 @@ async def test_what_cannot_be_read_is_refused_in_words(world: World) -> None:
 
 
 async def test_a_machine_is_vouched_for_and_can_be_put_out(world: World, tmp_path: Path) -> None:
-    csr = await asyncio.to_thread(request_for, "gpu-1", tmp_path)
-    signed = (await world.ask("/certificate", node="gpu-1", csr=csr))["certificate"]
-    assert world.swarm.removed == [("gpu-1", True)], "one of its name that is down is in nobody's way"
+    world.swarm.nodes["old"] = ("gpu-1", "down")
+    signed = (await world.join("gpu-1", "n1", tmp_path))["certificate"]
+    assert world.swarm.removed == ["old"], "one of its name that is down is in nobody's way"
     (tmp_path / "crt").write_text(signed)
     shown = ["openssl", "x509", "-in", str(tmp_path / "crt"), "-noout", "-serial"]
     ran = await asyncio.to_thread(subprocess.run, shown, check=True, capture_output=True, text=True)
     serial = ran.stdout.strip().partition("=")[2]
-    assert (await world.ask("/seen", node="gpu-1", serial=serial))["revoked"] is False
-    world.swarm.nodes = {"abc": "ready"}
+    seen = await world.ask("/seen", node="gpu-1", node_id="n1", serial=serial)
+    assert seen == {"revoked": False, "connected": False, "swarm": "ready", "taken": ""}
     token = world.tokens.make([world.at], time.time())
     said = await world.office.expel("gpu-1")
     assert len(said) == 4
@@ -142,15 +151,17 @@ async def test_a_machine_is_vouched_for_and_can_be_put_out(world: World, tmp_pat
         await asyncio.to_thread(world.door(token).post, "/terms", {})
     assert world.cut == ["gpu-1"], "its link ends at once"
     assert (await world.ask("/terms"))["swarm_token"] == "SWMTKN-1-2", "what it knows of the Swarm is worth nothing"
-    seen = await world.ask("/seen", node="gpu-1", serial=serial)
-    assert seen == {"revoked": True, "connected": False, "swarm": {"abc": "ready"}}
+    assert world.swarm.removed == ["old", "n1"]
+    seen = await world.ask("/seen", node="gpu-1", node_id="n1", serial=serial)
+    assert seen == {"revoked": True, "connected": False, "swarm": "", "taken": ""}
 
 
 async def test_the_name_of_a_machine_that_is_here_is_taken(world: World, tmp_path: Path) -> None:
-    world.connected.append("gpu-1")
-    csr = await asyncio.to_thread(request_for, "gpu-1", tmp_path)
+    await world.join("gpu-1", "n1", tmp_path)
+    world.connected.append(("gpu-1", "n1"))
     with pytest.raises(Refusal, match="another host name, or take that one out first with `commonage node rm gpu-1`"):
-        await world.ask("/certificate", node="gpu-1", csr=csr)
+        await world.join("gpu-1", "n2", tmp_path)
+    await world.join("gpu-1", "n1", tmp_path)  # the machine itself joins again
 
 
 async def test_a_swarm_in_trouble_does_not_keep_a_machine_in(world: World) -> None:
@@ -170,8 +181,7 @@ async def test_a_machine_that_is_gone_takes_no_others_token_with_it(world: World
 
 
 async def test_each_machine_has_a_login_of_its_own_as_good_as_its_certificate(world: World, tmp_path: Path) -> None:
-    csr = await asyncio.to_thread(request_for, "gpu-1", tmp_path)
-    logins = [(await world.ask("/certificate", node=node, csr=csr))["registry_login"] for node in ("gpu-1", "gpu-2")]
+    logins = [(await world.join(f"gpu-{one}", f"n{one}", tmp_path))["registry_login"] for one in (1, 2)]
     (one, first), (other, second) = (login.split(":") for login in logins)
     assert (one, other) == ("machine@gpu-1", "machine@gpu-2")
     assert first != second

@@ -28,7 +28,7 @@ DONE, FAILED, MISUSED = 0, 1, 2
 def all_steps() -> list[Step]:
     """Every step, in order: what a later one needs an earlier one has seen to."""
     return [
-        Checks(), Tools(), Nvidia(), Docker(), Scratch(), Share(), Certificate(), Registry(), Swarm(), Agent(),
+        Checks(), Tools(), Nvidia(), Docker(), Scratch(), Share(), Swarm(), Certificate(), Registry(), Agent(),
         Images(), Seen(),
     ]  # fmt: skip
 
@@ -38,10 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
     if os.geteuid() != 0:
         return _say("joining changes the machine, so it must be root who does it", MISUSED)
-    token = os.environ.get("COMMONAGE_JOIN_TOKEN", "")
+    token = os.environ.pop("COMMONAGE_JOIN_TOKEN", "")  # what is started from here is not to have it
     authority = os.environ.get("COMMONAGE_JOIN_AUTHORITY", "")
     if not token or not authority:
-        return _say("begin with the script: curl …/services/commonage/join | sudo sh -s -- TOKEN", MISUSED)
+        return _say("begin with the script: `commonage node token` on the control plane's side shows how", MISUSED)
     began = time.monotonic()
     try:
         door = Door(token, authority)
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="join",
         description="Has this machine join a site of Commonage. The same again changes nothing.",
-        epilog="Example: sh join.sh TOKEN --share nas:/commonage --scratch 25%% --plan",
+        epilog="Example: sh join.sh --token-file FILE --share nas:/commonage --scratch 25%% --plan",
     )
     add = made.add_argument
     add("--plan", action="store_true", help="only show what would be done")

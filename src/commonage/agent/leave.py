@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from commonage.agent.config import read_config
+from commonage.agent.config import MOUNTS, read_config
 from commonage.agent.containers import LABEL, end_processes
 from commonage.agent.dialling import Dialler
+from commonage.agent.mounting import Mounts
 from commonage.agent.pausing import let_go_on
 from commonage.agent.steps_agent import COMMAND, HOME, PROGRAMS, SCRIPT, SERVICE, SETTINGS, STATE, UNIT, runs
 from commonage.agent.steps_host import Host, StepFailed
@@ -113,6 +114,8 @@ def leave(host: Host) -> list[str]:
     if host.has("iptables") and Walls().stand():
         Walls().pull_down()
         said.append("the walls around containers are taken down")
+    mounts = Mounts(Path(MOUNTS), "")
+    mounts.remove(mounts.all())
     for folder in our_folders(host):
         # A busy one stays, and so does its line: the next time knows it still.
         if host.mounted(Path(folder)) is not None:

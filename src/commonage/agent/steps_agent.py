@@ -13,6 +13,9 @@ import commonage
 from commonage.agent.config import AgentConfig, config_text
 from commonage.agent.steps import Case, Look, bad, done, needed
 from commonage.agent.steps_host import Host, StepFailed
+from commonage.agent.swarm_identity import prove, swarm_node
+from commonage.joining.identity_proof import statement
+from commonage.link.messages import NODE_ID_URI
 
 HOME = Path("/etc/commonage")
 SETTINGS, KEY, REQUEST = HOME / "agent.toml", HOME / "agent.key", HOME / "agent.csr"
@@ -31,28 +34,41 @@ _SEEN_WITHIN_S = 60.0
 
 
 class Certificate:
-    """With which the agent shows which machine this is. The key is made here and never leaves."""
+    """With which the agent shows which machine this is: it binds the machine's name to its node in the Swarm.
+
+    The key is made here and never leaves. `docker` is where the daemon listens.
+    """
 
     name = "certificate"
+
+    def __init__(self, docker: str = Host.docker) -> None:
+        self._docker = docker
 
     def look(self, case: Case) -> Look:
         """Whether it is there, of this site's authority, of this name, good for a while, and not taken back."""
         if case.host.read(AUTHORITY) != case.terms.authority:
             return needed("have the site's authority sign a certificate for this machine")
-        if why := _unfit(case):
+        if why := _unfit(case, self._docker):
             return needed(f"have a new certificate signed: {why}")
         until = case.host.must("openssl", "x509", "-in", str(CERTIFICATE), "-noout", "-enddate").strip()
         return done(f"for {case.options.node}, until {until.partition('=')[2]}")
 
     def apply(self, case: Case) -> None:
-        """A key, if there is none, and a request for it."""
+        """A key, if there is none, a request for it, and the proof that it comes from this very Swarm node."""
         host = case.host
+        node = swarm_node(self._docker)
+        # While it speaks for the Swarm node that this machine was, its name is not free for the one that it is now.
+        if host.read(CERTIFICATE) is not None and not _is_bound_to(host, node.node_id) and runs(host):
+            host.service("stop", SERVICE)
         HOME.mkdir(mode=0o755, parents=True, exist_ok=True)
         if host.read(KEY) is None:
             key = host.must("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
             host.write(KEY, key, 0o600)
         request = host.must("openssl", "req", "-new", "-key", str(KEY), "-subj", f"/CN={case.options.node}")
-        signed = case.door.post("/certificate", {"node": case.options.node, "csr": request})
+        said = statement(case.terms.authority, case.door.token, case.options.node, request)
+        proof = prove(host, node, said)
+        ask = {"csr": request, "swarm_certificates": proof.certificates, "signature": proof.signature}
+        signed = case.door.post("/certificate", {"node": case.options.node, **ask})
         host.write(REQUEST, request)
         host.write(LOGIN, str(signed["registry_login"]), 0o600)
         host.write(CERTIFICATE, str(signed["certificate"]))
@@ -105,8 +121,8 @@ class Seen:
         said: dict[str, Any] = {}
 
         def is_seen() -> bool:
-            said.update(case.door.post("/seen", {"node": case.options.node}))
-            return bool(said["connected"]) and "ready" in dict(said["swarm"]).values()
+            said.update(seen_by(case, swarm_node(case.host.docker).node_id))
+            return bool(said["connected"]) and said["swarm"] == "ready"
 
         if case.host.read(SETTINGS) is not None and runs(case.host):
             if case.host.wait(is_seen, _SEEN_WITHIN_S):
@@ -161,7 +177,12 @@ def log_of(host: Host) -> str:
     return " / ".join(text.splitlines()[-5:]) or "nothing"
 
 
-def _unfit(case: Case) -> str:
+def seen_by(case: Case, node_id: str, serial: str = "") -> dict[str, Any]:
+    """This machine as the control plane sees it, as the Swarm node with this id: `Office.seen`."""
+    return case.door.post("/seen", {"node": case.options.node, "node_id": node_id, "serial": serial})
+
+
+def _unfit(case: Case, docker: str) -> str:
     """Why the certificate that is here does not do; empty if it does."""
     host, shown = case.host, str(CERTIFICATE)
     if None in (host.read(CERTIFICATE), host.read(KEY), host.read(REQUEST)):
@@ -171,14 +192,22 @@ def _unfit(case: Case) -> str:
     if not host.run("openssl", "x509", "-in", shown, "-noout", "-checkend", str(_RENEW_WITHIN_S)).ok:
         return "the one here ends soon"
     subject = host.must("openssl", "x509", "-in", shown, "-noout", "-subject", "-nameopt", "multiline")
-    if f"= {case.options.node}" not in subject:
+    if not any(line.rpartition("= ")[2] == case.options.node for line in subject.splitlines()):
         return "the one here has another name"
+    node_id = swarm_node(docker).node_id
+    if not _is_bound_to(host, node_id):
+        return "the one here is not bound to this machine's node in the Swarm"
     public = host.must("openssl", "x509", "-in", shown, "-noout", "-pubkey")
     if public != host.must("openssl", "pkey", "-in", str(KEY), "-pubout"):
         return "the one here is for another key"
     serial = host.must("openssl", "x509", "-in", shown, "-noout", "-serial").strip().partition("=")[2]
-    said = case.door.post("/seen", {"node": case.options.node, "serial": serial})
-    return "the one here was revoked when the machine was removed" if said["revoked"] else ""
+    return "the one here was revoked" if seen_by(case, node_id, serial)["revoked"] else ""
+
+
+def _is_bound_to(host: Host, node_id: str) -> bool:
+    """Whether the certificate that is here names this Swarm node. One of an earlier release names none."""
+    names = host.run("openssl", "x509", "-in", str(CERTIFICATE), "-noout", "-ext", "subjectAltName").out
+    return f"URI:{NODE_ID_URI}{node_id}" in names.split()
 
 
 def _source() -> Path:

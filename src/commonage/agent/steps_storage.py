@@ -83,7 +83,7 @@ def fstab_line(share: str, folder: Path) -> str:
     """`SERVER:/FOLDER` is NFS; `TYPE SOURCE [OPTIONS]` is anything else. Raises StepFailed."""
     words = shlex.split(share)
     if len(words) == 1 and ":" in words[0]:
-        return f"{words[0]} {folder} nfs _netdev,hard,noatime 0 0"
+        return f"{words[0]} {folder} nfs _netdev,hard,noatime,nodev,nosuid 0 0"
     if len(words) == 1 and words[0].startswith("/"):
         return f"{words[0]} {folder} none bind 0 0"
     if len(words) in {2, 3}:

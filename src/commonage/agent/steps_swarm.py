@@ -10,7 +10,7 @@ from typing import Any
 
 from commonage.agent.docker import DockerDaemon
 from commonage.agent.steps import Case, Look, bad, done, needed, not_here
-from commonage.agent.steps_agent import LOGIN
+from commonage.agent.steps_agent import LOGIN, seen_by
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.domain.errors import EngineFailure
 from commonage.joining.terms import Terms
@@ -70,16 +70,12 @@ class Swarm:
     def look(self, case: Case) -> Look:
         """By what Docker says here, and what the manager says of this machine."""
         mine = swarm_of(case.host)
-        members = members_of(case)
-        state, mine_id = mine.get("LocalNodeState", "inactive"), mine.get("NodeID", "")
-        others = [one for one, how in members.items() if one != mine_id and how == "ready"]
-        if others:
-            return bad(
-                f"another machine called {case.options.node} is in the Swarm and ready: give this one a host name of "
-                "its own; if it is one that vanished a moment ago, run this again in half a minute"
-            )
-        if mine_id and mine_id in members:
-            return done(f"{'manager' if mine.get('ControlAvailable') else 'worker'} {mine_id}, {members[mine_id]}")
+        state, mine_id = mine.get("LocalNodeState", "inactive"), str(mine.get("NodeID", ""))
+        seen = seen_by(case, mine_id)
+        if seen["taken"]:
+            return bad(str(seen["taken"]))
+        if mine_id and seen["swarm"]:
+            return done(f"{'manager' if mine.get('ControlAvailable') else 'worker'} {mine_id}, {seen['swarm']}")
         if state == "inactive":
             return needed(f"join the Swarm of {case.terms.managers[0]}")
         managers = [one.get("Addr", "") for one in mine.get("RemoteManagers") or ()]
@@ -108,7 +104,7 @@ class Swarm:
         else:
             raise StepFailed(f"the Swarm of {', '.join(terms.managers)} does not take this machine ({address}): {last}")
         mine = str(swarm_of(host).get("NodeID", ""))
-        if not host.wait(lambda: members_of(case).get(mine) == "ready", _MEMBER_WITHIN_S):
+        if not host.wait(lambda: seen_by(case, mine)["swarm"] == "ready", _MEMBER_WITHIN_S):
             raise StepFailed(
                 f"the Swarm took this machine, but its manager does not see it ready at {address}: are the ports 7946 "
                 "(tcp, udp) and 4789 (udp) open between the machines?"
@@ -156,12 +152,6 @@ def swarm_of(host: Host) -> dict[str, Any]:
         return dict(json.loads(ran.out)) if ran is not None and ran.ok else {}
     except (ValueError, TypeError):
         return {}
-
-
-def members_of(case: Case) -> dict[str, str]:
-    """The machines of this one's name in the Swarm, as its manager sees them: state by id."""
-    said = case.door.post("/seen", {"node": case.options.node})
-    return {str(one): str(how) for one, how in dict(said["swarm"]).items()}
 
 
 def own_address(manager: str) -> str:

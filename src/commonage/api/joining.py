@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from commonage.api.routing import Guarded, answer, body_of, caller, door, problems, read_json
-from commonage.domain.errors import Conflict
+from commonage.api.routing import Guarded, answer, body_of, caller, door, expiry, problems, read_json
+from commonage.domain.errors import Conflict, InvalidInput
 from commonage.domain.principals import Scope
 from commonage.ports.joining import Joining
 from commonage.wire.hub import PORTAL_PATH
@@ -34,10 +34,20 @@ router = APIRouter(route_class=Guarded, tags=["nodes"])
     openapi_extra=body_of(JoinTokenIn, {"for_s": 3600}, required=False),
 )  # fmt: skip
 async def make(request: Request) -> Response:
-    """It is good for any number of machines until it expires, and for nothing else. For admins."""
+    """It is good for any number of machines until it expires, and for nothing else. For admins.
+
+    It never lasts longer than the token that it is asked with.
+    """
     caller(request).need(Scope.ADMIN)
     joining = _joining(request)
     ask = await read_json(request, JoinTokenIn, optional=True)
+    latest, now = await expiry(request), door(request).control.clock.now()
+    if latest is not None and now + ask.for_s > latest:
+        raise InvalidInput(
+            f"a join token cannot last {ask.for_s} seconds: the token it is asked with expires in {int(latest - now)}; "
+            "ask for a shorter one, or with another token",
+            field="for_s",
+        )
     made = await joining.token(ask.for_s)
     user_data = await joining.template(made.token, ask.options) if ask.cloud_init else None
     return answer(
@@ -46,6 +56,7 @@ async def make(request: Request) -> Response:
             expires_at=made.expires_at,
             url=made.url,
             script_sha256=joining.kit().script_sha256,
+            command=made.command,
             user_data=user_data,
         ),
         201,

@@ -205,23 +205,14 @@ def token(server: Server, how_long: str, revoke: bool, as_json: bool) -> None:
 
 
 def commands(made: JoinTokenOut) -> Sequence[str]:
-    """What to type on the machine; where the script comes unencrypted, with a look at its digest first."""
-    until = show.clock(made.expires_at)
-    checked = (
-        f'curl -fsSo join.sh {made.url} && echo "{made.script_sha256}  join.sh" | sha256sum -c && '
-        f"sudo sh join.sh {made.token}"
-    )
-    piped = f"curl -fsS {made.url} | sudo sh -s -- {made.token}"
-    if made.url.startswith("https:"):
-        return [f"On the machine that is to join, until {until}:", "", piped]
+    """The command for the machine, and the token apart from it: everybody there can read a command line."""
     return [
-        f"On the machine that is to join, until {until}:",
+        f"On the machine that is to join, until {show.clock(made.expires_at)}:",
         "",
-        piped,
+        made.command,
         "",
-        "Or, where the network in between is not to be trusted (the script comes by plain HTTP), checked first:",
-        "",
-        checked,
+        "It asks for the token (or takes it by --token-file FILE, where - is the standard input):",
+        made.token,
     ]
 
 
@@ -244,8 +235,9 @@ def template(server: Server, cloud_init: bool, how_long: str, options: list[str]
     if cloud_init:
         click.echo(made.user_data or "", nl=False)
     else:
-        words = shlex.join([made.token, *options])
-        click.echo(script.replace('\nmain "$@"\n', f"\nmain {words}\n"), nl=False)
+        words = shlex.join(["--token-file", "-", *options])
+        call = f"\nmain {words} <<'END_OF_TOKEN'\n{made.token}\nEND_OF_TOKEN\n"
+        click.echo(script.replace('\nmain "$@"\n', call), nl=False)
 
 
 def _seconds(text: str) -> int:

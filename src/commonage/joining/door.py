@@ -17,6 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
+from commonage.joining.identity_proof import IdentityProof
 from commonage.joining.office import Office
 from commonage.ports.registry import machine_user
 
@@ -77,13 +78,15 @@ class MachinesDoor:
     async def _certificate(self, request: web.Request) -> web.Response:
         said = await _body(request)
         node = _text(said, "node")
-        admitted = await self._office.certificate(node, _text(said, "csr"))
+        proof = IdentityProof(_text(said, "swarm_certificates"), _text(said, "signature"))
+        admitted = await self._office.certificate(_token(request), node, _text(said, "csr"), proof)
         login = f"{machine_user(node)}:{admitted.account}"
         return web.json_response({"certificate": admitted.certificate, "registry_login": login})
 
     async def _seen(self, request: web.Request) -> web.Response:
         said = {"serial": "", **await _body(request)}
-        return web.json_response(await self._office.seen(_text(said, "node"), _text(said, "serial")))
+        seen = await self._office.seen(_text(said, "node"), _text(said, "node_id"), _text(said, "serial"))
+        return web.json_response(seen)
 
 
 def server_context(cert_pem: str, key_pem: str) -> ssl.SSLContext:

@@ -65,7 +65,10 @@ class _Line(http.client.HTTPConnection):
 
 
 class Door:
-    """The control plane's door for machines. `authority` is the certificate (PEM) that came with the script."""
+    """The control plane's door for machines. `authority` is the certificate (PEM) that came with the script.
+
+    `token` is the join token, as it is sent.
+    """
 
     def __init__(self, token: str, authority: str) -> None:
         said = read_token(token)
@@ -78,7 +81,7 @@ class Door:
                 "the script is of another site than the token, or somebody changed it on the way: the token names the "
                 f"authority {said['authority'][:16]}…, the script carries {found[:16]}…"
             )
-        self._token, self._places = token.strip(), [str(one) for one in said["at"]]
+        self.token, self._places = token.strip(), [str(one) for one in said["at"]]
         self._trust = ssl.create_default_context(cadata=authority)
         self._trust.minimum_version = ssl.TLSVersion.TLSv1_2
 
@@ -105,7 +108,7 @@ class Door:
         host, _, port = place.rpartition(":")
         line = _Line(host.strip("[]"), int(port), self._trust)
         try:
-            head = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+            head = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
             line.request(method, path, body, head)
             answer = line.getresponse()
             said = answer.read(_MOST_BYTES)

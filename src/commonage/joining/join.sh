@@ -1,9 +1,10 @@
 #!/bin/sh
 # Has this machine join @SITE@, as root:
 #
-#   sh join.sh TOKEN [--plan] [options]     `--plan` only shows what would be done; `--help` lists the options
+#   sh join.sh [--token-file FILE] [--plan] [options]     `--plan` only shows what would be done; `--help` lists the options
 #
-# The same again changes nothing. Python is all that is installed before each step is shown.
+# Asks for the join token, or reads it from FILE (`-` is the standard input). Never from the command line: everybody on
+# this machine could read it there. The same again changes nothing. Python is all that is installed before each step is shown.
 set -eu
 
 fail() {
@@ -39,18 +40,41 @@ install_python() {
   fi
 }
 
+read_token() {
+  case $token_file in
+    '')
+      [ -t 0 ] || fail "a join token is needed: give --token-file FILE (- for the standard input); \
+\`commonage node token\` on the control plane's side makes one"
+      trap 'stty echo; exit 130' INT TERM
+      stty -echo
+      printf 'Join token (not shown): ' >&2
+      read -r token || true
+      stty echo
+      trap - INT TERM
+      echo >&2
+      ;;
+    -) token=$(cat) ;;
+    *) token=$(cat "$token_file") || fail "the file with the join token cannot be read" ;;
+  esac
+  case $token in
+    cmj1.*) ;;
+    *) fail "this is no join token; \`commonage node token\` on the control plane's side makes one" ;;
+  esac
+}
+
 main() {
-  [ "$(id -u)" = 0 ] || fail "this changes the machine, so it must run as root: … | sudo sh -s -- TOKEN"
-  token=${COMMONAGE_JOIN_TOKEN:-} bundle='' plan=''
+  [ "$(id -u)" = 0 ] || fail "this changes the machine, so it must run as root: sudo sh join.sh"
+  token_file='' bundle='' plan=''
   while [ $# -gt 0 ]; do
     case $1 in
-      --token-file) token=$(cat "$2") && shift 2 ;;
-      --bundle) bundle=$2 && shift 2 ;;
-      cmj1.*) token=$1 && shift ;;
+      --token-file) token_file=${2:?needs a file} && shift 2 ;;
+      --bundle) bundle=${2:?needs a file} && shift 2 ;;
+      cmj1.*) fail "a token on the command line can be read by everybody on this machine, so it is not taken from there; \
+have it revoked (\`commonage node token --revoke\`) and give a new one with --token-file, or when you are asked for it" ;;
       *) break ;;
     esac
   done
-  [ -n "$token" ] || fail "a token is needed: sh join.sh TOKEN; \`commonage node token\` on the control plane's side gives one"
+  read_token
   for word; do [ "$word" != --plan ] || plan=yes; done
   if ! find_python >/dev/null; then
     if [ -n "$plan" ]; then

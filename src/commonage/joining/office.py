@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
-from commonage.joining.script import cloud_init, digest_of, join_script
+from commonage.files.beneath import Beneath
+from commonage.joining.identity_proof import IdentityProof, statement
+from commonage.joining.node_identity import verified_node_id
+from commonage.joining.script import cloud_init, digest_of, join_command, join_script
 from commonage.joining.terms import MARK_FILE, Terms
 from commonage.joining.tokens import Tokens
 from commonage.ports.agents import Heard
 from commonage.ports.clock import Clock
-from commonage.ports.joining import JoinKit, JoinToken, Membership
+from commonage.ports.joining import JoinKit, JoinToken, Membership, SwarmMember
 
 log = logging.getLogger(__name__)
+_DOWN = "down"
 
 
 class Admitted(Protocol):
@@ -58,8 +63,17 @@ class Signer(Protocol):
         """Its own certificate, PEM."""
         ...
 
-    def admit(self, csr_pem: str, node: str) -> Admitted:
-        """What this machine is given; what one of its name was given before is taken back. Raises InvalidInput."""
+    def admit(self, csr_pem: str, node: str, node_id: str) -> Admitted:
+        """What this machine is given, which binds its name to its Swarm node id. What either was given before is taken
+        back. Raises InvalidInput."""
+        ...
+
+    def bindings(self) -> Mapping[str, str]:
+        """The names that valid certificates bind to Swarm node ids, by id."""
+        ...
+
+    def node_ids(self, node: str) -> Collection[str]:
+        """The Swarm node ids that this name is, or was, bound to, except those that another name is bound to now."""
         ...
 
     def revoke(self, node: str) -> None:
@@ -100,6 +114,7 @@ class Office:
     def __init__(self, site: Site, signer: Signer, tokens: Tokens, swarm: Membership, clock: Clock) -> None:
         self._site, self._signer, self._tokens = site, signer, tokens
         self._swarm, self._clock = swarm, clock
+        self._admitting = asyncio.Lock()
         self._agents: Links | None = None
         self._kit = JoinKit("", "", b"")
         self._mark = ""
@@ -123,7 +138,8 @@ class Office:
         """A new one. Raises InvalidInput."""
         now = self._clock.now()
         made = await asyncio.to_thread(self._tokens.make, self._site.doors, now, for_s)
-        return JoinToken(made, now + for_s, self._site.script_url)
+        url = self._site.script_url
+        return JoinToken(made, now + for_s, url, join_command(url, self._kit.script_sha256))
 
     async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
         """Cloud-init user data with this token and these options of the script."""
@@ -140,7 +156,7 @@ class Office:
 
     async def lets_in(self, node: str) -> bool:
         """Whether a certificate that holds, or a place in the Swarm, does. Raises EngineFailure."""
-        return await asyncio.to_thread(self._signer.holds, node) or bool(await self._swarm.members(node))
+        return await asyncio.to_thread(self._signer.holds, node) or bool(await self._listed_as(node))
 
     async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
         """Take back all that lets the machine in; a sentence for each. Of one that is gone, join tokens stay good.
@@ -149,6 +165,10 @@ class Office:
         """
         forgetting = None if gone else await asyncio.to_thread(self._tokens.begin_to_forget)
         try:
+            # Before the certificates that tell which Swarm nodes they are of are revoked.
+            node_ids = set(await asyncio.to_thread(self._signer.node_ids, node))
+            with suppress(CommonageError):  # what the Swarm does not do now is said below
+                node_ids |= await self._listed_as(node)
             await self._revoke(node, gone)
             if forgetting is not None:
                 await asyncio.to_thread(forgetting.carry_out)
@@ -159,9 +179,9 @@ class Office:
         # Before it is put out, or it would come in again.
         said += [await self._renew_swarm_token()] if gone else await self._forgot_tokens()
         try:
-            found = await self._swarm.remove(node)
+            found = await self._swarm.remove(node_ids)
         except CommonageError as error:
-            by_hand = f"`docker node rm --force {node}` does, and until then it takes no new work"
+            by_hand = f"`docker node rm --force {' '.join(sorted(node_ids)) or node}` does; until then it takes no work"
             return [*said, f"it could not be put out of the Swarm: {error.message}; {by_hand}"]
         log.info("machine expelled", extra={"node": node, "was_in_swarm": found})
         return [*said, f"{node} is put out of the Swarm" if found else f"the Swarm has no {node}"]
@@ -205,46 +225,105 @@ class Office:
             agent=site.agent,
         )
 
-    async def certificate(self, node: str, csr_pem: str) -> Admitted:
-        """What this machine is given. Raises InvalidInput; Conflict while one of its name is here."""
+    async def certificate(self, token: str, node: str, csr_pem: str, proof: IdentityProof) -> Admitted:
+        """What this machine is given: its certificate binds its name to the Swarm node that it proves to be.
+
+        Raises InvalidInput; Forbidden for a proof that does not hold; Conflict for a machine that is not in the Swarm
+        under this host name, or whose name another node has.
+        """
         if not node.strip() or node != node.strip():
             raise InvalidInput(f"{node!r} is no name of a machine", field="node")
-        if self.connected(node):
-            raise Conflict(
-                f"a machine called {node} is here and its agent is connected; give this one another host name, or take "
-                f"that one out first with `commonage node rm {node}`"
-            )
-        admitted = await asyncio.to_thread(self._signer.admit, csr_pem, node)
-        # A machine that vanished has its replacement now, and would stand beside it for ever.
-        await self._swarm.remove(node, down_only=True)
-        log.info("machine admitted", extra={"node": node})
+        signed = statement(self._signer.certificate, token, node, csr_pem)
+        node_id = verified_node_id(proof, signed, await self._swarm.trust(), self._clock.now())
+        async with self._admitting:
+            members = await self._members()
+            if node_id not in members:
+                raise Conflict(
+                    f"the Swarm does not know the node {node_id} any more: run the join command again, which has the "
+                    "machine join the Swarm first"
+                )
+            if (host_name := members[node_id].host_name) != node:
+                raise Conflict(
+                    f"Docker on this machine reports the host name {host_name or '(none yet)'}, and it asks to join as "
+                    f"{node}: Docker reports a new host name within half a minute; then run the join command again"
+                )
+            if why := await self._why_taken(node, node_id, members):
+                raise Conflict(why)
+            # A machine that vanished has its replacement now, and would stand beside it for ever.
+            former = {one for one, how in members.items() if how.name == node and how.state == _DOWN} - {node_id}
+            admitted = await asyncio.to_thread(self._signer.admit, csr_pem, node, node_id)
+        await self._swarm.remove(former)
+        log.info("machine admitted", extra={"node": node, "node_id": node_id})
         return admitted
 
-    def connected(self, node: str) -> bool:
-        """Whether this machine's agent is connected now."""
-        return self._agents is not None and any(one.node == node and one.connected for one in self._agents.heard())
+    async def _members(self) -> Mapping[str, SwarmMember]:
+        return await self._swarm.members(await asyncio.to_thread(self._signer.bindings))
 
-    async def seen(self, node: str, serial: str = "") -> dict[str, Any]:
-        """What the control plane sees of a machine: `connected`; `swarm`, its states there by id; and `revoked`.
+    async def _listed_as(self, node: str) -> set[str]:
+        return {node_id for node_id, one in (await self._members()).items() if one.name == node}
 
-        The last of the certificate of this serial number (hex), if one is given. Raises InvalidInput, EngineFailure.
+    async def _why_taken(self, node: str, node_id: str, members: Mapping[str, SwarmMember]) -> str:
+        """Why the Swarm node with this id cannot have this name; empty if it can.
+
+        A name that is bound to a node is free again once that is down or removed. A node without a certificate keeps
+        others from its host name only while that is bound to none.
+        """
+        bound = await asyncio.to_thread(self._signer.bindings)
+        holders = {one for one, name in bound.items() if name == node}
+        if node_id in holders:
+            return ""
+        there = {one for one in holders if one in members and members[one].state != _DOWN}
+        there |= {one.node_id for one in self._connected(node)}
+        if not holders:
+            there |= {
+                one for one, how in members.items()
+                if how.host_name == node and how.state != _DOWN and one not in bound
+            }  # fmt: skip
+        there -= {node_id}
+        if not there:
+            return ""
+        other = min(there)
+        listed = members[other].name if other in members else node
+        return (
+            f"another node called {node} is here (Swarm node {other}): give this machine another host name, or take "
+            f"that one out first with `commonage node rm {listed}`. If it vanished a moment ago, run this again in a "
+            "minute"
+        )
+
+    def _connected(self, node: str) -> list[Heard]:
+        """The agents that are connected under this name."""
+        heard = () if self._agents is None else self._agents.heard()
+        return [one for one in heard if one.node == node and one.connected]
+
+    async def seen(self, node: str, node_id: str, serial: str = "") -> dict[str, Any]:
+        """What the control plane sees of the Swarm node with this id that is, or wants to be, called so.
+
+        `swarm` is its state there, empty if it is no member; `connected`: its agent is; `taken` says why it cannot have
+        the name; `revoked`: the certificate of this serial number (hex) is. Raises InvalidInput, EngineFailure.
         """
         try:
             number = int(serial or "0", 16)
         except ValueError:
             raise InvalidInput(f"{serial!r} is no serial number in hex", field="serial") from None
         revoked = number in await asyncio.to_thread(self._signer.revoked)
-        members = await self._swarm.members(node)
-        return {"connected": self.connected(node), "swarm": dict(members), "revoked": revoked}
+        members = await self._members()
+        return {
+            "connected": any(one.node_id == node_id for one in self._connected(node)),
+            "swarm": members[node_id].state if node_id in members else "",
+            "taken": await self._why_taken(node, node_id, members),
+            "revoked": revoked,
+        }
 
 
 def _mark(folder: Path, mark: str) -> str:
     """Have the mark in the shared folder, by which a machine knows it. Raises CommonageError."""
-    file = folder / MARK_FILE
+    file, content = Beneath(folder) / MARK_FILE, f"{mark}\n".encode()
     try:
-        if not file.exists() or file.read_text(encoding="utf-8").strip() != mark:
-            folder.mkdir(parents=True, exist_ok=True)
-            file.write_text(mark + "\n", encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # it is not there, or somebody put something else in its place
+            if file.read(2 * len(content)) == content:
+                return mark
+        file.put(content, 0o644)
     except OSError as error:
         raise CommonageError(f"the shared folder {folder} cannot be written: {error.strerror or error}") from error
     return mark

@@ -26,6 +26,15 @@ def digest_of(script: str) -> str:
     return hashlib.sha256(script.encode()).hexdigest()
 
 
+def join_command(url: str, digest: str) -> str:
+    """The command for the machine that joins. It runs the script only if that is the one with this digest.
+
+    In a folder of its own, where nobody else can change the script after the look at it. Options may follow.
+    """
+    check = f'echo "{digest}  join.sh" | sha256sum -c'
+    return f'cd "$(mktemp -d)" && curl -fsSo join.sh {shlex.quote(url)} && {check} && sudo sh join.sh'
+
+
 def cloud_init(script: str, token: str, options: Sequence[str] = (), host_name: str = "") -> str:
     """User data for a cloud's machine: it carries the script itself, so that nothing is fetched unchecked.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import os
+import re
 import secrets
 import tempfile
 import time
@@ -25,6 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.link.issued import Entry, Issued
+from commonage.link.messages import NODE_ID_URI
 
 AUTHORITY_YEARS = 10
 SERVER_DAYS = 730
@@ -32,6 +34,7 @@ CLIENT_DAYS = 30
 _CLOCKS_MAY_DIFFER = dt.timedelta(minutes=10)
 _NAME_LIMIT = 64  # RFC 5280, ub-common-name
 _YEAR_DAYS = 365.25
+_NODE_ID = re.compile(r"[0-9a-z]{1,64}", re.ASCII)
 
 
 class AuthorityError(CommonageError):
@@ -116,30 +119,33 @@ class Authority:
         )
         return KeyPair(_pem(certificate) + self.certificate, _key_pem(key))
 
-    def sign(self, csr_pem: str, node: str) -> str:
+    def sign(self, csr_pem: str, node: str, node_id: str) -> str:
         """A certificate (PEM) with which the holder of the request's key is this machine, as a client, for 30 days.
 
-        Nothing but the key is taken from the request. Raises InvalidInput for a request or a name that cannot be.
+        It binds the name to the Swarm node id, which the caller has verified. Nothing but the key is taken from the
+        request. Raises InvalidInput for a request, a name or an id that cannot be.
         """
-        signed, entry = self._client(csr_pem, node)
+        signed, entry = self._client(csr_pem, node, node_id)
         self._issued.add(entry, self._now())
         return signed
 
-    def admit(self, csr_pem: str, node: str) -> Admitted:
-        """As `sign`, for a machine that joins: all that one of this name was given before is taken back."""
-        signed, entry = self._client(csr_pem, node)
+    def admit(self, csr_pem: str, node: str, node_id: str) -> Admitted:
+        """As `sign`, for a machine that joins: all that this name or this Swarm node had before is taken back."""
+        signed, entry = self._client(csr_pem, node, node_id)
         made = replace(entry, account=secrets.token_hex(20))
         self._issued.replace(made, self._now())
         return Admitted(signed, made.account)
 
-    def renew(self, csr_pem: str, node: str, serial: int) -> str:
+    def renew(self, csr_pem: str, node: str, node_id: str, serial: int) -> str:
         """As `sign`, for who showed the certificate with this serial number. Raises Forbidden if that holds no more."""
-        signed, entry = self._client(csr_pem, node)
+        signed, entry = self._client(csr_pem, node, node_id)
         self._issued.renew(serial, entry, self._now())
         return signed
 
-    def _client(self, csr_pem: str, node: str) -> tuple[str, Entry]:
+    def _client(self, csr_pem: str, node: str, node_id: str) -> tuple[str, Entry]:
         """Signed, and to be noted before anybody is given it."""
+        if not _NODE_ID.fullmatch(node_id):
+            raise InvalidInput(f"{node_id[:64]!r} cannot be the id of a Swarm node", field="node_id")
         if not node or len(node) > _NAME_LIMIT or not node.isprintable():
             raise InvalidInput(
                 f"{node!r} cannot be a machine's name here: 1 to {_NAME_LIMIT} printable characters", field="node"
@@ -156,12 +162,22 @@ class Authority:
             raise InvalidInput(
                 "the certificate request has another key than one of an elliptic curve (P-256)", field="csr"
             )
-        signed = self._sign(key, node, dt.timedelta(days=CLIENT_DAYS), ExtendedKeyUsageOID.CLIENT_AUTH, None)
-        return _pem(signed), Entry(node, f"{signed.serial_number:x}", signed.not_valid_after_utc.timestamp())
+        spoken = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{NODE_ID_URI}{node_id}")])
+        signed = self._sign(key, node, dt.timedelta(days=CLIENT_DAYS), ExtendedKeyUsageOID.CLIENT_AUTH, spoken)
+        until = signed.not_valid_after_utc.timestamp()
+        return _pem(signed), Entry(node, f"{signed.serial_number:x}", until, node_id=node_id)
 
     def revoke(self, node: str) -> None:
         """No certificate that this machine was given admits it any more; one that it is given from now on does."""
         self._issued.revoke(node, self._now())
+
+    def bindings(self) -> dict[str, str]:
+        """The names of nodes by their Swarm node ids, as valid certificates bind them."""
+        return self._issued.bindings(self._now())
+
+    def node_ids(self, node: str) -> frozenset[str]:
+        """The Swarm node ids that this name is, or was, bound to, except those that another name is bound to now."""
+        return self._issued.node_ids(node, self._now())
 
     def revoked(self) -> frozenset[int]:
         """The serial numbers of all certificates that were taken back and have not expired."""
@@ -182,10 +198,10 @@ class Authority:
         name: str,
         lasts: dt.timedelta,
         use: x509.ObjectIdentifier,
-        spoken: x509.SubjectAlternativeName | None,
+        spoken: x509.SubjectAlternativeName,
     ) -> x509.Certificate:
         now = _moment(self._now())
-        builder = (
+        return (
             x509.CertificateBuilder()
             .subject_name(_common_name(name))
             .issuer_name(self._certificate.subject)
@@ -198,10 +214,9 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .add_extension(spoken, critical=False)
+            .sign(self._key, hashes.SHA256())
         )
-        if spoken is not None:
-            builder = builder.add_extension(spoken, critical=False)
-        return builder.sign(self._key, hashes.SHA256())
 
 
 def _make(certificate: Path, key_file: Path, now: float) -> None:

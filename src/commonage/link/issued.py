@@ -23,6 +23,8 @@ _WHAT = "which machine has which certificate"
 class Entry:
     """One certificate. `serial` is in hex, `until` in unix seconds.
 
+    `node_id` is the Swarm node that it binds the name `node` to; empty in one that was signed before
+    certificates named Swarm nodes.
     `account` is the machine's secret for the site's registry, as good as the certificate is; empty if it has none.
     """
 
@@ -31,6 +33,11 @@ class Entry:
     until: float
     revoked: bool = False
     account: str = ""
+    node_id: str = ""
+
+    def binds(self, now: float) -> bool:
+        """True while it binds its name to its Swarm node."""
+        return bool(self.node_id) and self.until > now and not self.revoked
 
 
 class Issued:
@@ -48,9 +55,12 @@ class Issued:
             self._write([*self._current(now), entry])
 
     def replace(self, entry: Entry, now: float) -> None:
-        """Note a certificate that was just signed, and take back all that its machine was given before."""
+        """Note a certificate that was just signed, and take back all that its name, and its Swarm node, had before.
+
+        So a name is bound to one Swarm node at a time, and a Swarm node to one name.
+        """
         with self._lock():
-            self._write([*_taken_back(self._current(now), entry.node), entry])
+            self._write([*_taken_back(self._current(now), entry.node, {entry.node_id}), entry])
 
     def renew(self, before: int, entry: Entry, now: float) -> None:
         """Note a certificate that was just signed for who showed the one with the serial number `before`.
@@ -60,14 +70,26 @@ class Issued:
         with self._lock():
             kept = self._current(now)
             shown = next((one for one in kept if int(one.serial, 16) == before and not one.revoked), None)
-            if shown is None or shown.node != entry.node:
+            if shown is None or (shown.node, shown.node_id) != (entry.node, entry.node_id):
                 raise Forbidden(f"the certificate of {entry.node} does not hold any more: have the machine join again")
             self._write([*kept, replace(entry, account=shown.account)])
 
     def revoke(self, node: str, now: float) -> None:
-        """Take back all that this machine was given. Unknown machines are no error."""
+        """Take back all that this node was given, by its name and by its Swarm node id. Unknown ones are no error."""
         with self._lock():
-            self._write(_taken_back(self._current(now), node))
+            kept = self._current(now)
+            ids = {one.node_id for one in kept if one.node == node and one.binds(now)}
+            self._write(_taken_back(kept, node, ids))
+
+    def bindings(self, now: float) -> dict[str, str]:
+        """The names of nodes by their Swarm node ids, as certificates bind them now."""
+        return {one.node_id: one.node for one in self._read() if one.binds(now)}
+
+    def node_ids(self, node: str, now: float) -> frozenset[str]:
+        """The Swarm node ids that this name is, or was, bound to, except those that another name is bound to now."""
+        kept = self._current(now)
+        others = {one.node_id for one in kept if one.node != node and one.binds(now)}
+        return frozenset(one.node_id for one in kept if one.node == node and one.node_id) - others
 
     def revoked(self) -> frozenset[int]:
         """The serial numbers of those that were taken back."""
@@ -109,8 +131,9 @@ class Issued:
             yield
 
 
-def _taken_back(entries: list[Entry], node: str) -> list[Entry]:
-    return [replace(entry, revoked=entry.revoked or entry.node == node) for entry in entries]
+def _taken_back(entries: list[Entry], node: str, node_ids: set[str]) -> list[Entry]:
+    ids = node_ids - {""}
+    return [replace(one, revoked=one.revoked or one.node == node or one.node_id in ids) for one in entries]
 
 
 def _private(path: str, flags: int) -> int:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """A token with which machines may join until `expires_at` (unix seconds); `url` is where they get the script."""
+    """A token with which machines may join until `expires_at` (unix seconds); `url` is where they get the script.
+
+    `command` is what people type there: it fetches the script, compares its digest and runs it. No secret is in it.
+    """
 
     token: str
     expires_at: float
     url: str
+    command: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,26 @@ class Admission:
     managers: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SwarmTrust:
+    """The Swarm's id and its root certificates (PEM), by which a certificate of a Swarm node is verified."""
+
+    swarm_id: str
+    roots: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmMember:
+    """A node of the Swarm. `name` is the name that the site lists it by, `host_name` what Docker there reports now.
+
+    `state` is Swarm's own word: `ready`, `down`, ….
+    """
+
+    name: str
+    host_name: str
+    state: str
+
+
 class Membership(Protocol):
     """The Swarm, as far as joining it and being put out of it go. Every call may raise EngineFailure."""
 
@@ -44,12 +68,16 @@ class Membership(Protocol):
         """Have another token than until now let workers in."""
         ...
 
-    async def members(self, node: str) -> Mapping[str, str]:
-        """The machines of this name, by id: `ready`, `down`, …. An old one may be there beside its replacement."""
+    async def trust(self) -> SwarmTrust:
+        """By what certificates of its nodes are verified."""
         ...
 
-    async def remove(self, node: str, *, down_only: bool = False) -> int:
-        """Put out those of this name, whatever runs there (or those alone that are down); says how many."""
+    async def members(self, bound: Mapping[str, str]) -> Mapping[str, SwarmMember]:
+        """All nodes by id. `bound` are the names that certificates bind to node ids, by id."""
+        ...
+
+    async def remove(self, node_ids: Collection[str]) -> int:
+        """Put out the nodes with these ids, whatever runs there; says how many there were."""
         ...
 
 

@@ -27,6 +27,9 @@ class JoinTokenOut(BaseModel):
     expires_at: float
     url: str = Field(description="Where machines fetch the script.")
     script_sha256: str = Field(description="What `sha256sum` must say of it.")
+    command: str = Field(
+        description="Fetches the script, compares its SHA-256 and runs it; it asks for the token. Options may follow."
+    )
     user_data: str | None = None
 
 

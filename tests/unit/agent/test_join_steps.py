@@ -340,7 +340,7 @@ def test_what_cannot_be_installed_says_so_and_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("share", "line"),
     [
-        ("nas:/commonage", "nas:/commonage /s nfs _netdev,hard,noatime 0 0"),
+        ("nas:/commonage", "nas:/commonage /s nfs _netdev,hard,noatime,nodev,nosuid 0 0"),
         ("/data/site", "/data/site /s none bind 0 0"),
         ("ceph mon:/ name=x,_netdev", "mon:/ /s ceph name=x,_netdev 0 0"),
         ("cifs //nas/x", "//nas/x /s cifs defaults,_netdev 0 0"),
@@ -392,10 +392,14 @@ class SwarmDoor:
     """The control plane's, whose Swarm has another token since the machine was told its terms."""
 
     def __init__(self, terms: Terms) -> None:
-        self.terms, self.members = terms, dict[str, str]()
+        self.terms, self.state = terms, ""
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return {"swarm": self.members} if path == "/seen" else self.terms.to_json() | {"swarm_token": "SWMTKN-new"}
+        return (
+            {"swarm": self.state, "taken": ""}
+            if path == "/seen"
+            else self.terms.to_json() | {"swarm_token": "SWMTKN-new"}
+        )
 
 
 def test_the_swarms_token_is_the_newest_and_in_no_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +412,7 @@ def test_the_swarms_token_is_the_newest_and_in_no_command_line(monkeypatch: pyte
             asked.append((manager, token, address))
             if manager == "away:2377":
                 raise EngineFailure("rpc error")
-            door.members = {"n1": "ready"}
+            door.state = "ready"
 
     monkeypatch.setattr(steps_swarm, "DockerDaemon", Daemon)
     case = Case(host, terms, door, Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]  # a door of ours

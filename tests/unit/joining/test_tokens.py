@@ -121,7 +121,7 @@ def test_the_script_without_a_token_says_where_to_get_one(tmp_path: Path) -> Non
         ["sh", script, "--plan"], capture_output=True, text=True, check=False, env={"PATH": os.defpath}
     )
     assert ran.returncode == 1
-    assert ("token is needed" if os.geteuid() == 0 else "must run as root") in ran.stderr
+    assert ("a join token is needed" if os.geteuid() == 0 else "must run as root") in ran.stderr
 
 
 def test_cloud_init_carries_the_script_and_the_token(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -50,8 +51,10 @@ def test_two_installations_differ(tmp_path: Path) -> None:
 def test_a_client_is_the_machine_that_was_said_whatever_its_request_says(tmp_path: Path) -> None:
     authority = Authority.open(tmp_path, now=lambda: NOW)
     key = ec.generate_private_key(ec.SECP256R1())
-    signed = x509.load_pem_x509_certificate(authority.sign(request_of(key, "worker9"), "worker1").encode())
+    signed = x509.load_pem_x509_certificate(authority.sign(request_of(key, "worker9"), "worker1", "idworker1").encode())
     assert signed.subject.rfc4514_string() == "CN=worker1"
+    names = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["commonage:swarm-node:idworker1"]
     assert signed.public_key() == key.public_key()
     uses = signed.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(uses) == [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -74,7 +77,7 @@ def test_what_was_taken_back_is_known_and_a_new_one_admits_again(tmp_path: Path)
     authority = Authority.open(tmp_path, now=lambda: NOW)
 
     def serial(node: str) -> int:
-        return x509.load_pem_x509_certificate(authority.sign(a_request(), node).encode()).serial_number
+        return x509.load_pem_x509_certificate(authority.sign(a_request(), node, f"id{node}").encode()).serial_number
 
     first, renewed, other = serial("worker1"), serial("worker1"), serial("worker2")
     authority.revoke("worker1")
@@ -92,54 +95,95 @@ def test_only_what_holds_is_renewed(tmp_path: Path) -> None:
     def number(pem: str) -> int:
         return x509.load_pem_x509_certificate(pem.encode()).serial_number
 
-    first = number(authority.admit(a_request(), "worker1").certificate)
-    second = number(authority.renew(a_request(), "worker1", first))
+    first = number(authority.admit(a_request(), "worker1", "idworker1").certificate)
+    second = number(authority.renew(a_request(), "worker1", "idworker1", first))
     with pytest.raises(Forbidden, match="worker2 does not hold"):
-        authority.renew(a_request(), "worker2", first)
+        authority.renew(a_request(), "worker2", "idworker2", first)
     clock[0] += 31 * DAY
     for serial in (first, second):
         with pytest.raises(Forbidden, match="join again"):
-            authority.renew(a_request(), "worker1", serial)
-    third = number(authority.sign(a_request(), "worker1"))
+            authority.renew(a_request(), "worker1", "idworker1", serial)
+    third = number(authority.sign(a_request(), "worker1", "idworker1"))
     authority.revoke("worker1")
     with pytest.raises(Forbidden, match="join again"):
-        authority.renew(a_request(), "worker1", third)
+        authority.renew(a_request(), "worker1", "idworker1", third)
     assert authority.revoked() == {third}, "nothing was given to who was refused"
 
 
 def test_who_joins_takes_the_place_of_who_had_its_name(tmp_path: Path) -> None:
     authority = Authority.open(tmp_path, now=lambda: NOW)
-    before = x509.load_pem_x509_certificate(authority.admit(a_request(), "worker1").certificate.encode())
-    authority.admit(a_request(), "worker2")
-    authority.admit(a_request(), "worker1")
+    before = x509.load_pem_x509_certificate(authority.admit(a_request(), "worker1", "idworker1").certificate.encode())
+    authority.admit(a_request(), "worker2", "idworker2")
+    authority.admit(a_request(), "worker1", "idworker1")
     assert authority.revoked() == {before.serial_number}
+
+
+def test_a_name_and_a_swarm_node_are_bound_to_each_other_alone(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path, now=lambda: NOW)
+    authority.admit(a_request(), "worker1", "n1")
+    authority.admit(a_request(), "worker2", "n2")
+    assert authority.bindings() == {"n1": "worker1", "n2": "worker2"}
+    authority.admit(a_request(), "worker1", "n3")
+    assert authority.bindings() == {"n3": "worker1", "n2": "worker2"}, "a name has one Swarm node"
+    authority.admit(a_request(), "worker3", "n2")
+    assert authority.bindings() == {"n3": "worker1", "n2": "worker3"}, "a Swarm node has one name"
+    assert authority.node_ids("worker1") == {"n1", "n3"}, "those that it had before are removed with it"
+    assert authority.node_ids("worker2") == frozenset(), "that node has another name now"
+    authority.revoke("worker1")
+    assert authority.bindings() == {"n2": "worker3"}
+    assert authority.node_ids("worker1") == {"n1", "n3"}
+
+
+def test_a_certificate_is_renewed_for_its_own_swarm_node(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path, now=lambda: NOW)
+    pem = authority.admit(a_request(), "worker1", "n1").certificate
+    serial = x509.load_pem_x509_certificate(pem.encode()).serial_number
+    with pytest.raises(Forbidden, match="join again"):
+        authority.renew(a_request(), "worker1", "n2", serial)
+    authority.renew(a_request(), "worker1", "n1", serial)
+
+
+def test_certificates_of_an_earlier_release_bind_nothing(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path, now=lambda: NOW)
+    entry = {"node": "worker1", "serial": "a1", "until": NOW + DAY, "revoked": False, "account": "secret"}
+    (tmp_path / "issued.json").write_text(json.dumps([entry]))
+    assert authority.bindings() == {}
+    assert authority.holds("worker1"), "it can still be taken back"
+    authority.admit(a_request(), "worker1", "n1")
+    assert authority.revoked() == {0xA1}
+
+
+@pytest.mark.parametrize("node_id", ["", "N1", "n1 ", "n/1", "n" * 65])
+def test_an_id_that_is_none_of_a_swarm_is_refused(tmp_path: Path, node_id: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be the id of a Swarm node"):
+        Authority.open(tmp_path).sign(a_request(), "worker1", node_id)
 
 
 def test_a_machines_secret_is_as_good_as_its_certificate(tmp_path: Path) -> None:
     clock = [NOW]
     authority = Authority.open(tmp_path, now=lambda: clock[0])
-    admitted = authority.admit(a_request(), "worker1")
+    admitted = authority.admit(a_request(), "worker1", "idworker1")
     assert admitted.account not in repr(admitted)
     assert authority.has_account("worker1", admitted.account)
     assert not authority.has_account("worker2", admitted.account)
     assert not authority.has_account("worker1", "")
     serial = x509.load_pem_x509_certificate(admitted.certificate.encode()).serial_number
     clock[0] += 25 * DAY
-    authority.renew(a_request(), "worker1", serial)
+    authority.renew(a_request(), "worker1", "idworker1", serial)
     clock[0] += 25 * DAY
     assert authority.has_account("worker1", admitted.account), "it is renewed with the certificate"
     authority.revoke("worker1")
     assert not authority.has_account("worker1", admitted.account)
-    assert authority.admit(a_request(), "worker1").account != admitted.account
+    assert authority.admit(a_request(), "worker1", "idworker1").account != admitted.account
     assert stat.S_IMODE((tmp_path / "issued.json").stat().st_mode) == 0o600
 
 
 def test_what_has_expired_is_not_kept(tmp_path: Path) -> None:
     clock = [NOW]
     authority = Authority.open(tmp_path, now=lambda: clock[0])
-    authority.sign(a_request(), "worker1")
+    authority.sign(a_request(), "worker1", "idworker1")
     clock[0] += 31 * DAY
-    authority.sign(a_request(), "worker2")
+    authority.sign(a_request(), "worker2", "idworker2")
     kept = (tmp_path / "issued.json").read_text()
     assert "worker2" in kept
     assert "worker1" not in kept
@@ -156,12 +200,12 @@ def test_what_has_expired_is_not_kept(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_signed_is_said(tmp_path: Path, csr: str, node: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        Authority.open(tmp_path).sign(csr, node)
+        Authority.open(tmp_path).sign(csr, node, "n1")
 
 
 def test_another_kind_of_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="elliptic curve"):
-        Authority.open(tmp_path).sign(request_of(rsa.generate_private_key(65537, 2048)), "worker1")
+        Authority.open(tmp_path).sign(request_of(rsa.generate_private_key(65537, 2048)), "worker1", "idworker1")
 
 
 def test_a_server_needs_a_name(tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from ipaddress import IPv4Address
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.engines.containers.hands import Away, Gone
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.nodes import Machine, Wait, machines_of, notes_on, report_of
+from commonage.engines.swarm.nodes import NO_AGENT, OLD_AGENT, Machine, Wait, machines_of, notes_on, report_of
 from commonage.engines.swarm.partings import ENDING, Partings, introduced
 from commonage.ports.agents import Agents, Heard
 
@@ -22,10 +23,14 @@ class AgentAway(Away):
 
 
 class Fleet:
-    """Who is there. `fault` is empty while the Swarm answers its watcher."""
+    """Who is there. `fault` is empty while the Swarm answers its watcher.
 
-    def __init__(self, client: Client, agents: Agents | None) -> None:
+    `without_agents`: machines without an agent take work, too.
+    """
+
+    def __init__(self, client: Client, agents: Agents | None, *, without_agents: bool = False) -> None:
         self._client = client
+        self._without_agents = without_agents
         self.agents = agents
         self.machines: Mapping[str, Machine] = {}
         self.by_id: Mapping[str, Machine] = {}
@@ -46,8 +51,9 @@ class Fleet:
 
     async def refresh(self) -> None:
         """Ask both, and keep what changed for who looks. Raises EngineFailure."""
-        machines = machines_of(await self._client.nodes())
-        heard = {} if self.agents is None else {one.node: one for one in self.agents.heard()}
+        bound = None if self.agents is None else await self.agents.bindings()
+        machines = machines_of(await self._client.nodes(), bound)
+        heard = _by_machine(machines, () if self.agents is None else self.agents.heard())
         waits = await self._partings.waits(machines, heard)
         now, before = (machines, _troubles(heard), waits), (self.machines, _troubles(self.heard), self._waits)
         self._changed = self._changed or now != before
@@ -72,12 +78,30 @@ class Fleet:
             raise Gone(f"there is no machine {name} in the Swarm any more (there are: {there})")
         if found.is_down:
             raise Gone(f"its machine {name} does not answer: {found.why_down}")
+        if found.mismatch:
+            raise Gone(f"its machine {name} takes no work: {found.mismatch}")
         return found
 
     def agent_of(self, name: str) -> Agents | None:
-        """The agents, if there is one on this machine that answers."""
+        """The agents, if there is one on this machine that answers; it is addressed by `id_of` the machine."""
         heard = self.heard.get(name)
         return self.agents if heard is not None and heard.connected else None
+
+    def id_of(self, name: str) -> str:
+        """The Swarm node id of a machine whose agent was heard."""
+        return self.heard[name].node_id
+
+    def gateway_of(self, name: str) -> str | None:
+        """The address by which containers of this machine reach its agent; None if that carries nothing for them."""
+        heard = self.heard.get(name)
+        try:
+            return str(IPv4Address(heard.gateway)) if heard is not None else None
+        except ValueError:
+            return None
+
+    def has_address(self, address: str) -> bool:
+        """True for the address of a node of the site that is not given up: its containers connect from there."""
+        return any(one.address == address and not one.is_down and not one.mismatch for one in self.machines.values())
 
     def is_down(self, node_id: str) -> bool:
         """True once the Swarm has given up this machine."""
@@ -116,7 +140,7 @@ class Fleet:
             return node in self.machines
         self._ending[attempt_id] = node
         try:
-            gone = await agents.fence(node, [attempt_id])
+            gone = await agents.fence(self.id_of(node), [attempt_id])
         except EngineFailure as error:
             raise EngineFailure(f"it is being ended on {node} first: {error.message}", retryable=True) from error
         if attempt_id not in gone:
@@ -131,26 +155,38 @@ class Fleet:
         """
         self._given_up &= set(live)
         if not self.fault:
-            await asyncio.gather(*(self._answer(one, live) for one in self.heard.values() if one.paused))
+            paused = [name for name, one in self.heard.items() if one.paused]
+            await asyncio.gather(*(self._answer(name, self.heard[name], live) for name in paused))
 
-    async def _answer(self, heard: Heard, live: Collection[str]) -> None:
-        agents, machine = self.agent_of(heard.node), self.machines.get(heard.node)
+    async def _answer(self, name: str, heard: Heard, live: Collection[str]) -> None:
+        agents, machine = self.agent_of(name), self.machines.get(name)
         if agents is None or machine is None:
             return
         over = [one for one in heard.paused if one not in live]
         going = [one for one in heard.paused if one in live and one not in self._given_up and not machine.is_down]
         with suppress(EngineFailure):  # it says again what it paused
             if going:
-                await agents.go_on(heard.node, going)
+                await agents.go_on(heard.node_id, going)
             if over:
-                await agents.fence(heard.node, over)
+                await agents.fence(heard.node_id, over)
 
     def reports(self) -> list[NodeReport]:
         """What is to be said of each machine now."""
         waits = {**dict.fromkeys(self._ending.values(), ENDING), **self._waits}
         return [
-            report_of(machine, self.heard.get(name), waits.get(name)) for name, machine in sorted(self.machines.items())
+            report_of(machine, self.heard.get(name), waits.get(name), self.why_unmounted(name))
+            for name, machine in sorted(self.machines.items())
         ]
+
+    def why_unmounted(self, name: str) -> str:
+        """Why nobody mounts the folders of workloads on this machine, so that it takes no work; empty if somebody does.
+
+        The only machine of a Swarm needs nobody for that: no other could change where a path leads.
+        """
+        heard = self.heard.get(name)
+        if heard is not None:
+            return "" if heard.mounts else OLD_AGENT
+        return "" if self._without_agents or len(self.machines) == 1 else NO_AGENT
 
     def notes(self) -> tuple[str, ...]:
         """What an admin should know of the machines, in sentences."""
@@ -158,8 +194,8 @@ class Fleet:
 
     @property
     def has_agents(self) -> bool:
-        """True if every machine has one, whose walls keep containers from what is not their tenant's."""
-        return self.machines.keys() <= self.heard.keys()
+        """True if every machine that may get work has one, whose walls keep containers from others' tenants."""
+        return {name for name, one in self.machines.items() if not one.mismatch} <= self.heard.keys()
 
     def bounds_volumes(self, name: str) -> bool:
         """True if its agent says that the daemon there holds a volume to its size."""
@@ -168,18 +204,24 @@ class Fleet:
 
     def that_bound_volumes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Of the machines that take work those that do, and those that do not."""
-        working = sorted(
-            name for name, one in self.machines.items() if not one.is_down and one.availability == "active"
-        )
+        working = sorted(name for name, one in self.machines.items() if one.takes_work)
         bounded = tuple(filter(self.bounds_volumes, working))
         return bounded, tuple(one for one in working if one not in bounded)
 
     def with_agents(self) -> list[str]:
         """The machines that take work and whose agents answer."""
-        return [
-            name for name, one in self.machines.items()
-            if not one.is_down and one.availability == "active" and self.agent_of(name) is not None
-        ]  # fmt: skip
+        return [name for name, one in self.machines.items() if one.takes_work and self.agent_of(name) is not None]
+
+
+def _by_machine(machines: Mapping[str, Machine], heard: Iterable[Heard]) -> dict[str, Heard]:
+    """The last report of each machine, by its name: of the very Swarm node, whatever names are reported.
+
+    What a node said that is not in the Swarm any more is kept under its name while no machine has that.
+    """
+    by_id = {one.node_id: one for one in heard}
+    found = {name: by_id.pop(one.id) for name, one in machines.items() if one.id in by_id}
+    gone = {one.node: one for one in by_id.values() if one.node not in machines}
+    return {**gone, **found}
 
 
 def _troubles(heard: Mapping[str, Heard]) -> dict[str, tuple[bool, str, tuple[str, ...]]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.client import Client
-from commonage.ports.joining import Admission
+from commonage.engines.swarm.nodes import machines_of
+from commonage.ports.joining import Admission, SwarmMember, SwarmTrust
 
 _WITHIN_S = 20.0
 
@@ -28,20 +29,34 @@ class SwarmManager:
         managers = tuple(one["Addr"] for one in mine.get("RemoteManagers") or () if one.get("Addr"))
         return Admission(token, managers or (f"{mine['NodeAddr']}:2377",))
 
-    async def members(self, node: str) -> Mapping[str, str]:
-        """The machines of this name, by id: `ready`, `down`, …. Raises EngineFailure."""
+    async def trust(self) -> SwarmTrust:
+        """Its id and its root certificates. Raises EngineFailure."""
         async with self._client() as client:
-            return {str(one["ID"]): _state(one) for one in await _named(client, node)}
+            swarm = await client.ask("GET", "swarm")
+        return SwarmTrust(str(swarm["ID"]), str(swarm["TLSInfo"]["TrustRoot"]))
 
-    async def remove(self, node: str, *, down_only: bool = False) -> int:
-        """Put out those of this name, whatever they do (or those alone that are down); says how many.
+    async def members(self, bound: Mapping[str, str]) -> Mapping[str, SwarmMember]:
+        """All nodes by id. `bound` are the names that certificates bind to ids. Raises EngineFailure."""
+        async with self._client() as client:
+            found = await client.nodes()
+        listed = {one.id: name for name, one in machines_of(found, bound).items()}
+        return {
+            str(one["ID"]): SwarmMember(listed.get(str(one["ID"]), _host_name(one)), _host_name(one), _state(one))
+            for one in found
+        }
+
+    async def remove(self, node_ids: Collection[str]) -> int:
+        """Put out the nodes with these ids, whatever they do; says how many there were.
 
         A manager is not put out: the Swarm may be lost with it. Raises EngineFailure.
         """
         async with self._client() as client:
-            found = [one for one in await _named(client, node) if not down_only or _state(one) == "down"]
-            if any(one.get("Spec", {}).get("Role") == "manager" for one in found):
-                raise EngineFailure(f"{node} is a manager of the Swarm; `docker node demote {node}` first")
+            found = [one for one in await client.nodes() if one["ID"] in node_ids]
+            for one in found:
+                if one.get("Spec", {}).get("Role") == "manager":
+                    raise EngineFailure(
+                        f"{_host_name(one)} is a manager of the Swarm; `docker node demote {one['ID']}` first"
+                    )
             for one in found:
                 await client.ask("DELETE", f"nodes/{one['ID']}?force=true")
         return len(found)
@@ -72,5 +87,5 @@ def _state(node: Json) -> str:
     return str(node.get("Status", {}).get("State", "unknown"))
 
 
-async def _named(client: Client, node: str) -> Sequence[Json]:
-    return [one for one in await client.nodes() if one.get("Description", {}).get("Hostname") == node]
+def _host_name(node: Json) -> str:
+    return str((node.get("Description") or {}).get("Hostname", ""))

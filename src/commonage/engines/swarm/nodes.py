@@ -11,6 +11,29 @@ from commonage.engines.swarm.translate import VRAM
 from commonage.ports.agents import Heard
 
 _MIB = 1024 * 1024
+NO_AGENT = (
+    "it has no agent, which mounts the folders of workloads: `commonage node join` gives it one; "
+    "`swarm_without_agents` has it take work without"
+)
+NO_SHARED_FOLDER = (
+    "shared_dir is not set, so that this machine would have to see the data folder, with the site's secrets: have a "
+    "shared_dir of its own (docs/howto/swarm.md)"
+)
+OLD_AGENT = (
+    "its agent is of a version that does not mount the folders of workloads: run `commonage node join` for it again"
+)
+_NO_CERTIFICATE = (
+    "no certificate of this site is bound to its Swarm node {id}: run `commonage node join` for that machine, or "
+    "remove it with `commonage node rm {name}`"
+)
+_RENAMED = (
+    "Docker there reports the host name {host_name}, and its certificate is that of {name}: change the host name back, "
+    "or drain it and run `commonage node join` for that machine again"
+)
+_NAME_TAKEN = (
+    "Docker there reports the host name {host_name}, which is that of another node: give that machine another host "
+    "name and run `commonage node join` for it, or remove it with `commonage node rm {name}`"
+)
 _UNDECLARED = (
     "cannot be reserved, as Docker there declares {declared} VRAM for cards of {there} MiB: run `commonage node join` "
     "for that machine again"
@@ -21,6 +44,8 @@ _UNDECLARED = (
 class Machine:
     """One member of the Swarm. `vram_mib` is what it declares, None if nothing.
 
+    `name` is what its certificate binds to `id`, and the host name where there are no certificates. `mismatch` says why
+    the two do not belong together: no work is given to it then.
     `state` is Swarm's own word; `why_down` is empty until it is given up. After a manager was away, machines are
     `unknown` for a while, which is no reason to give up what they run.
     """
@@ -36,11 +61,18 @@ class Machine:
     state: str = "ready"
     why_down: str = ""
     availability: str = "active"
+    is_manager: bool = False
+    mismatch: str = ""
 
     @property
     def is_down(self) -> bool:
         """True once the Swarm has given it up."""
         return bool(self.why_down)
+
+    @property
+    def takes_work(self) -> bool:
+        """True if the Swarm would start something there, and it is known to be the node of its name."""
+        return not self.is_down and self.availability == "active" and not self.mismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +83,38 @@ class Wait:
     for_long: bool = False
 
 
-def machines_of(found: Iterable[Json]) -> dict[str, Machine]:
-    """Machines by name. Of several with one name, which come of joining anew, the one that is there. One that is just
-    joining has none yet.
+def machines_of(found: Iterable[Json], bound: Mapping[str, str] | None = None) -> dict[str, Machine]:
+    """Machines by name. One that is just joining has none yet.
+
+    `bound` are the names that certificates bind to node ids. Host names are the machines' own words: a machine without
+    a certificate never gets a name that is bound to another, and takes work only if it is a manager, on which the site
+    depends anyway. `None`: the site has no certificates, and host names are all there is.
+    Of several with one host name, which come of joining anew, the name is for the one that is there.
     """
-    machines: dict[str, Machine] = {}
     named = [node for node in found if (node.get("Description") or {}).get("Hostname")]
-    for one in sorted((_machine(node) for node in named), key=lambda one: (one.is_down, one.state != "ready", one.id)):
-        if one.name not in machines:
-            machines[one.name] = one
-        elif not one.is_down:
-            name = f"{one.name}-{one.id[:6]}"
-            machines[name] = replace(one, name=name)
+    there = sorted((_machine(node) for node in named), key=lambda one: (one.is_down, one.state != "ready", one.id))
+    machines: dict[str, Machine] = {}
+    for one in there:
+        if bound and (name := bound.get(one.id)) is not None:
+            why = "" if one.name == name else _RENAMED.format(host_name=one.name, name=name)
+            machines.setdefault(name, replace(one, name=name, mismatch=why))
+    # A worker must not get the name of a manager that has no certificate either.
+    for one in there if bound is None else sorted(there, key=lambda one: not one.is_manager):
+        if bound is None or one.id not in bound:
+            _add_without_certificate(machines, one, needs_certificate=bound is not None)
     return machines
+
+
+def _add_without_certificate(machines: dict[str, Machine], one: Machine, *, needs_certificate: bool) -> None:
+    name, why = one.name, ""
+    if name in machines:
+        if one.is_down:
+            return
+        name = f"{one.name}-{one.id[:6]}"
+        why = _NAME_TAKEN.format(host_name=one.name, name=name)
+    elif not one.is_manager:
+        why = _NO_CERTIFICATE.format(id=one.id, name=name)
+    machines.setdefault(name, replace(one, name=name, mismatch=why if needs_certificate else ""))
 
 
 def _machine(node: Json) -> Machine:
@@ -82,6 +133,7 @@ def _machine(node: Json) -> Machine:
         state=status["State"],
         why_down=down,
         availability=spec.get("Availability", "active"),
+        is_manager=spec.get("Role") == "manager",
     )
 
 
@@ -101,9 +153,12 @@ def _vram(resources: Json) -> int | None:
     return None
 
 
-def report_of(machine: Machine, heard: Heard | None, wait: Wait | None = None) -> NodeReport:
-    """What is to be said of a machine. Of one without an agent only cores and memory are known, and no card."""
-    faults: list[str] = []
+def report_of(machine: Machine, heard: Heard | None, wait: Wait | None = None, why_unmounted: str = "") -> NodeReport:
+    """What is to be said of a machine. Of one without an agent only cores and memory are known, and no card.
+
+    `why_unmounted`: why the folders of workloads are not mounted there, if they are not.
+    """
+    faults = [one for one in (machine.mismatch, why_unmounted) if one]
     if machine.is_down:
         faults.append(f"Docker Swarm does not reach it: {machine.why_down}")
         faults += [wait.why] if wait is not None else []
@@ -145,13 +200,26 @@ def _reservable(cards: tuple[Device, ...], declared_mib: int) -> Iterator[Device
         yield card if card.simulated or left >= 0 else replace(card, faults=(*card.faults, why))
 
 
-def notes_on(machines: Iterable[str], heard: Mapping[str, Heard]) -> tuple[str, ...]:
+def plain_http_on(heard: Mapping[str, Heard]) -> list[str]:
+    """The machines whose agents do not carry what containers send to the hub: their version is an earlier one."""
+    return sorted(name for name, one in heard.items() if one.connected and not one.gateway)
+
+
+def notes_on(machines: Mapping[str, Machine], heard: Mapping[str, Heard]) -> tuple[str, ...]:
     """What an admin should know of these machines, in sentences."""
-    without = sorted(set(machines) - heard.keys())
+    without = sorted(name for name, one in machines.items() if name not in heard and not one.mismatch)
     notes = [f"{name}: {notice}." for name, one in sorted(heard.items()) for notice in one.notices]
     if without:
         notes.append(
-            f"{', '.join(without)} without an agent: containers there reach the machine, the site and other tenants' "
-            "ports, no cards are known, and nothing is measured; `commonage node join` gives a machine its agent."
+            f"{', '.join(without)} without an agent: no work runs there unless swarm_without_agents allows it. Then "
+            "containers reach the machine, the site and other tenants' ports, everybody on the site's network reaches "
+            "their ports, their tokens cross it in the clear, no cards are known, and nothing is measured. "
+            "`commonage node join` gives a machine its agent."
+        )
+    in_the_clear = plain_http_on(heard)
+    if in_the_clear:
+        notes.append(
+            f"{', '.join(in_the_clear)}: containers reach the hub by plain HTTP over the site's network, and everybody "
+            "there reaches their ports, as the agent is of an earlier version; run `commonage node join` again."
         )
     return tuple(notes)

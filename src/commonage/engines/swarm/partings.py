@@ -136,7 +136,7 @@ async def _may_see(agents: Agents, witness: Heard | None, address: str) -> bool:
     if not _is_connected(witness):
         return True
     try:
-        return await agents.reaches(witness.node, address)
+        return await agents.reaches(witness.node_id, address)
     except EngineFailure:  # its link was cut a moment ago
         return True
 

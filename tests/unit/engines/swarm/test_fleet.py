@@ -39,16 +39,20 @@ class Site:
     def heard(self) -> list[Heard]:
         return self.told
 
+    async def bindings(self) -> dict[str, str]:
+        return {"1": "a", "2": "b"}
+
     def introduce(self, machines: Collection[tuple[str, str]]) -> None:
         self.introduced.append(tuple(machines))
 
-    async def fence(self, name: str, attempts: Collection[str]) -> list[str]:
+    async def fence(self, node_id: str, attempts: Collection[str]) -> list[str]:
+        assert node_id == "2"
         if self.broken:
             raise EngineFailure(self.broken, retryable=True)
         self.fenced += attempts
         return [one for one in attempts if one in self.ends]
 
-    async def go_on(self, name: str, attempts: Collection[str]) -> None:
+    async def go_on(self, node_id: str, attempts: Collection[str]) -> None:
         self.going += attempts
 
     def lose(self, **more: Any) -> None:
@@ -179,3 +183,25 @@ def test_volumes_are_bounded_where_a_machine_that_takes_work_says_so() -> None:
     assert site.fleet.that_bound_volumes() == (("a",), ("b",))
     site.fleet.machines["b"] = replace(site.fleet.machines["b"], availability="drain")
     assert site.fleet.that_bound_volumes() == (("a",), ())
+
+
+def test_a_member_is_known_by_its_address_until_it_is_given_up() -> None:
+    site = Site()
+    site.look()
+    [address] = {one.address for one in site.fleet.machines.values()}
+    assert site.fleet.has_address(address)
+    assert not site.fleet.has_address("10.98.0.66")
+    site.found = [node("a", "1", "down"), node("b", "2", "down")]
+    site.look()
+    assert not site.fleet.has_address(address)
+
+
+@pytest.mark.parametrize(
+    ("gateway", "taken"), [("172.18.0.1", "172.18.0.1"), ("", None), ("evil.example", None), ("1.2.3.4:80@x", None)]
+)
+def test_a_gateway_that_is_no_address_is_not_taken(gateway: str, taken: str | None) -> None:
+    site = Site()
+    site.told = [site.agent("a", gateway=gateway)]
+    site.look()
+    assert site.fleet.gateway_of("a") == taken
+    assert site.fleet.gateway_of("b") is None

@@ -10,14 +10,15 @@ from commonage.domain.errors import EngineFailure
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm import membership
 from commonage.engines.swarm.membership import SwarmManager
-from commonage.ports.joining import Admission
+from commonage.ports.joining import Admission, SwarmMember
 
 pytestmark = pytest.mark.anyio
 
 
 def node(number: int, name: str, state: str = "ready", role: str = "worker") -> dict[str, Any]:
     return {
-        "ID": f"node-{number}", "Description": {"Hostname": name}, "Status": {"State": state}, "Spec": {"Role": role},
+        "ID": f"node-{number}", "Description": {"Hostname": name}, "Spec": {"Role": role},
+        "Status": {"State": state, "Message": "", "Addr": ""},
     }  # fmt: skip
 
 
@@ -62,14 +63,20 @@ async def test_a_worker_is_told_the_token_and_where_the_managers_are(manager: Fa
     assert manager.is_closed
 
 
-async def test_only_machines_of_the_name_are_put_out_and_no_manager(manager: FakeManager) -> None:
+async def test_nodes_are_put_out_by_id_and_no_manager_is(manager: FakeManager) -> None:
     swarm = SwarmManager("unix:///x")
-    assert await swarm.members("gpu-1") == {"node-2": "ready", "node-3": "down"}
-    assert await swarm.remove("gpu-1", down_only=True) == 1
-    assert await swarm.remove("gpu-1") == 2
+    assert await swarm.remove({"node-3", "node-9"}) == 1
+    assert await swarm.remove({"node-2", "node-3"}) == 2
     assert [path for _, path, _ in manager.asked] == [f"nodes/node-{one}?force=true" for one in (3, 2, 3)]
-    with pytest.raises(EngineFailure, match="docker node demote hub"):
-        await swarm.remove("hub")
+    with pytest.raises(EngineFailure, match="docker node demote node-1"):
+        await swarm.remove({"node-1"})
+
+
+async def test_a_node_is_listed_by_the_name_that_is_bound_to_it(manager: FakeManager) -> None:
+    members = await SwarmManager("unix:///x").members({"node-2": "gpu-9"})
+    assert members["node-2"] == SwarmMember("gpu-9", "gpu-1", "ready")
+    assert members["node-3"] == SwarmMember("gpu-1", "gpu-1", "down")
+    assert members["node-1"].name == "hub"
 
 
 async def test_another_token_leaves_the_swarm_as_it_is_set(manager: FakeManager) -> None:

@@ -16,7 +16,11 @@ def node(name: str, id: str = "n1", state: str = "ready", **more: Any) -> dict[s
     vram = [{"DiscreteResourceSpec": {"Kind": "VRAM", "Value": 24576}}]
     return {
         "ID": id,
-        "Spec": {"Availability": more.get("availability", "active"), "Labels": {"zone": "cellar"}},
+        "Spec": {
+            "Availability": more.get("availability", "active"),
+            "Labels": {"zone": "cellar"},
+            "Role": "manager" if more.get("manager") else "worker",
+        },
         "Description": {
             "Hostname": name,
             "Platform": {"Architecture": "x86_64"},
@@ -31,9 +35,14 @@ def node(name: str, id: str = "n1", state: str = "ready", **more: Any) -> dict[s
     }
 
 
+NODE_IDS = {"a": "1", "b": "2"}
+"""Those of the machines that most tests here have."""
+
+
 def heard(name: str, **more: Any) -> Heard:
     report = NodeReport(name, 6000, 1024, (Device("GPU-1", 0, "A100", 40960),), 500, (("rack", "7"),), ("hot",))
-    return Heard(name, report, 0.0, 0.0, **{"connected": True, **more})
+    about = {"connected": True, "gateway": "172.18.0.1", "node_id": NODE_IDS.get(name, name), **more}
+    return Heard(name, report, 0.0, 0.0, **about)
 
 
 def test_a_machine_is_what_swarm_says() -> None:
@@ -59,6 +68,35 @@ def test_one_that_is_just_joining_is_not_there_yet() -> None:
     nameless = node("a", "new", "unknown") | {"Description": {}}
     assert list(machines_of([nameless, node("b", "2")])) == ["b"]
     assert machines_of([{**nameless, "Description": None}]) == {}
+
+
+def test_a_host_name_gives_no_name_that_is_bound_to_another_node() -> None:
+    bound = {"n1": "a", "n2": "b"}
+    found = machines_of([node("b", "n1"), node("b", "n2")], bound)
+    assert {name: one.id for name, one in found.items()} == {"a": "n1", "b": "n2"}
+    assert "its certificate is that of a" in found["a"].mismatch and not found["a"].takes_work
+    assert not found["b"].mismatch and found["b"].takes_work
+    [fault] = report_of(found["a"], None).faults
+    assert "reports the host name b" in fault
+    down = machines_of([node("a", "n0"), node("a", "n1", "down")], bound)
+    assert {name: one.id for name, one in down.items()} == {"a": "n1", "a-n0": "n0"}, "nor while the node is down"
+    assert "that of another node" in down["a-n0"].mismatch
+    suffixed = machines_of([node("x", "n1"), node("a", "aaaaaaaaa"), node("x", "n3")], {"n1": "a-aaaaaa"})
+    assert suffixed["a-aaaaaa"].id == "n1", "nor by a name that is made here"
+
+
+def test_a_worker_without_a_certificate_takes_no_work_and_a_manager_does() -> None:
+    found = machines_of([node("hub", "m1", manager=True), node("a", "n1")], {})
+    assert found["hub"].takes_work
+    assert "no certificate of this site is bound to its Swarm node n1" in found["a"].mismatch
+    assert not found["a"].takes_work
+    assert machines_of([node("a", "n1")], None)["a"].takes_work, "a site without certificates has host names alone"
+
+
+def test_a_worker_that_calls_itself_as_a_manager_does_not_take_its_name() -> None:
+    found = machines_of([node("hub", "a0"), node("hub", "m1", manager=True)], {})
+    assert found["hub"].id == "m1" and found["hub"].takes_work
+    assert not found["hub-a0"].takes_work
 
 
 def test_down_is_given_up_and_unknown_is_waited_for() -> None:
@@ -118,10 +156,21 @@ def test_cards_that_docker_declares_no_vram_for_take_no_work() -> None:
 
 
 def test_an_admin_is_told_of_machines_without_an_agent_and_what_their_agents_notice() -> None:
-    assert notes_on(["a"], {"a": heard("a")}) == ()
-    noticed, without = notes_on(["a", "b", "c"], {"a": heard("a", notices=("its containers may gain privileges",))})
+    machines = machines_of([node(name, name) for name in "abc"])
+    assert notes_on({"a": machines["a"]}, {"a": heard("a")}) == ()
+    noticed, without = notes_on(machines, {"a": heard("a", notices=("its containers may gain privileges",))})
     assert noticed == "a: its containers may gain privileges."
-    assert without.startswith("b, c without an agent: containers there reach the machine, the site")
+    assert without.startswith("b, c without an agent: no work runs there unless")
+
+
+def test_an_admin_is_told_where_containers_reach_the_hub_by_plain_http() -> None:
+    told = {"a": heard("a"), "b": heard("b", gateway=""), "c": heard("c", gateway="", connected=False)}
+    [note] = notes_on(machines_of([node(name, name) for name in "abc"]), told)
+    assert note.startswith("b: containers reach the hub by plain HTTP")
+    info = {"ServerVersion": "26.1", "SecurityOptions": ["name=seccomp,profile=default"]}
+    advice = examined(info, [node("a"), node("b", "n2")], 2.0, Path("/srv/site"), told).advice
+    assert "b with an agent of an earlier version, so that containers there reach the hub by plain HTTP" in advice
+    assert "a with an agent of an earlier version" not in advice
 
 
 def test_the_doctor_says_what_would_be_better() -> None:
@@ -131,7 +180,7 @@ def test_the_doctor_says_what_would_be_better() -> None:
     assert "2 machines, 1 there (not: b)" in found.said
     assert "/srv/site must be mounted on all" in found.said
     assert "--dispatcher-heartbeat 2s" in found.advice
-    assert "a without an agent, so without walls" in found.advice
+    assert "a without an agent, so without work, walls" in found.advice
     assert "b with cards, but no VRAM declared" in found.advice
     assert "seccomp" not in found.advice
     told = {"a": heard("a")}

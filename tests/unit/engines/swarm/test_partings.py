@@ -43,7 +43,9 @@ class Site:
         found = machines_of([node(name, name) for name in names])
         self.machines: dict[str, Machine] = {name: replace(one, address=name) for name, one in found.items()}
         now = monotonic()
-        self.heard = {name: Heard(name, NodeReport(name, 1, 1), 0.0, now, True, witnesses=names) for name in names}
+        self.heard = {
+            name: Heard(name, NodeReport(name, 1, 1), 0.0, now, True, witnesses=names, node_id=name) for name in names
+        }
 
     def lose(self, *names: str, silent_s: float = LONG_AGO) -> None:
         for name in names:
