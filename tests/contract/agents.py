@@ -20,8 +20,13 @@ from commonage.agent.config import AgentConfig, config_text
 from commonage.link.ca import Authority
 
 
-def make_config(folder: Path, authority: Authority, node: str, port: int, **fields: Any) -> AgentConfig:
-    """What joining writes: a key, its request, a certificate, the authority's, all in `folder`."""
+def make_config(
+    folder: Path, authority: Authority, node: str, port: int, *, node_id: str = "", **fields: Any
+) -> AgentConfig:
+    """What joining writes: a key, its request, a certificate, the authority's, all in `folder`.
+
+    The certificate is bound to this Swarm node; without one, where there is no Swarm, to one called as the machine.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     plain = serialization.NoEncryption()
@@ -30,7 +35,7 @@ def make_config(folder: Path, authority: Authority, node: str, port: int, **fiel
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     csr = request.public_bytes(serialization.Encoding.PEM).decode()
     (folder / "agent.csr").write_text(csr)
-    (folder / "agent.crt").write_text(authority.sign(csr, node))
+    (folder / "agent.crt").write_text(authority.sign(csr, node, node_id or node))
     (folder / "ca.crt").write_text(authority.certificate)
     about: dict[str, Any] = {
         "node": node,
@@ -40,11 +45,28 @@ def make_config(folder: Path, authority: Authority, node: str, port: int, **fiel
         "request": str(folder / "agent.csr"),
         "authority": str(folder / "ca.crt"),
         "state": str(folder / "state"),
+        "mounts": str(folder / "mounts"),
         "gpus": "simulated:2x24GiB",
         "docker": f"unix://{folder}/no-docker.sock",
         "walls": False,
     }
     return AgentConfig(**{**about, **fields})
+
+
+def without_node_id(authority: Path, pem: str) -> str:
+    """The same certificate (PEM) as a release signed it whose certificates named no Swarm node."""
+    key: Any = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
+    ours = x509.load_pem_x509_certificate(pem.encode())
+    built = x509.CertificateBuilder(
+        issuer_name=ours.issuer,
+        subject_name=ours.subject,
+        public_key=ours.public_key(),
+        serial_number=ours.serial_number,
+        not_valid_before=ours.not_valid_before_utc,
+        not_valid_after=ours.not_valid_after_utc,
+        extensions=[one for one in ours.extensions if not isinstance(one.value, x509.SubjectAlternativeName)],
+    )
+    return built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
 
 def listening_in(space: str, address: str, port: int = 0) -> socket.socket:

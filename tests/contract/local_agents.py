@@ -15,11 +15,12 @@ from urllib.parse import quote
 from tests.contract.dockerd import Dockerd
 from tests.contract.swarm import Swarm
 
+from commonage.agent.mounting import Mounts
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, NodeReport
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
-from commonage.ports.agents import Heard, Told
+from commonage.ports.agents import Heard, NodeNetwork, Told
 from commonage.ports.devices import Hold
 
 
@@ -52,6 +53,19 @@ class LocalAgents:
         self.confined: list[tuple[str, Hold]] = []
         self.released: list[tuple[str, str]] = []
         self._last: dict[str, float] = {}
+        # All machines have one kernel, and may each have an attempt's folders.
+        self.mounts = {name: Mounts(one.daemon.folder / "mounts", "") for name, one in swarm.machines.items()}
+        self._names: dict[str, str] = {}  # by Swarm node id
+
+    async def bindings(self) -> Mapping[str, str]:
+        """Each machine is the node that its daemon says it is, now or before."""
+        known = set(self._names.values())
+        for name in set(self._swarm.machines) - known:
+            self._names[await asyncio.to_thread(self._swarm.node_id, name)] = name
+        return self._names
+
+    def _id_of(self, name: str) -> str:
+        return next((node_id for node_id, one in self._names.items() if one == name), "")
 
     def heard(self) -> Sequence[Heard]:
         self._last.update({name: time.monotonic() for name in self._swarm.machines if name not in self.away})
@@ -64,6 +78,8 @@ class LocalAgents:
                 name not in self.away,
                 self.faults.get(name, ""),
                 self.fenced.get(name, ()),
+                mounts=True,
+                node_id=self._id_of(name),
             )
             for name in self._swarm.machines
         ]
@@ -71,11 +87,14 @@ class LocalAgents:
     def let_reach(self, addresses: Collection[str]) -> None:
         """There are no walls."""
 
+    def set_network(self, network: NodeNetwork) -> None:
+        """There are no walls, and no gateways."""
+
     def introduce(self, machines: Collection[tuple[str, str]]) -> None:
         """Nobody is cut off."""
 
-    async def reaches(self, node: str, address: str) -> bool:
-        return node not in self.away
+    async def reaches(self, node_id: str, address: str) -> bool:
+        return self._names[node_id] not in self.away
 
     def _daemon(self, node: str) -> Dockerd:
         if node in self.away:
@@ -95,11 +114,11 @@ class LocalAgents:
             raise EngineFailure(f"the Docker daemon of {node} does not answer: {error}", retryable=True) from error
         return found
 
-    async def measure(self, node: str) -> Sequence[Measurement]:
-        containers = await asyncio.to_thread(self._containers, node)
+    async def measure(self, node_id: str) -> Sequence[Measurement]:
+        containers = await asyncio.to_thread(self._containers, self._names[node_id])
         return [found for one, pid in containers.values() if pid and (found := measure(one, pid))]
 
-    async def owners(self, node: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
+    async def owners(self, node_id: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """All machines are this one, as far as the kernel goes."""
         attempts = {}
         for name in set(self._swarm.machines) - self.away:
@@ -107,16 +126,27 @@ class LocalAgents:
             attempts.update({container: attempt for container, (attempt, _) in containers.items()})
         return owners_of(pids, attempts)
 
-    async def confine(self, node: str, hold: Hold) -> Mapping[str, str]:
+    async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
+        node = self._names[node_id]
         self._daemon(node)
         self.confined.append((node, hold))
         return {"CONFINED_AT": node}
 
-    async def release(self, node: str, attempt_id: str) -> None:
-        self.released.append((node, attempt_id))
+    async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
+        node = self._names[node_id]
+        self._daemon(node)
+        return await asyncio.to_thread(self.mounts[node].have, attempt_id, sources)
 
-    async def pull(self, node: str, image: str, told: Told) -> None:
-        daemon = self._daemon(node)
+    async def unmount(self, node_id: str, attempt_id: str) -> None:
+        node = self._names[node_id]
+        self._daemon(node)
+        await asyncio.to_thread(self.mounts[node].remove, [attempt_id])
+
+    async def release(self, node_id: str, attempt_id: str) -> None:
+        self.released.append((self._names[node_id], attempt_id))
+
+    async def pull(self, node_id: str, image: str, told: Told) -> None:
+        daemon = self._daemon(self._names[node_id])
 
         def have() -> None:
             try:
@@ -131,7 +161,8 @@ class LocalAgents:
         except RuntimeError as error:
             raise EngineFailure(str(error)) from error
 
-    async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
+    async def fence(self, node_id: str, attempt_ids: Collection[str]) -> Collection[str]:
+        node = self._names[node_id]
         self._daemon(node)
         if node in self.stuck:
             return []
@@ -143,5 +174,5 @@ class LocalAgents:
                 await asyncio.sleep(0.02)
         return list(attempt_ids)
 
-    async def go_on(self, node: str, attempt_ids: Collection[str]) -> None:
+    async def go_on(self, node_id: str, attempt_ids: Collection[str]) -> None:
         """Nothing is ever paused."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from tests.contract.leftovers import SPACE, clear_leftovers, tag
@@ -34,6 +35,8 @@ class Net:
             ip("netns", "add", space)
             ip("-n", space, "link", "set", "lo", "up")
         self._cable("eth0", "10.96.0.1/24", self.beside, "10.96.0.2/24")
+        for space, address in ((self.machine, "fd96::1"), (self.beside, "fd96::2")):
+            ip("-n", space, "addr", "add", f"{address}/64", "dev", "eth0", "nodad")
         ip("-n", self.machine, "link", "add", BRIDGE, "type", "bridge")
         ip("-n", self.machine, "addr", "add", "10.96.8.1/24", "dev", BRIDGE)
         ip("-n", self.machine, "link", "set", BRIDGE, "up")
@@ -71,7 +74,7 @@ class Net:
     def _serve(self, space: str, port: int) -> subprocess.Popen[bytes]:
         program = (
             "import socket\n"
-            f"s = socket.create_server(('0.0.0.0', {port}))\n"
+            f"s = socket.create_server(('::', {port}), family=socket.AF_INET6, dualstack_ipv6=True)\n"
             "print('up', flush=True)\n"
             "while True: s.accept()[0].close()"
         )
@@ -167,3 +170,21 @@ def test_built_again_they_are_the_same_and_pulled_down_nothing_is_left(net: Net)
     assert FORWARD not in before
     assert INPUT not in before
     assert net.reaches(net.inside, "10.96.0.2", OTHER)
+
+
+def test_published_ports_take_connections_from_their_sources_only(net: Net) -> None:
+    walls = Walls(net.before(net.machine))
+    # The container's port, and what Docker listens at for IPv6.
+    published = [("10.96.8.2", OTHER), ("fd96::1", OTHER)]
+    plan = replace(plan_of(net), published=(OTHER, OTHER))
+    walls.build(plan)  # nobody has said yet where the control plane is
+    assert [net.reaches(net.beside, *one) for one in published] == [True, True]
+    walls.build(replace(plan, sources=("10.96.0.7/32", "fd96::7/128")))
+    assert [net.reaches(net.beside, *one) for one in published] == [False, False]
+    assert net.reaches(net.beside, "10.96.8.2", HUB), "other ports are not ours to guard"
+    assert net.reaches(net.machine, "10.96.8.2", OTHER), "the control plane may be on this very machine"
+    assert net.reaches(net.machine, "fd96::1", OTHER)
+    walls.build(replace(plan, sources=("10.96.0.2/32", "fd96::/64")))
+    assert [net.reaches(net.beside, *one) for one in published] == [True, True]
+    walls.pull_down()
+    assert INPUT not in net.run(net.machine, "ip6tables", "-S")

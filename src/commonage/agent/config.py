@@ -12,6 +12,8 @@ from commonage.domain.errors import InvalidInput
 from commonage.link.codec import Unreadable, from_json
 
 DEFAULT_FILE = "/etc/commonage/agent.toml"
+MOUNTS = "/run/commonage/attempts"
+"""What the filter before the Docker socket lets containers have, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +22,9 @@ class AgentConfig:
 
     `node` is its name, the same as in its certificate and in the Swarm. `control` are the addresses (`HOST:PORT`) at
     which the control plane listens for agents. `certificate`, `key`, `request` (what the certificate was signed for, to
-    have it renewed) and `authority` are PEM files; `state` is a folder of the agent's own. `docker` is the daemon,
-    `docker_config` the file with the credentials for registries, in Docker's own form. `shared` is the folder that all
+    have it renewed) and `authority` are PEM files; `state` is a folder of the agent's own, `mounts` one in which it
+    mounts the folders of workloads. `docker` is the daemon, `docker_config` the file with the credentials for
+    registries, in Docker's own form. `shared` is the folder that all
     machines of the site see ("": none). `gpus`: `auto` (real ones, or none), `nvml`, `amd`, `none`, `simulated:…`;
     `isolation` and `slots` as the server's settings of these names. `cpus_milli` and `memory_mib`: 0 is all there is.
     `cpu_hold`: `share` has the agent weigh containers by the cores that they asked for. `fence_after_s`: so long may
@@ -37,6 +40,7 @@ class AgentConfig:
     request: str
     authority: str
     state: str = "/var/lib/commonage-agent"
+    mounts: str = MOUNTS
     docker: str = "unix:///var/run/docker.sock"
     docker_config: str = "/root/.docker/config.json"
     shared: str = ""

@@ -21,9 +21,9 @@ from commonage.agent import run
 from commonage.agent.config import config_text
 from commonage.agent.docker import DockerDaemon
 from commonage.agent.steps import Case, Look, Options, Step, bad, done, needed, walk
-from commonage.agent.steps_agent import HOME, SETTINGS, Certificate, agent_config
+from commonage.agent.steps_agent import HOME, SETTINGS, Certificate, agent_config, seen_by
 from commonage.agent.steps_host import Host
-from commonage.agent.steps_swarm import Registry, members_of
+from commonage.agent.steps_swarm import Registry
 from commonage.domain.errors import CommonageError
 from commonage.joining.fetch import NAME, Door, Refusal, read_token
 from commonage.joining.terms import MARK_FILE, Terms, TermsError
@@ -68,7 +68,7 @@ class Member:
 
     def look(self, case: Case) -> Look:
         """As the manager says it."""
-        state = members_of(case).get(self._mine, "") if self._mine else ""
+        state = seen_by(case, self._mine)["swarm"] if self._mine else ""
         if state != "ready":
             return bad(
                 f"this machine is not in the Swarm of {case.terms.managers[0]}{f' but {state}' if state else ''}; "
@@ -155,7 +155,10 @@ def _join(host: Host, token: str, asked: argparse.Namespace) -> str:
         return str(error)
     # Its name is what the Swarm calls the machine.
     case = Case(host, terms, door, Options(str(info["Name"]), gpus=asked.gpus), skew_s=time.time() - terms.now)
-    steps: list[Step] = [Sight(info), Member(info), Sees(), Certificate(), Registry(LOGINS), Settings(asked.docker)]
+    steps: list[Step] = [
+        Sight(info), Member(info), Sees(), Certificate(asked.docker), Registry(LOGINS),
+        Settings(asked.docker),
+    ]  # fmt: skip
     outcome = walk(steps, case, plan=False, tell=lambda line: print(line, flush=True))
     return f"{outcome.failed} is in the way of joining {terms.site}" if outcome.failed else ""
 

@@ -89,7 +89,7 @@ class Dialler:
 
     async def _link(self, address: str) -> None:
         """One link, from dialling to its end. Raises LinkLost, NotLetIn."""
-        reader, writer = await self._dial(address)
+        reader, writer = await dial(self._config, address)
         try:
             welcome = await self._say_hello(reader, writer, address)
             _log.info("linked to the control plane at %s", address)
@@ -102,7 +102,7 @@ class Dialler:
         why = LinkLost("no address of the control plane is known")
         for address in self._config.control:
             try:
-                reader, writer = await self._dial(address)
+                reader, writer = await dial(self._config, address)
             except LinkLost as error:
                 why = error
                 continue
@@ -118,21 +118,6 @@ class Dialler:
             finally:
                 await end(writer)
         raise why
-
-    async def _dial(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        host, port = split_address(address)
-        try:
-            context = client_context(self._config)
-            async with asyncio.timeout(_WITHIN_S):
-                return await asyncio.open_connection(
-                    host, port, ssl=context, server_hostname=messages.SERVER_NAME, limit=MOST_BYTES
-                )
-        except ssl.SSLCertVerificationError as error:
-            raise LinkLost(
-                f"who answers at {address} is not the control plane of this site: {error.verify_message}"
-            ) from error
-        except (TimeoutError, OSError) as error:
-            raise LinkLost(f"the control plane cannot be reached at {address}: {words_of(error)}") from error
 
     async def _say_hello(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> Welcome:
         try:
@@ -192,6 +177,25 @@ class Dialler:
             except (CommonageError, OSError, UnicodeDecodeError) as error:
                 _log.error("our certificate cannot be renewed, and ends in %.0f s: %s", until - time.time(), error)
                 await asyncio.sleep(_RENEW_AGAIN_S)
+
+
+async def dial(
+    config: AgentConfig, address: str, *, limit: int = MOST_BYTES
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to the control plane; the reader's buffer holds `limit` bytes. Raises LinkLost."""
+    host, port = split_address(address)
+    try:
+        context = client_context(config)
+        async with asyncio.timeout(_WITHIN_S):
+            return await asyncio.open_connection(
+                host, port, ssl=context, server_hostname=messages.SERVER_NAME, limit=limit
+            )
+    except ssl.SSLCertVerificationError as error:
+        raise LinkLost(
+            f"who answers at {address} is not the control plane of this site: {error.verify_message}"
+        ) from error
+    except (TimeoutError, OSError) as error:
+        raise LinkLost(f"the control plane cannot be reached at {address}: {words_of(error)}") from error
 
 
 def client_context(config: AgentConfig) -> ssl.SSLContext:

@@ -20,6 +20,7 @@ from typing import Any
 from commonage.agent.cards import Cards, Look
 from commonage.agent.config import DEFAULT_FILE, AgentConfig, read_config
 from commonage.agent.contact import SWARM_PORT, Contact, answers
+from commonage.agent.container_gateway import ContainerGateway
 from commonage.agent.containers import Containers
 from commonage.agent.dialling import Dialler
 from commonage.agent.docker import DaemonGone, DockerDaemon
@@ -27,6 +28,7 @@ from commonage.agent.exec import Execs
 from commonage.agent.fencing import Fences
 from commonage.agent.holding import Holding
 from commonage.agent.machine import Machine
+from commonage.agent.mounting import Mounts
 from commonage.agent.pulling import Puller
 from commonage.agent.standing import StandingWalls
 from commonage.agent.vigil import Answer, Vigil
@@ -40,7 +42,7 @@ from commonage.link.execs import EXEC
 from commonage.link.messages import Call, ReportHeard, Welcome
 from commonage.link.peer import Answer as Answering
 from commonage.link.peer import Hears, Peer
-from commonage.ports.agents import CUT_OFF_AFTER_S, Told
+from commonage.ports.agents import CUT_OFF_AFTER_S, NodeNetwork, Told
 from commonage.ports.devices import Hold
 
 _log = logging.getLogger(__name__)
@@ -64,18 +66,24 @@ class Agent:
         self._fences = Fences(self._daemon, state)
         self._cards = Cards(config)
         self._machine = Machine(config)
+        self._mounts = Mounts(Path(config.mounts), config.shared)
         self._execs = Execs(self._daemon)
         self._puller = Puller(self._daemon, Path(config.docker_config), config.node)
         self._walls = StandingWalls(config, state)
+        self._gateway = ContainerGateway(config, state, self._network_changed)
         self._vigil = Vigil(config.fence_after_s, config.fence_silent_after_s)
         self._contact = Contact(config, state)
         # Its own: that what runs here is paused in time must not wait for threads that a silent daemon holds.
         self._pausing = ThreadPoolExecutor(1, thread_name_prefix="pausing")
+        # Its own, too: a file server that hangs must hold nothing but what is to be mounted.
+        self._mounting = ThreadPoolExecutor(1, thread_name_prefix="mounting")
+        self._cannot_mount = self._mounts.fault()
         self._unfit: tuple[str, ...] = ()
         self._bounds_volumes = False
         hears: Hears = {
             **self._execs.hears(),
             "heard": (ReportHeard, self._was_heard),
+            "network": (NodeNetwork, self._gateway.learn),
             "reach": (messages.Reach, lambda reach: self._walls.reach(reach.addresses)),
             "witnesses": (messages.Witnesses, self._contact.learn),
         }
@@ -89,6 +97,8 @@ class Agent:
     async def run(self) -> None:
         """Until cancelled. An error that nobody expected in one loop ends all: whoever supervises starts us again."""
         self._machine.docker_root = Path(self._fences.root) if self._fences.root else None
+        await self._gateway.open()  # before the first report, which says where it is
+        self._network_changed()
         try:
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._watch_daemon(), name="daemon")
@@ -96,12 +106,14 @@ class Agent:
                 loops.create_task(self._look_at_machine(), name="machine")
                 loops.create_task(self._release_unseen(), name="release")
                 loops.create_task(self._walls.keep(), name="walls")
+                loops.create_task(self._gateway.keep(), name="gateway")
                 loops.create_task(self._dialler.run(), name="link")
         finally:
             await self._execs.close()
             await self._puller.close()
             await self._cards.close()
             self._pausing.shutdown(wait=False)
+            self._mounting.shutdown(wait=False)
 
     # --- the daemon -----------------------------------------------------------------------------------------------
 
@@ -165,6 +177,10 @@ class Agent:
                 self._changed.set()
             await asyncio.sleep(_LOOK_EVERY_S)
 
+    def _network_changed(self) -> None:
+        self._walls.set_network(self._gateway.network, self._gateway.reaches)
+        self._changed.set()
+
     # --- what is told ---------------------------------------------------------------------------------------------
 
     async def _look_at_machine(self) -> None:
@@ -180,6 +196,7 @@ class Agent:
     async def _report_to(self, peer: Peer, welcome: Welcome) -> None:
         self._execs.peer = peer
         self._walls.reach(welcome.reaches)
+        await self._gateway.settle()
         self._warnings = [(0, one) for _, one in self._warnings]
         while not peer.is_over:
             self._changed.clear()
@@ -192,7 +209,8 @@ class Agent:
 
     async def _report(self) -> messages.Report:
         look = self._look
-        faults = tuple(one for one in (look.fault, self._walls.fault, *self._unfit) if one)
+        broken = (look.fault, self._walls.fault, self._gateway.fault, self._cannot_mount, *self._unfit)
+        faults = tuple(one for one in broken if one)
         machine = await asyncio.to_thread(self._machine.report, look.devices, faults)
         self._number += 1
         self._made = {number: at for number, at in self._made.items() if number > self._number - _KNOWN_REPORTS}
@@ -210,6 +228,8 @@ class Agent:
             witnesses=self._contact.witnesses,
             notices=(MAY_GAIN,) if self._containers.may_gain else (),
             bounds_volumes=self._bounds_volumes,
+            gateway=self._gateway.address,
+            mounts=True,
             warnings=told,
         )
 
@@ -226,6 +246,8 @@ class Agent:
             messages.OWNERS: self._whose,
             messages.CONFINE: self._confine,
             messages.RELEASE: self._release,
+            messages.MOUNT: self._mount,
+            messages.UNMOUNT: self._unmount,
             messages.PULL: self._pull,
             EXEC: self._execs.answer,
             messages.FENCE: self._fence,
@@ -251,6 +273,17 @@ class Agent:
 
     async def _release(self, attempts: messages.Attempts, _told: Told) -> messages.Nothing:
         await self._cards.release(attempts.ids)
+        return messages.Nothing()
+
+    async def _mount(self, asked: messages.Mounts, _told: Told) -> messages.Mounted:
+        have = partial(self._mounts.have, asked.attempt_id, asked.each)
+        return messages.Mounted(await asyncio.get_running_loop().run_in_executor(self._mounting, have))
+
+    async def _unmount(self, attempts: messages.Attempts, _told: Told) -> messages.Nothing:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._mounting, self._mounts.remove, attempts.ids)
+        except OSError as error:
+            raise EngineFailure(f"the folders of {', '.join(attempts.ids)} cannot be unmounted: {error}") from error
         return messages.Nothing()
 
     async def _pull(self, image: messages.Image, told: Told) -> messages.Nothing:
@@ -286,6 +319,11 @@ class Agent:
             await asyncio.sleep(_RELEASE_EVERY_S)
             live = set(self._containers.of_attempts().values())
             await self._cards.release_unseen(live, time.monotonic())
+            unmount = partial(self._mounts.remove_unseen, live, time.monotonic())
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._mounting, unmount)
+            except OSError as error:
+                _log.warning("folders of attempts that are not here any more cannot be unmounted: %s", error)
 
 
 def main(arguments: Sequence[str]) -> int:

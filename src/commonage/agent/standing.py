@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from commonage.agent.config import AgentConfig
-from commonage.agent.walls import Plan, Walls, WallsFailed, plan_for
+from commonage.agent.walls import NO_NETWORK, Plan, Walls, WallsFailed, plan_for
+from commonage.ports.agents import NodeNetwork
 
 _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 30.0
@@ -23,6 +24,8 @@ class StandingWalls:
         self._config, self._walls = config, walls or Walls()
         self._file = folder / "reaches.json"
         self._reaches = _kept(self._file)
+        self._network = NO_NETWORK
+        self._gateway: tuple[str, ...] = ()
         self._again = asyncio.Event()
         self._built: Plan | None = None
         self.fault = ""
@@ -35,6 +38,11 @@ class StandingWalls:
             with suppress(OSError):  # it is said again with the next link
                 self._file.write_text(json.dumps(wanted), encoding="utf-8")
             self._again.set()
+
+    def set_network(self, network: NodeNetwork, gateway: Collection[str]) -> None:
+        """The settings of the node's network, and the address of its container gateway (`ADDRESS:PORT`)."""
+        self._network, self._gateway = network, tuple(gateway)
+        self._again.set()
 
     def look_again(self) -> None:
         """Soon: somebody may have pulled them down."""
@@ -58,11 +66,12 @@ class StandingWalls:
                     await self._again.wait()
 
     def _build(self) -> None:
-        plan = plan_for(self._config.wall_interfaces, self._config.site_networks, self._reaches)
+        reaches = (*self._reaches, *self._gateway)
+        plan = plan_for(self._config.wall_interfaces, self._config.site_networks, reaches, self._network)
         if plan != self._built or not self._walls.are_first():
             self._walls.build(plan)
             self._built = plan
-            _log.info("containers reach of this machine and its site only: %s", ", ".join(self._reaches) or "nothing")
+            _log.info("containers reach of this machine and its site only: %s", ", ".join(reaches) or "nothing")
 
 
 def _kept(file: Path) -> tuple[str, ...]:

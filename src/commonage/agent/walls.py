@@ -2,6 +2,7 @@
 
 Packets that come from a container's bridge may go out to the world, and to what the control plane says they need (the
 hub, itself); not to this machine's own services, not to other machines of the site, not to a cloud's metadata address.
+The ports that sessions and services publish take connections from the control plane only, by IPv4 and IPv6.
 All of it is written anew at once, so that it is the same however often it is done.
 """
 
@@ -15,13 +16,18 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from commonage.ports.agents import CONTAINER_BRIDGE, NodeNetwork
+
 _log = logging.getLogger(__name__)
 FORWARD, INPUT = "COMMONAGE-FORWARD", "COMMONAGE-INPUT"
-_HOOKS = {FORWARD: "DOCKER-USER", INPUT: "INPUT"}
+_CHAINS = (("iptables", FORWARD, "DOCKER-USER"), ("iptables", INPUT, "INPUT"))
+# Docker publishes ports by IPv6, too: a process of its own takes these connections, and passes them on by IPv4.
+_CHAINS_IPV6 = (("ip6tables", INPUT, "INPUT"),)
 _METADATA = "169.254.0.0/16"
 _OURS = re.compile(r"(docker\d+|docker_gwbridge|br-[0-9a-f]{12}|veth.*|lo)$")
 _WITHIN_S = 20.0
 
+NO_NETWORK = NodeNetwork()
 Network = ipaddress.IPv4Network
 
 
@@ -34,7 +40,9 @@ class Plan:
     """Between whom the walls are.
 
     `interfaces` are the containers' bridges; `networks` the site's; `reaches` what may be reached nonetheless, as
-    (address, port); `servers` the name servers; `own` this machine's addresses.
+    (address, port); `servers` the name servers; `own` this machine's addresses. Connections to `published` ports, from
+    the first to the last, are accepted from `sources` (addresses or networks) only; without sources from everywhere, as
+    nobody has said yet where the control plane is.
     """
 
     interfaces: tuple[str, ...]
@@ -42,6 +50,8 @@ class Plan:
     reaches: tuple[tuple[str, int], ...] = ()
     servers: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
+    published: tuple[int, int] = (0, 0)
+    sources: tuple[str, ...] = ()
 
 
 def rules_of(plan: Plan) -> str:
@@ -49,11 +59,31 @@ def rules_of(plan: Plan) -> str:
     lines = ["*filter", f":{FORWARD} - [0:0]", f":{INPUT} - [0:0]"]
     for chain in (FORWARD, INPUT):
         lines.append(f"-A {chain} -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN")
+    lines += _published(plan, f"-A {FORWARD} -o {CONTAINER_BRIDGE}", version=4)
     for interface in plan.interfaces:
         lines += _gates(plan, interface)
         lines += _forward(plan, interface)
         lines.append(f"-A {INPUT} -i {interface} -j REJECT")
     return "\n".join([*lines, "COMMIT", ""])
+
+
+def rules_of_ipv6(plan: Plan) -> str:
+    """The input of `ip6tables-restore --noflush`. Pure."""
+    begin = f"-A {INPUT}"
+    lines = ["*filter", f":{INPUT} - [0:0]", f"{begin} -i lo -j RETURN"]
+    lines.append(f"{begin} -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN")
+    return "\n".join([*lines, *_published(plan, begin, version=6), "COMMIT", ""])
+
+
+def _published(plan: Plan, begin: str, version: int) -> Iterable[str]:
+    """The sources that may connect to published ports. A port is the same on the machine and in its container."""
+    if plan.sources:
+        first, last = plan.published
+        ports = f"-p tcp --dport {first}:{last}"
+        for source in plan.sources:
+            if ipaddress.ip_network(source).version == version:
+                yield f"{begin} -s {source} {ports} -j RETURN"
+        yield f"{begin} {ports} -j REJECT"
 
 
 def _gates(plan: Plan, interface: str) -> Iterable[str]:
@@ -81,36 +111,48 @@ class Walls:
     def build(self, plan: Plan) -> None:
         """Have them stand, as planned. Idempotent. Raises WallsFailed."""
         self._run("iptables-restore", "--wait", "10", "--noflush", stdin=rules_of(plan))
-        for chain, hook in _HOOKS.items():
-            if not self._is("-C", hook, "-j", chain):
-                self._run("iptables", "--wait", "10", "-I", hook, "-j", chain)
-            elif not self._is_first(hook, chain):
-                self._run("iptables", "--wait", "10", "-D", hook, "-j", chain)
-                self._run("iptables", "--wait", "10", "-I", hook, "-j", chain)
+        if self._has_ipv6():
+            self._run("ip6tables-restore", "--wait", "10", "--noflush", stdin=rules_of_ipv6(plan))
+        for program, chain, hook in self._chains():
+            if not self._is(program, "-C", hook, "-j", chain):
+                self._run(program, "--wait", "10", "-I", hook, "-j", chain)
+            elif not self._is_first(program, hook, chain):
+                self._run(program, "--wait", "10", "-D", hook, "-j", chain)
+                self._run(program, "--wait", "10", "-I", hook, "-j", chain)
 
     def pull_down(self) -> None:
         """Remove all of it. Idempotent; what is not there is no error."""
-        for chain, hook in _HOOKS.items():
-            while self._is("-D", hook, "-j", chain):
+        for program, chain, hook in self._chains():
+            while self._is(program, "-D", hook, "-j", chain):
                 pass
-            if self._is("-F", chain):
-                self._is("-X", chain)
+            if self._is(program, "-F", chain):
+                self._is(program, "-X", chain)
 
     def stand(self) -> bool:
-        """True if both chains are there, and asked."""
-        return all(self._is("-C", hook, "-j", chain) for chain, hook in _HOOKS.items())
+        """True if all chains are there, and asked."""
+        return all(self._is(program, "-C", hook, "-j", chain) for program, chain, hook in self._chains())
 
     def are_first(self) -> bool:
         """True if they stand, and nothing is asked before them."""
-        return self.stand() and all(self._is_first(hook, chain) for chain, hook in _HOOKS.items())
+        return self.stand() and all(self._is_first(program, hook, chain) for program, chain, hook in self._chains())
 
-    def _is_first(self, hook: str, chain: str) -> bool:
-        listed = self._run("iptables", "--wait", "10", "-S", hook).splitlines()
+    def _chains(self) -> tuple[tuple[str, str, str], ...]:
+        return _CHAINS + _CHAINS_IPV6 if self._has_ipv6() else _CHAINS
+
+    def _has_ipv6(self) -> bool:
+        """Whether this machine has any IPv6 address."""
+        try:
+            return bool(self._run("cat", "/proc/net/if_inet6"))
+        except WallsFailed:  # the kernel does without
+            return False
+
+    def _is_first(self, program: str, hook: str, chain: str) -> bool:
+        listed = self._run(program, "--wait", "10", "-S", hook).splitlines()
         return next((line for line in listed if line.startswith("-A")), "") == f"-A {hook} -j {chain}"
 
-    def _is(self, *words: str) -> bool:
+    def _is(self, program: str, *words: str) -> bool:
         try:
-            self._run("iptables", "--wait", "10", *words)
+            self._run(program, "--wait", "10", *words)
         except WallsFailed:
             return False
         return True
@@ -128,7 +170,12 @@ class Walls:
 
 
 def plan_for(
-    interfaces: Collection[str], networks: Collection[str], reaches: Collection[str], *, proc: Path = Path("/proc")
+    interfaces: Collection[str],
+    networks: Collection[str],
+    reaches: Collection[str],
+    network: NodeNetwork = NO_NETWORK,
+    *,
+    proc: Path = Path("/proc"),
 ) -> Plan:
     """The plan for this machine: its own networks and name servers are looked up. Raises OSError, ValueError."""
     found = [str(one) for one in site_networks(proc / "net/route")]
@@ -142,6 +189,8 @@ def plan_for(
         reaches=tuple(parts),
         servers=tuple(name_servers()),
         own=tuple(own_addresses(proc / "net/fib_trie")),
+        published=network.published_ports,
+        sources=tuple(str(ipaddress.ip_network(one)) for one in network.sources),
     )
 
 

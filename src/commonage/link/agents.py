@@ -1,7 +1,7 @@
 """All agents of a site as the control plane has them: the port `Agents` over their links.
 
-Made by the server's wiring. One link for each machine: the newest wins. What an agent said is kept when its link goes,
-and said to be old.
+Made by the server's wiring. One link for each Swarm node, as the agent's certificate names it: the newest wins. What an
+agent said is kept when its link goes, and said to be old.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from commonage.link.execs import ExecLines
 from commonage.link.listener import Caller, Listener
 from commonage.link.messages import Call, Report
 from commonage.link.peer import Answer, LinkLost, Peer
-from commonage.ports.agents import Departures, Heard, Told
+from commonage.link.tunnels import Tunnels
+from commonage.ports.agents import Departures, Heard, NodeNetwork, Told
 from commonage.ports.devices import Hold
 from commonage.ports.execs import ExecStream, Terminal
 
@@ -45,6 +46,7 @@ class _Link:
     `number` is its last report's. `left`: the machine said that it has left the site."""
 
     node: str
+    node_id: str
     serial: int
     peer: Peer = field(init=False)
     execs: ExecLines = field(default_factory=ExecLines)
@@ -54,10 +56,11 @@ class _Link:
 
 
 class LinkedAgents:
-    """Implements `ports.agents.Agents` and `CardsElsewhere`.
+    """Implements `ports.agents.Agents` and `CardsElsewhere`. Links and what was heard are kept by Swarm node id.
 
     `memory` is the file that keeps what agents said over a restart (None: nothing is kept). `always_reach` is what
-    containers may reach beside what engines say (`let_reach`). `now` gives unix seconds.
+    containers may reach beside what engines say (`let_reach`). `gateway_port` is the loopback's port that serves the
+    connections of containers that agents carry (0: they are refused). `now` gives unix seconds.
     """
 
     def __init__(
@@ -66,18 +69,21 @@ class LinkedAgents:
         *,
         memory: Path | None = None,
         always_reach: Collection[str] = (),
+        gateway_port: int = 0,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._authority, self._now, self._memory = authority, now, memory
         self._kept: Mapping[str, object] = {}
         self._news = asyncio.Event()
         self._always_reach = tuple(always_reach)
-        self._listener = Listener(authority, self._attend, now)
+        self._tunnels = Tunnels(gateway_port)
+        self._listener = Listener(authority, self._attend, self._tunnels.carry, now)
         self._listener.reaches = self._always_reach
         self._witnesses = messages.Witnesses(())
+        self._network: NodeNetwork | None = None
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, Heard] = {}
-        self._warnings: list[tuple[str, str]] = []
+        self._warnings: list[tuple[str, str, str]] = []
         self._looking: asyncio.Task[None] | None = None
         self.port = 0
         self.departures: Departures | None = None
@@ -93,15 +99,15 @@ class LinkedAgents:
     async def _begin(self, port: int) -> None:
         """Take up what was heard before, and give those who were there a moment to come again."""
         self.port = port
-        known = () if self._memory is None else await asyncio.to_thread(remembered.read, self._memory)
+        kept = () if self._memory is None else await asyncio.to_thread(remembered.read, self._memory)
+        known = [one for one in kept if one.node_id]  # without one it is of an agent that must join again
         for one in known:  # it may have been in contact until now
-            since = replace(one, at=self._now(), came=time.monotonic(), connected=False)
-            self._heard.setdefault(one.node, since)
+            self._heard.setdefault(one.node_id, replace(one, at=self._now(), came=time.monotonic(), connected=False))
         self._looking = asyncio.create_task(self._look_after())
-        awaited = {one.node for one in known if one.connected}
+        awaited = {one.node_id for one in known if one.connected}
         with suppress(TimeoutError):
             async with asyncio.timeout(_COME_AGAIN_S):
-                while awaited - {one.node for one in self._heard.values() if one.connected}:
+                while awaited - {one.node_id for one in self._heard.values() if one.connected}:
                     self._news.clear()
                     await self._news.wait()
 
@@ -119,18 +125,18 @@ class LinkedAgents:
 
     async def _attend(self, caller: Caller) -> None:
         """Have a link from its welcome to its end."""
-        link = _Link(caller.node, caller.serial)
+        link = _Link(caller.node, caller.node_id, caller.serial)
         offers: Mapping[Call[Any, Any], Answer] = {
             messages.RENEW: partial(self._renew, link),
             messages.LEFT: partial(self._has_left, link),
         }
-        hears = {"report": (Report, lambda report: self._take_in(caller.node, report)), **link.execs.hears()}
+        hears = {"report": (Report, lambda report: self._take_in(link, report)), **link.execs.hears()}
         link.peer = peer = Peer(f"the agent of {caller.node}", caller.reader, caller.writer, offers, hears)
-        before = self._links.get(caller.node)
-        if before is not None:
-            before.peer.close(f"the agent of {caller.node} came again")
-        self._links[caller.node] = link
-        if self._witnesses.each:  # until they are known, the agent has those that it was told before
+        self._forget_former(link)
+        self._links[caller.node_id] = link
+        if self._network is not None:  # until it is known, the agent has that which it was told before; likewise:
+            peer.say("network", self._network)
+        if self._witnesses.each:
             peer.say("witnesses", self._witnesses)
         _log.info("the agent of %s is connected", caller.node)
         try:
@@ -139,23 +145,35 @@ class LinkedAgents:
             _log.warning("%s", error.message)
         finally:
             peer.close("the link ended")
-            if self._links.get(caller.node) is link:
-                del self._links[caller.node]
-                self._has_gone(caller.node)
+            if self._links.get(caller.node_id) is link:
+                del self._links[caller.node_id]
+                self._has_gone(caller.node_id)
             if link.left and self.departures is not None:  # not before: it waits on this link for our answer
                 await self.departures.see_off(caller.node)
 
-    def _has_gone(self, node: str) -> None:
-        if node in self._heard:
-            self._heard[node] = replace(self._heard[node], connected=False)
+    def _forget_former(self, link: _Link) -> None:
+        """End the node's link before this one, and that of another Swarm node that had its name before."""
+        for one in list(self._links.values()):
+            if one.node_id == link.node_id or one.node == link.node:
+                one.peer.close(f"the agent of {link.node} came again")
+        for node_id in [one.node_id for one in self._heard.values() if one.node == link.node]:
+            if node_id != link.node_id:
+                self._links.pop(node_id, None)
+                del self._heard[node_id]
+
+    def _has_gone(self, node_id: str) -> None:
+        if node_id in self._heard:
+            self._heard[node_id] = replace(self._heard[node_id], connected=False)
         self._news.set()
 
-    def _take_in(self, node: str, report: Report) -> None:
-        link = self._links[node]
+    def _take_in(self, link: _Link, report: Report) -> None:
+        node = link.node
+        if self._links.get(link.node_id) is not link:
+            return  # another link took its place
         if report.report.name != node:
             link.peer.close(f"the agent of {node} reports of {report.report.name[:64]}")
             return
-        self._heard[node] = Heard(
+        self._heard[link.node_id] = Heard(
             node,
             report.report,
             self._now(),
@@ -169,14 +187,18 @@ class LinkedAgents:
             witnesses=report.witnesses,
             notices=report.notices,
             bounds_volumes=report.bounds_volumes,
+            gateway=report.gateway,
+            mounts=report.mounts,
+            node_id=link.node_id,
         )
         link.number = report.number
-        self._warnings = [*self._warnings, *report.warnings][-_MOST_WARNINGS:]
+        told = [(node, attempt_id, words) for attempt_id, words in report.warnings]
+        self._warnings = [*self._warnings, *told][-_MOST_WARNINGS:]
         link.peer.say("heard", messages.ReportHeard(report.number))
         self._news.set()
 
     async def _renew(self, link: _Link, request: messages.SigningRequest, _told: Told) -> messages.Certificate:
-        pem = await asyncio.to_thread(self._authority.renew, request.csr, link.node, link.serial)
+        pem = await asyncio.to_thread(self._authority.renew, request.csr, link.node, link.node_id, link.serial)
         given = x509.load_pem_x509_certificate(pem.encode())
         # From now on it is this one that holds or not: the one before may be forgotten when it expires.
         link.serial = given.serial_number
@@ -193,27 +215,29 @@ class LinkedAgents:
 
     async def revoke(self, node: str, *, gone: bool = False) -> None:
         """The machine is removed from the site: its certificates admit it no more, and its link ends now.
-
         Should an engine see it nonetheless, it is at fault. `gone`: the machine itself is no more, nor seen again.
         """
+        node_ids = await asyncio.to_thread(self._authority.node_ids, node)
         await asyncio.to_thread(self._authority.revoke, node)
-        self._put_out(node)
-        if gone:
-            self._heard.pop(node, None)
+        self._tunnels.end(node)
+        for node_id in node_ids:
+            self._put_out(node, node_id)
+            if gone:
+                self._heard.pop(node_id, None)
 
-    def _put_out(self, node: str) -> None:
-        self._end(node)
+    def _put_out(self, node: str, node_id: str) -> None:
+        self._end(node_id)
         fault = f"{node} was removed from this site: have it join again (`commonage node join`), or take it out by hand"
-        never = Heard(node, NodeReport(node, 0, 0), self._now(), time.monotonic(), connected=False)
-        before = self._heard.get(node, never)
+        never = Heard(node, NodeReport(node, 0, 0), self._now(), time.monotonic(), connected=False, node_id=node_id)
+        before = self._heard.get(node_id, never)
         report = NodeReport(node, 0, 0, faults=(fault,))
-        self._heard[node] = replace(before, report=report, connected=False, samples=(), owners=())
+        self._heard[node_id] = replace(before, report=report, connected=False, samples=(), owners=())
         self._news.set()
 
-    def _end(self, node: str) -> None:
-        link = self._links.get(node)
+    def _end(self, node_id: str) -> None:
+        link = self._links.get(node_id)
         if link is not None:
-            why = f"{node} was removed from this site: have the machine join again"
+            why = f"{link.node} was removed from this site: have the machine join again"
             link.peer.say("refused", messages.Refused(why, for_good=True))
             link.peer.close(why)
 
@@ -227,13 +251,14 @@ class LinkedAgents:
             except (OSError, ValueError) as error:
                 _log.error("which machines were removed cannot be read: %s", error)
                 continue
-            for node in [node for node, link in self._links.items() if link.serial in revoked]:
-                self._put_out(node)
+            self._tunnels.end_revoked(revoked)
+            for link in [link for link in self._links.values() if link.serial in revoked]:
+                self._put_out(link.node, link.node_id)
 
     async def _remember(self) -> None:
         """Write down what was heard, if more than its moment and its figures changed."""
         essence = {
-            one.node: replace(
+            one.node_id: replace(
                 one, report=replace(one.report, disk_free_mib=None), at=0.0, came=0.0, samples=(), owners=()
             )
             for one in self._heard.values()
@@ -253,11 +278,28 @@ class LinkedAgents:
         """What each said last."""
         return list(self._heard.values())
 
+    async def bindings(self) -> Mapping[str, str]:
+        """As the authority wrote them down: a machine that has just joined is among them."""
+        try:
+            return await asyncio.to_thread(self._authority.bindings)
+        except (OSError, ValueError) as error:
+            raise EngineFailure(
+                f"which machine is which Swarm node cannot be read ({error}): put the folder `authority` back from a "
+                "backup",
+                retryable=True,
+            ) from error
+
     def let_reach(self, addresses: Collection[str]) -> None:
         """Told to those that are linked, and to each that comes."""
         self._listener.reaches = tuple(dict.fromkeys([*self._always_reach, *addresses]))
         for link in self._links.values():
             link.peer.say("reach", messages.Reach(self._listener.reaches))
+
+    def set_network(self, network: NodeNetwork) -> None:
+        """Told to those that are linked, and to each that comes."""
+        self._network = network
+        for link in self._links.values():
+            link.peer.say("network", network)
 
     def introduce(self, machines: Collection[tuple[str, str]]) -> None:
         """Told to those that are linked, and to each that comes."""
@@ -267,54 +309,65 @@ class LinkedAgents:
 
     # --- the port: what is asked ----------------------------------------------------------------------------------
 
-    def _peer(self, node: str) -> Peer:
-        link = self._links.get(node)
+    def _peer(self, node_id: str) -> Peer:
+        link = self._links.get(node_id)
         if link is None:
-            since = self._heard.get(node)
+            since = self._heard.get(node_id)
             last = f"last heard of {self._now() - since.at:.0f} s ago" if since else "never heard of since our start"
+            name = since.node if since else f"the Swarm node {node_id}"
             raise EngineFailure(
-                f"the agent of {node} is not connected ({last}): look there at `systemctl status commonage-agent`",
+                f"the agent of {name} is not connected ({last}): look there at `systemctl status commonage-agent`",
                 retryable=True,
             )
         return link.peer
 
-    async def measure(self, node: str) -> Sequence[Measurement]:
+    async def measure(self, node_id: str) -> Sequence[Measurement]:
         """What its containers use."""
-        return (await self._peer(node).ask(messages.MEASURE, messages.Nothing())).each
+        return (await self._peer(node_id).ask(messages.MEASURE, messages.Nothing())).each
 
-    async def owners(self, node: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
+    async def owners(self, node_id: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """Whose its processes are."""
-        return (await self._peer(node).ask(messages.OWNERS, messages.Pids(tuple(pids)))).each
+        return (await self._peer(node_id).ask(messages.OWNERS, messages.Pids(tuple(pids)))).each
 
-    async def confine(self, node: str, hold: Hold) -> Mapping[str, str]:
+    async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
         """Have shares held there."""
-        return dict((await self._peer(node).ask(messages.CONFINE, hold)).each)
+        return dict((await self._peer(node_id).ask(messages.CONFINE, hold)).each)
 
-    async def release(self, node: str, attempt_id: str) -> None:
+    async def release(self, node_id: str, attempt_id: str) -> None:
         """Have them released."""
-        await self._peer(node).ask(messages.RELEASE, messages.Attempts((attempt_id,)))
+        await self._peer(node_id).ask(messages.RELEASE, messages.Attempts((attempt_id,)))
 
-    async def pull(self, node: str, image: str, told: Told) -> None:
+    async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
+        """Have it mount an attempt's folders."""
+        return (await self._peer(node_id).ask(messages.MOUNT, messages.Mounts(attempt_id, tuple(sources)))).places
+
+    async def unmount(self, node_id: str, attempt_id: str) -> None:
+        """Have it unmount them."""
+        await self._peer(node_id).ask(messages.UNMOUNT, messages.Attempts((attempt_id,)))
+
+    async def pull(self, node_id: str, image: str, told: Told) -> None:
         """Have the image there."""
-        await self._peer(node).ask(messages.PULL, messages.Image(image), told)
+        await self._peer(node_id).ask(messages.PULL, messages.Image(image), told)
 
-    async def reaches(self, node: str, address: str) -> bool:
+    async def reaches(self, node_id: str, address: str) -> bool:
         """Whether it does."""
-        return (await self._peer(node).ask(messages.REACHES, messages.Place(address))).yes
+        return (await self._peer(node_id).ask(messages.REACHES, messages.Place(address))).yes
 
-    async def exec(self, node: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
+    async def exec(
+        self, node_id: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
+    ) -> ExecStream:
         """Have it run a command."""
-        peer = self._peer(node)
-        return await self._links[node].execs.begin(peer, attempt_id, command, terminal)
+        peer = self._peer(node_id)
+        return await self._links[node_id].execs.begin(peer, attempt_id, command, terminal)
 
-    async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
+    async def fence(self, node_id: str, attempt_ids: Collection[str]) -> Collection[str]:
         """End attempts by force."""
-        return (await self._peer(node).ask(messages.FENCE, messages.Attempts(tuple(attempt_ids)))).ids
+        return (await self._peer(node_id).ask(messages.FENCE, messages.Attempts(tuple(attempt_ids)))).ids
 
-    async def go_on(self, node: str, attempt_ids: Collection[str]) -> None:
+    async def go_on(self, node_id: str, attempt_ids: Collection[str]) -> None:
         """End their pause."""
-        peer = self._peer(node)
-        await peer.ask(messages.GO_ON, messages.Going(tuple(attempt_ids), self._links[node].number))
+        peer = self._peer(node_id)
+        await peer.ask(messages.GO_ON, messages.Going(tuple(attempt_ids), self._links[node_id].number))
 
     # --- the cards elsewhere --------------------------------------------------------------------------------------
 
@@ -323,25 +376,25 @@ class LinkedAgents:
         by_node: dict[str, list[Lease]] = defaultdict(list)
         for lease in leases:
             by_node[lease.node].append(lease)
-        await asyncio.gather(*(self._note_held(node, tuple(by_node[node])) for node in list(self._links)))
+        await asyncio.gather(*(self._note_held(one, tuple(by_node[one.node])) for one in list(self._links.values())))
 
-    async def _note_held(self, node: str, leases: tuple[Lease, ...]) -> None:
-        heard, link = self._heard.get(node), self._links.get(node)
-        if heard is None or link is None or link.held == leases:
+    async def _note_held(self, link: _Link, leases: tuple[Lease, ...]) -> None:
+        heard = self._heard.get(link.node_id)
+        if heard is None or link.held == leases:
             return
         if any(device.simulated for device in heard.report.devices):
             with suppress(EngineFailure):
                 await link.peer.ask(messages.NOTE_HELD, messages.Leases(leases))
                 link.held = leases
 
-    def take_warnings(self) -> Sequence[tuple[str, str]]:
+    def take_warnings(self) -> Sequence[tuple[str, str, str]]:
         """What agents told of attempts since the last call."""
         taken, self._warnings = self._warnings, []
         return taken
 
     async def resume(self, uuid: str) -> None:
         """Have the machine that has this card forget its faults."""
-        for node, heard in list(self._heard.items()):
+        for node_id, heard in list(self._heard.items()):
             if any(device.uuid == uuid for device in heard.report.devices):
                 with suppress(CommonageError):
-                    await self._peer(node).ask(messages.RESUME, messages.Card(uuid))
+                    await self._peer(node_id).ask(messages.RESUME, messages.Card(uuid))

@@ -15,7 +15,7 @@ from typing import Any
 from commonage.domain.errors import CommonageError
 from commonage.link.ca import Authority, KeyPair
 from commonage.link.codec import from_json
-from commonage.link.messages import PROTOCOL, SERVER_NAME, Hello, Refused, Welcome
+from commonage.link.messages import HELLO, NODE_ID_URI, PROTOCOL, SERVER_NAME, TUNNEL, Hello, Refused, Welcome
 from commonage.link.peer import BROKEN, MOST_BYTES, end, line_of, read_frame, said, words_of
 
 _log = logging.getLogger(__name__)
@@ -31,9 +31,10 @@ class ListenError(CommonageError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An agent that was let in, by the certificate that it showed."""
+    """An agent, by the certificate that it showed. `node_id` is empty where that names no Swarm node."""
 
     node: str
+    node_id: str
     serial: int
     until: float
     reader: asyncio.StreamReader
@@ -41,12 +42,16 @@ class Caller:
 
 
 class Listener:
-    """`attend` has the link from the welcome to its end. `now` gives unix seconds."""
+    """`attend` has the link from the welcome to its end, `carry` a tunnel. `now` gives unix seconds."""
 
     def __init__(
-        self, authority: Authority, attend: Callable[[Caller], Awaitable[None]], now: Callable[[], float]
+        self,
+        authority: Authority,
+        attend: Callable[[Caller], Awaitable[None]],
+        carry: Callable[[Caller], Awaitable[None]],
+        now: Callable[[], float],
     ) -> None:
-        self._authority, self._attend, self._now = authority, attend, now
+        self._authority, self._attend, self._carry, self._now = authority, attend, carry, now
         self.reaches: tuple[str, ...] = ()
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
@@ -89,11 +94,15 @@ class Listener:
     async def _let_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         caller = _caller(reader, writer)
         try:
-            refused = await self._why_not(caller)
+            frame = await read_frame(caller.reader, _WITHIN_S)
+            refused = await self._why_not(caller, frame)
             if refused is not None:
                 _log.warning("the agent of %s is refused: %s", caller.node, refused.why)
                 writer.write(line_of(said("refused", refused)))
                 await writer.drain()
+                return
+            if frame["say"] == TUNNEL:
+                await self._carry(caller)
                 return
             writer.write(line_of(said("welcome", Welcome(self._now(), caller.until, self.reaches))))
             await self._attend(caller)
@@ -102,10 +111,9 @@ class Listener:
         finally:
             await end(writer)
 
-    async def _why_not(self, caller: Caller) -> Refused | None:
-        """Why it is not let in. Raises what reading a frame may raise."""
-        frame = await read_frame(caller.reader, _WITHIN_S)
-        if frame.get("say") != "hello":
+    async def _why_not(self, caller: Caller, frame: Mapping[str, Any]) -> Refused | None:
+        """Why it is not let in, having begun with this frame. Raises Unreadable."""
+        if frame.get("say") not in (HELLO, TUNNEL):
             return Refused("it does not say hello", for_good=True)
         words: Mapping[str, Any] = frame.get("with") or {}
         # Before all else is read: another protocol may have other fields.
@@ -118,6 +126,10 @@ class Listener:
             return Refused(
                 f"it says it is {hello.node[:64]}, and its certificate is that of {caller.node}", for_good=True
             )
+        if not caller.node_id:
+            return Refused(
+                f"the certificate of {caller.node} names no Swarm node: have the machine join again", for_good=True
+            )
         if caller.serial in await asyncio.to_thread(self._authority.revoked):
             return Refused(f"{caller.node} was removed from this site: have the machine join again", for_good=True)
         return None
@@ -127,7 +139,10 @@ def _caller(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Calle
     shown = writer.get_extra_info("peercert")  # there is one, or there were no connection
     names = {key: value for part in shown["subject"] for key, value in part}
     until = float(ssl.cert_time_to_seconds(shown["notAfter"]))
-    return Caller(str(names["commonName"]), int(shown["serialNumber"], 16), until, reader, writer)
+    uris = [str(value) for kind, value in shown.get("subjectAltName", ()) if kind == "URI"]
+    ids = [uri.removeprefix(NODE_ID_URI) for uri in uris if uri.startswith(NODE_ID_URI)]
+    node_id = ids[0] if len(ids) == 1 else ""
+    return Caller(str(names["commonName"]), node_id, int(shown["serialNumber"], 16), until, reader, writer)
 
 
 def server_context(pair: KeyPair, authority: str) -> ssl.SSLContext:

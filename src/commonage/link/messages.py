@@ -13,10 +13,15 @@ from commonage.domain.fleet import Lease, NodeReport
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold
 
+HELLO, TUNNEL, OPEN = "hello", "tunnel", "open"
+"""An agent that dials for one connection of a container, instead of the link itself, says `tunnel` with a `Hello`. The
+answer is `open`, after which come no frames but the bytes of that connection; or `refused`."""
 PROTOCOL = 1
 """Rises when the two sides would misunderstand each other. An agent of another protocol is told to join again."""
 SERVER_NAME = "control.commonage.internal"
 """The name in the listener's certificate, whatever address an agent dials."""
+NODE_ID_URI = "commonage:swarm-node:"
+"""An agent's certificate names its Swarm node by a URI that begins so, as a subject alternative name."""
 REPORT_EVERY_S = 2.0
 SILENCE_S = 3 * REPORT_EVERY_S
 RENEW_BEFORE_S = 10 * 86_400.0
@@ -90,6 +95,8 @@ class Report:
     notices: tuple[str, ...] = ()
     warnings: tuple[tuple[str, str], ...] = ()
     bounds_volumes: bool = False
+    gateway: str = ""
+    mounts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,21 @@ class Attempts:
     """Attempts by their ids."""
 
     ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mounts:
+    """The mounts of an attempt, each as (name, absolute path)."""
+
+    attempt_id: str
+    each: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """Where it was mounted, in the same order."""
+
+    places: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +236,8 @@ MEASURE = Call("measure", Nothing, Measured, 5.0)
 OWNERS = Call("owners", Pids, Owned, 5.0)
 CONFINE = Call("confine", Hold, Variables, 20.0)
 RELEASE = Call("release", Attempts, Nothing, 20.0)
+MOUNT = Call("mount", Mounts, Mounted, 30.0)
+UNMOUNT = Call("unmount", Attempts, Nothing, 5.0)
 PULL = Call("pull", Image, Nothing, None)
 """Without an end: the agent gives up when its daemon is silent, and says how far it is meanwhile."""
 FENCE = Call("fence", Attempts, Attempts, 30.0)

@@ -1,7 +1,8 @@
 """What the agents on the machines of a site tell, and do when asked: one on each machine, which dials to us.
 
-Implemented in `commonage.link`; used by engines whose machines are others than the control plane's own. A machine is
-named by `node`, as in its report. A machine without an agent is one that nothing is heard of.
+Implemented in `commonage.link`; used by engines whose machines are others than the control plane's own. An agent is
+addressed by the Swarm node id in its certificate, never by a host name. A machine without an agent is one that nothing
+is heard of.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ CUT_OFF_AFTER_S = 8.0
 run on; then it pauses them. What ran there may begin elsewhere no sooner."""
 HOLDS_ON_S = 4.0
 """So long it lets them run on after most of those machines answered last, if the control plane did not for longer."""
+CONTAINER_BRIDGE = "docker_gwbridge"
+"""The bridge by which containers of a Swarm leave their node; all tenants share it."""
 FEWEST_WITNESSES = 3
 """Of fewer machines most tell nothing: then the control plane's answer alone counts."""
 Told = Callable[[str, float | None], None]
@@ -42,7 +45,10 @@ class Heard:
     paused as it was cut off, and keeps so until it is told that they go on, or are to end.
     `owners` are those of the processes in `samples`, looked up by the agent right after it measured. `witnesses` are
     the machines, by name, of which it must reach most to hold that it is not cut off. `notices` are worth knowing, and
-    no reason to take no work. `bounds_volumes`: the daemon there holds a volume to its size.
+    no reason to take no work. `bounds_volumes`: the daemon there holds a volume to its size. `mounts`: it knows
+    `Agents.mount`. `gateway` is the address by which containers of that node reach its agent, which carries what they
+    send to the hub and the control plane by TLS; empty if it does not. `node` and `node_id` are the name and the Swarm
+    node id that the agent's certificate binds to each other.
     """
 
     node: str
@@ -58,6 +64,23 @@ class Heard:
     witnesses: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     bounds_volumes: bool = False
+    mounts: bool = False
+    gateway: str = ""
+    node_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetwork:
+    """The network settings that the agent of every node enforces.
+
+    At `gateway_ports` it listens for the containers of its node, and carries what they send to the control plane by
+    TLS. Connections to `published_ports`, from the first to the last, which sessions and services are given, it accepts
+    from `sources` only: IP addresses or networks.
+    """
+
+    gateway_ports: tuple[int, ...] = ()
+    published_ports: tuple[int, int] = (0, 0)
+    sources: tuple[str, ...] = ()
 
 
 class Agents(Protocol):
@@ -67,47 +90,71 @@ class Agents(Protocol):
         """What each said last, those included whose link is down."""
         ...
 
+    async def bindings(self) -> Mapping[str, str]:
+        """The names that valid certificates bind to Swarm node ids, by id; also of nodes that are not connected.
+
+        Raises EngineFailure if that cannot be read.
+        """
+        ...
+
     def let_reach(self, addresses: Collection[str]) -> None:
         """What containers on all machines need of the site, as `ADDRESS:PORT`: their walls let it through, soon."""
+        ...
+
+    def set_network(self, network: NodeNetwork) -> None:
+        """Set the network settings that all agents enforce. They receive them soon."""
         ...
 
     def introduce(self, machines: Collection[tuple[str, str]]) -> None:
         """The machines, as (name, address), by which all agents tell whether they are cut off. They know it soon."""
         ...
 
-    async def reaches(self, node: str, address: str) -> bool:
+    async def reaches(self, node_id: str, address: str) -> bool:
         """Whether the Docker daemon of the machine with this address answers that machine."""
         ...
 
-    async def measure(self, node: str) -> Sequence[Measurement]:
+    async def measure(self, node_id: str) -> Sequence[Measurement]:
         """What each attempt's container there uses now."""
         ...
 
-    async def owners(self, node: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
+    async def owners(self, node_id: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """Whose these processes of that machine are."""
         ...
 
-    async def confine(self, node: str, hold: Hold) -> Mapping[str, str]:
+    async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
         """`Devices.confine` there. Raises NotConfined."""
         ...
 
-    async def release(self, node: str, attempt_id: str) -> None:
+    async def release(self, node_id: str, attempt_id: str) -> None:
         """`Devices.release` there."""
         ...
 
-    async def pull(self, node: str, image: str, told: Told) -> None:
+    async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
+        """Have folders and files, as (name, absolute path), mounted there for an attempt; where, in the same order.
+
+        No link is followed. Idempotent. Raises EngineFailure for what is a link, or is not there.
+        """
+        ...
+
+    async def unmount(self, node_id: str, attempt_id: str) -> None:
+        """Take back all that `mount` did for this attempt. What runs keeps what it has."""
+        ...
+
+    async def pull(self, node_id: str, image: str, told: Told) -> None:
         """Have the image there. Raises EngineFailure, with the daemon's words."""
         ...
 
-    async def exec(self, node: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
+    async def exec(
+        self, node_id: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
+    ) -> ExecStream:
         """Run a command beside an attempt there, as `Engine.exec`. It ends with the link at the latest."""
         ...
 
-    async def fence(self, node: str, attempt_ids: Collection[str]) -> Collection[str]:
+    async def fence(self, node_id: str, attempt_ids: Collection[str]) -> Collection[str]:
         """End these attempts' containers there by force, without the daemon if need be; gives those that are gone."""
         ...
 
-    async def go_on(self, node: str, attempt_ids: Collection[str]) -> None:
+    async def go_on(self, node_id: str, attempt_ids: Collection[str]) -> None:
         """End the pause of these attempts there."""
         ...
 
@@ -135,8 +182,8 @@ class CardsElsewhere(Protocol):
         """All leases now; each agent is told its own. One that cannot be told is told again with the next call."""
         ...
 
-    def take_warnings(self) -> Sequence[tuple[str, str]]:
-        """As `Devices.take_warnings`, of all machines."""
+    def take_warnings(self) -> Sequence[tuple[str, str, str]]:
+        """As `Devices.take_warnings`, of all machines; the name of the node that says it comes first."""
         ...
 
     async def resume(self, uuid: str) -> None:

@@ -19,13 +19,13 @@ from commonage.joining.terms import MARK_FILE, Terms
 
 
 class FakeDoor:
-    """Says of every machine that the Swarm has these of its name."""
+    """Says of the Swarm that it has these nodes: state by id."""
 
     def __init__(self, **swarm: str) -> None:
         self.swarm = swarm
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return {"connected": False, "revoked": False, "swarm": self.swarm}
+        return {"connected": False, "revoked": False, "taken": "", "swarm": self.swarm.get(body["node_id"], "")}
 
 
 def case_of(terms: Terms = TERMS, **swarm: str) -> Case:

@@ -12,6 +12,7 @@ import pytest
 from commonage.agent.config import AgentConfig
 from commonage.agent.standing import StandingWalls
 from commonage.agent.walls import Plan, Walls, WallsFailed
+from commonage.ports.agents import NodeNetwork
 
 pytestmark = pytest.mark.anyio
 
@@ -88,3 +89,16 @@ async def test_without_walls_nothing_is_built(tmp_path: Path) -> None:
     walls = walls_in(tmp_path, fake, wanted=False)
     await walls.keep()
     assert (fake.built, walls.fault) == ([], "")
+
+
+async def test_the_gateway_is_let_through_and_published_ports_are_guarded(tmp_path: Path) -> None:
+    fake = FakeWalls()
+    walls = walls_in(tmp_path, fake)
+    async with kept(walls):
+        await until(lambda: fake.built)
+        assert (fake.built[-1].published, fake.built[-1].sources) == ((0, 0), ())
+        walls.reach(["10.0.0.1:8081"])
+        walls.set_network(NodeNetwork((8081,), (20000, 29999), ("10.0.0.1",)), ["172.18.0.1:8081"])
+        await until(lambda: len(fake.built[-1].reaches) == 2)
+        assert fake.built[-1].reaches == (("10.0.0.1", 8081), ("172.18.0.1", 8081))
+        assert (fake.built[-1].published, fake.built[-1].sources) == ((20000, 29999), ("10.0.0.1/32",))

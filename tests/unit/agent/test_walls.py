@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.agent.walls import Plan, name_servers, own_addresses, plan_for, rules_of, site_networks
+from commonage.agent.walls import Plan, name_servers, own_addresses, plan_for, rules_of, rules_of_ipv6, site_networks
 
 ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
 eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0
@@ -50,6 +50,25 @@ def test_what_may_not_be_reached_is_refused_after_what_may() -> None:
         f"{forward} -d 192.168.1.0/24 -j REJECT",
         f"{forward} -o docker_gwbridge -j REJECT",
         f"{inside} -j REJECT",
+        "COMMIT",
+    ]
+
+
+def test_published_ports_are_for_their_sources_only() -> None:
+    plan = Plan(("docker0",), published=(20000, 29999), sources=("10.0.0.1/32", "fd00::/64"))
+    ports = "-p tcp --dport 20000:29999"
+    published = [one for one in rules_of(plan).splitlines() if "--dport" in one]
+    assert published == [
+        f"-A COMMONAGE-FORWARD -o docker_gwbridge -s 10.0.0.1/32 {ports} -j RETURN",
+        f"-A COMMONAGE-FORWARD -o docker_gwbridge {ports} -j REJECT",
+    ]
+    assert rules_of_ipv6(plan).splitlines() == [
+        "*filter",
+        ":COMMONAGE-INPUT - [0:0]",
+        "-A COMMONAGE-INPUT -i lo -j RETURN",
+        "-A COMMONAGE-INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN",
+        f"-A COMMONAGE-INPUT -s fd00::/64 {ports} -j RETURN",
+        f"-A COMMONAGE-INPUT {ports} -j REJECT",
         "COMMIT",
     ]
 

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+import re
+from ipaddress import IPv4Network, ip_address
 from pathlib import Path
 from socket import AddressFamily
 
 import psutil
+
+_OF_CONTAINERS = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|veth.*|lo")
+
+
+def addresses_here() -> list[str]:
+    """The IP addresses by which this machine reaches others: not the loopback's, bridges' or one cable's alone."""
+    found = []
+    for interface, addresses in psutil.net_if_addrs().items():
+        for one in addresses:
+            if one.family in (AddressFamily.AF_INET, AddressFamily.AF_INET6) and not _OF_CONTAINERS.fullmatch(
+                interface
+            ):
+                address = ip_address(one.address.partition("%")[0])
+                if not address.is_link_local and not address.is_loopback:
+                    found.append(str(address))
+    return found
+
+
+def network_at(interface: str) -> IPv4Network | None:
+    """The IPv4 network of this interface; None if it has none, or is not there."""
+    for one in psutil.net_if_addrs().get(interface, ()):
+        if one.family is AddressFamily.AF_INET and one.netmask:
+            return IPv4Network((one.address, one.netmask), strict=False)
+    return None
 
 
 def networks_here(table: Path = Path("/proc/net/route")) -> list[IPv4Network]:

@@ -57,8 +57,7 @@ class Client(Connection):
         """
         filters = {"type": ["container"], "event": _EVENTS, "label": [label]}
         params = {"filters": json.dumps(filters), "since": str(int(time.time()) - 1)}
-        await self.info()  # has the client find out the API's version
-        daemon = self._daemon
+        daemon = await self._daemon()
         url = f"{daemon.docker_host}/{daemon.api_version}/events"
         with translated(self.url):
             async with daemon.session.get(url, params=params, timeout=_FOREVER, read_bufsize=_EVENT_BYTES) as answer:
@@ -73,7 +72,7 @@ class Client(Connection):
         """Its id; None if the name is taken. Raises Refused, DaemonUnreachable."""
         try:
             with translated(self.url):
-                return (await self._daemon.containers.create(config, name=name)).id
+                return (await (await self._daemon()).containers.create(config, name=name)).id
         except Refused as error:
             if error.http_status == 409:
                 return None
@@ -82,13 +81,13 @@ class Client(Connection):
     async def start(self, container: str) -> None:
         """Start it. One that runs is left alone; one that ended would run again: that is the entry's to prevent."""
         with translated(self.url):
-            await self._daemon.containers.container(container).start()
+            await (await self._daemon()).containers.container(container).start()
 
     async def inspect(self, container: str) -> Json | None:
         """All of it; None if there is none of this id or name."""
         try:
             with translated(self.url):
-                return await self._daemon.containers.container(container).show()
+                return await (await self._daemon()).containers.container(container).show()
         except Refused as error:
             if error.http_status == 404:
                 return None
@@ -98,7 +97,7 @@ class Client(Connection):
         """Send it a signal. One that does not run is no error."""
         try:
             with translated(self.url):
-                await self._daemon.containers.container(container).kill(signal=signal)
+                await (await self._daemon()).containers.container(container).kill(signal=signal)
         except Refused as error:
             if error.http_status not in (404, 409):
                 raise
@@ -107,7 +106,7 @@ class Client(Connection):
         """Remove it, whether it runs or not. One that is gone, or going, is no error."""
         try:
             with translated(self.url):
-                await self._daemon.containers.container(container).delete(force=True, v=True)
+                await (await self._daemon()).containers.container(container).delete(force=True, v=True)
         except Refused as error:
             if error.http_status not in (404, 409):
                 raise
@@ -115,7 +114,7 @@ class Client(Connection):
     async def containers(self, label: str) -> Mapping[str, Mapping[str, str]]:
         """The labels of all that have this one, by id."""
         with translated(self.url):
-            found = await self._daemon.containers.list(all=1, filters=json.dumps({"label": [label]}))
+            found = await (await self._daemon()).containers.list(all=1, filters=json.dumps({"label": [label]}))
         return {one.id: one["Labels"] for one in found}
 
     # --- volumes ------------------------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ class Client(Connection):
             config = {"Name": f"commonage-probe-{secrets.token_hex(4)}", "DriverOpts": {"size": "1048576"}}
             try:
                 with translated(self.url):
-                    volumes: Any = self._daemon.volumes  # the library gives no types here
+                    volumes: Any = (await self._daemon()).volumes  # the library gives no types here
                     await (await volumes.create(config)).delete()
                 self._holds_sizes = True
             except Refused:

@@ -14,6 +14,7 @@ from pathlib import Path
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, Measurement, ProcessOwner, Seen
+from commonage.engines.common.unpacking import Unpacker
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.execs import DaemonExecs
@@ -33,6 +34,7 @@ from commonage.engines.docker.watching import Ears, listen
 from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.relays import Relays
 from commonage.engines.dockerd.words import ours
+from commonage.files.beneath import Beneath
 from commonage.ports.agents import Told, unheard
 from commonage.ports.devices import Devices
 from commonage.ports.execs import ExecStream, Terminal
@@ -53,13 +55,14 @@ class DockerEngine(ContainerEngine):
         self, site: str, data: Path, *, devices: Devices | None = None, settings: DockerSettings | None = None
     ) -> None:
         self._data = data.absolute()
-        super().__init__(site, "docker", self._data / "docker")
         self._settings = settings or DockerSettings()
+        super().__init__(site, "docker", self._data / "docker", self._settings.max_log_mib)
+        self._unpacker = Unpacker(self._settings.bundle_max_mib)
         self._devices = devices
         self._client = Client(self._settings.url)
         self._daemon = Daemon(self._client, self._settings, self._in_thread)
         self._images = Images(self._client, site, self._settings.pull, self._settings.account)
-        self._relays = Relays(self._settings.reaches)
+        self._relays = Relays(self._settings.reaches, self._settings.gateway_port)
         self._execs = DaemonExecs(self._settings.url)
 
     # --- the port: what it is -----------------------------------------------------------------------------
@@ -81,7 +84,7 @@ class DockerEngine(ContainerEngine):
         name, settings = self._installation, self._settings
         self._networks = Networks(self._client, name, settings.networks, self._relays)
         shared = shared_variables(os.environ)
-        place = Place(name, self._data / "workspaces", shared, settings.bundle_max_mib, here=True)
+        place = Place(name, Beneath(self._data / "workspaces"), shared, self._unpacker, here=True)
         self._launcher = Launcher(place, settings, self._client, self._networks, self._in_thread)
         self._launcher.devices, self._launcher.turns = self._devices, self._turns
         self._launcher.owner, self._launcher.gpus = self._daemon.owner, self._daemon.gpus
@@ -92,10 +95,10 @@ class DockerEngine(ContainerEngine):
         ears = Ears(self._daemon_is_back, self._heard, self._daemon_is_away)
         self._keep(lambda: listen(self._client, ours(name), ears))
         self._spawn(self._execs.end_left_over([container_name(run.id) for run in self._board if run.is_running]))
-        bounds = Bounds(settings.log_keep_mib, settings.keep_logs_days, settings.keep_logs_mib)
+        bounds = Bounds(settings.keep_logs_days, settings.keep_logs_mib)
         house = House(self._board, self._files, bounds, self._in_thread)
         leftovers = Leftovers(self._board, self._client, self._networks, name)
-        self._keep(house.keep_logs_short)
+        self._keep(self._log_limit.keep)
         self._keep(lambda: house.keep_clean(lambda: leftovers.clear(house)))
 
     async def _settle_devices(self) -> None:
@@ -111,6 +114,7 @@ class DockerEngine(ContainerEngine):
         await self._images.close()
         self._relays.close()
         await self._client.close()
+        self._unpacker.close()
         self._tasks.close()
 
     # --- how a change is noticed --------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from commonage.engines.common.board import InThread
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.box import Claim
 from commonage.engines.containers.mounts import has_sizes
-from commonage.engines.containers.preparing import ENTRY, Place, have_folders, ourselves
+from commonage.engines.containers.preparing import ENTRY, Place, have_files, have_folders, ourselves
 from commonage.engines.containers.program import Inside, Program, program_of
 from commonage.engines.containers.turns import Turns
 from commonage.engines.docker.client import Client
@@ -58,6 +58,7 @@ class Launcher:
 
         After a DaemonUnreachable nobody knows: ask again.
         """
+        await have_files(run, self._place, self.owner, told)
         await self.turns.take(run, run.sighting.node, os.cpu_count() or 1, told)
         async with self._at_once:
             try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.translate import network_config
 from commonage.engines.dockerd.connection import Json
@@ -20,7 +22,9 @@ class Networks(TenantNetworks):
         return network_config(self._installation, tenant, subnet)
 
     async def _has_come(self, network: Network) -> None:
-        await self._relays.open_at(network.gateway)
+        # The machine forwards packets for this address from its other networks, too: only the tenant's own may connect.
+        subnet = network.subnet
+        await self._relays.open_at(network.gateway, lambda peer: subnet is not None and ip_address(peer) in subnet)
 
     def _has_gone(self, network: Network) -> None:
         self._relays.close_at(network.gateway)

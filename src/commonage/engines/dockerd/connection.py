@@ -5,6 +5,7 @@ Descriptions go in and out as the daemon's own JSON. Every failure is an EngineF
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import aiohttp
 from aiodocker import Docker
 
+from commonage.engines.containers.api_version import common_version
 from commonage.engines.dockerd.errors import Refused, failure_of, translated
 from commonage.ports.registry import RegistryAccount
 
@@ -25,13 +27,25 @@ class Connection:
     def __init__(self, url: str) -> None:
         self.url = url
         self._docker: Docker | None = None
+        self._opening = asyncio.Lock()
 
-    @property
-    def _daemon(self) -> Docker:
-        if self._docker is None:  # it wants a running loop
-            with translated(self.url):
-                self._docker = Docker(url=self.url, timeout=_TIMEOUT)
+    async def _daemon(self) -> Docker:
+        """The client library's own client, for a version of the API that the daemon and we speak."""
+        async with self._opening:
+            if self._docker is None:
+                with translated(self.url):
+                    version = await self._common_version()
+                    self._docker = Docker(url=self.url, timeout=_TIMEOUT, api_version=version)
         return self._docker
+
+    async def _common_version(self) -> str:
+        async with Docker(url=self.url, timeout=_TIMEOUT) as docker:
+
+            async def ask(path: str) -> tuple[int, str]:
+                async with docker.session.get(f"{docker.docker_host}{path}") as answer:
+                    return answer.status, await answer.text()
+
+            return await common_version(ask, self.url)
 
     async def close(self) -> None:
         """Let go of the connections."""
@@ -42,16 +56,14 @@ class Connection:
     async def info(self) -> Json:
         """What it says of itself. Raises DaemonUnreachable."""
         with translated(self.url):
-            return await self._daemon.system.info()
+            return await (await self._daemon()).system.info()
 
     async def ask(self, method: str, path: str, body: Json | None = None, **filters: Sequence[str]) -> Any:
         """One request to its API, JSON both ways, `filters` as it knows them; None where it says nothing.
 
         For what its client library has no words for, or does more than we ask. Raises EngineFailure.
         """
-        daemon = self._daemon
-        if daemon.api_version == "auto":
-            await self.info()  # has it find out
+        daemon = await self._daemon()
         url = f"{daemon.docker_host}/{daemon.api_version}/{path}"
         params = {"filters": json.dumps(filters)} if filters else None
         with translated(self.url):
@@ -68,7 +80,7 @@ class Connection:
         """What it says of an image that is here; None if it is not."""
         try:
             with translated(self.url):
-                return await self._daemon.images.inspect(name)
+                return await (await self._daemon()).images.inspect(name)
         except Refused as error:
             if error.http_status == 404:
                 return None
@@ -82,20 +94,20 @@ class Connection:
         known = account is not None and account.is_for(name)
         auth = {"username": account.user, "password": account.password} if account is not None and known else None
         with translated(self.url, name):
-            async for message in self._daemon.images.pull(name, auth=auth, stream=True):
+            async for message in (await self._daemon()).images.pull(name, auth=auth, stream=True):
                 yield message
 
     async def networks(self, label: str) -> Sequence[Json]:
         """Those with this label, oldest first."""
         with translated(self.url):
-            found = await self._daemon.networks.list(filters={"label": [label]})
+            found = await (await self._daemon()).networks.list(filters={"label": [label]})
         return sorted(found, key=lambda one: str(one["Created"]))
 
     async def network(self, network: str) -> Json | None:
         """All of it, what is attached included; None if there is none."""
         try:
             with translated(self.url):
-                found = await self._daemon.networks.get(network)
+                found = await (await self._daemon()).networks.get(network)
                 return await found.show()
         except Refused as error:
             if error.http_status == 404:
@@ -105,13 +117,13 @@ class Connection:
     async def create_network(self, config: Json) -> str:
         """Its id."""
         with translated(self.url):
-            return str((await self._daemon.networks.create(dict(config))).id)
+            return str((await (await self._daemon()).networks.create(dict(config))).id)
 
     async def remove_network(self, network: str) -> bool:
         """False if something is attached to it."""
         try:
             with translated(self.url):
-                await (await self._daemon.networks.get(network)).delete()
+                await (await (await self._daemon()).networks.get(network)).delete()
         except Refused as error:
             if error.http_status == 404:
                 return True

@@ -36,6 +36,7 @@ _WORDS: tuple[tuple[str, str, bool], ...] = (
     (r"no such host|i/o timeout|Client\.Timeout|connection refused|TLS handshake timeout|network is unreachable"
      r"|server misbehaving|Temporary failure in name resolution", "the registry cannot be reached", True),
     (r"no such container|there is nothing of this name", "its container was removed before it started", True),
+    (r"Pool overlaps with other one", "its node has not yet removed a network that had the same addresses", True),
     (r"[Mm]inimum memory limit", "a container needs 6 MiB of memory at least", False),
 )  # fmt: skip
 _UNREACHABLE = 900  # the client library's own number for it

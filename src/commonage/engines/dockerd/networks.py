@@ -18,11 +18,15 @@ from commonage.engines.dockerd.words import LABEL, ours
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A tenant's network; `gateway` is this machine's address in it."""
+    """A tenant's network; `gateway` is the address by which its containers reach this machine.
+
+    `subnet` are its addresses, where they are those of who connects to the gateway.
+    """
 
     id: str
     name: str
     gateway: str
+    subnet: ipaddress.IPv4Network | None = None
 
 
 class TenantNetworks:
@@ -41,6 +45,8 @@ class TenantNetworks:
         self._installation = installation
         self._range = addresses
         self._known: dict[str, Network] = {}
+        # Each installation begins with another part: two on one machine may choose at once.
+        self._next_part = int(installation, 16)
         # Docker takes two networks of one name, so that only one of us may make one at a time.
         self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -50,6 +56,10 @@ class TenantNetworks:
     def _gateway(self, found: Json) -> str:
         """By which address its containers reach this machine. Raises EngineFailure."""
         return gateway_of(found)
+
+    def _subnet(self, found: Json) -> ipaddress.IPv4Network | None:
+        """What its containers have for addresses when they reach this machine. Raises EngineFailure."""
+        return subnet_of(found)
 
     async def _taken(self) -> list[ipaddress.IPv4Network]:
         """What no network of ours may lie in. The daemon itself only looks at its own."""
@@ -75,10 +85,10 @@ class TenantNetworks:
 
     async def _make(self, tenant: str) -> Json:
         """Docker's own ranges are used up by some thirty networks, so we take the next free part of ours."""
-        taken = await self._taken()
-        for subnet in (str(part) for part in self._parts() if not any(part.overlaps(one) for one in taken)):
+        taken, parts = await self._taken(), self._parts()
+        for subnet in (part for part in parts if not any(part.overlaps(one) for one in taken)):
             try:
-                network = await self._client.create_network(self._config(tenant, subnet))
+                network = await self._client.create_network(self._config(tenant, str(subnet)))
             except Refused as error:
                 if "overlaps" in error.message:
                     continue
@@ -86,6 +96,7 @@ class TenantNetworks:
                 if "already exists" in error.message and (known := await self._of_ours(tenant)) is not None:
                     return known
                 raise
+            self._next_part += 1 + parts.index(subnet)
             made = await self._client.network(network)
             if made is None:
                 raise EngineFailure(f"the network of {tenant} was removed while it was made", retryable=True)
@@ -100,15 +111,19 @@ class TenantNetworks:
         return next((one for one in found if _tenant_of(one) == tenant), None)
 
     def _parts(self) -> list[ipaddress.IPv4Network]:
-        """All parts of our range, each installation from another one on: two on one machine may choose at once."""
+        """All parts of the range, from the one after the last that was used.
+
+        A node of a Swarm removes a network some time after the manager, and refuses another with the same addresses
+        until then.
+        """
         parts = list(ipaddress.IPv4Network(self._range).subnets(new_prefix=self._prefix))
-        first = int(self._installation, 16) % len(parts)
+        first = self._next_part % len(parts)
         return parts[first:] + parts[:first]
 
     async def _note(self, found: Json) -> None:
         tenant = _tenant_of(found)
         if tenant and tenant not in self._known:
-            network = Network(str(found["Id"]), str(found["Name"]), self._gateway(found))
+            network = Network(str(found["Id"]), str(found["Name"]), self._gateway(found), self._subnet(found))
             await self._has_come(network)
             self._known[tenant] = network
 
@@ -151,9 +166,18 @@ def _tenant_of(found: Json) -> str:
 
 def gateway_of(found: Json) -> str:
     """The first address of a network, or what it says is its gateway. Raises EngineFailure."""
+    gateway = _ipv4_config(found).get("Gateway")
+    return str(gateway or next(subnet_of(found).hosts())).partition("/")[0]
+
+
+def subnet_of(found: Json) -> ipaddress.IPv4Network:
+    """The IPv4 addresses of a network. Raises EngineFailure."""
+    return ipaddress.IPv4Network(_ipv4_config(found)["Subnet"], strict=False)
+
+
+def _ipv4_config(found: Json) -> dict[str, Any]:
     configs: list[dict[str, Any]] = found["IPAM"]["Config"] or []
     for config in configs:
         if ":" not in config["Subnet"]:
-            subnet = ipaddress.ip_network(config["Subnet"])
-            return str(config.get("Gateway") or next(subnet.hosts())).partition("/")[0]
+            return config
     raise EngineFailure(f"the network {found['Name']} has no IPv4 address")

@@ -1,7 +1,7 @@
 """How containers reach the hub and the control plane, which listen on this machine's loopback only.
 
-On the gateway address of each tenant's network we listen at the same ports and pass the bytes on: so no port of ours is
-open to any other network, and nothing else of the loopback can be reached from a container.
+At an address that containers reach, the relays listen on the ports of the hub and the control plane. Every connection
+leads to the workload gateway (`server.workload_gateway`), which serves the API of both and nothing else.
 """
 
 from __future__ import annotations
@@ -9,61 +9,39 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
-from functools import partial
+
+from commonage.link.forwarding import CHUNK, MOST_PER_PEER, Admits, Forwarder, Streams
 
 _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
-_CHUNK = 64 * 1024
 
 
 class Relays:
-    """The relays of all networks; `ports` are those of the loopback that they lead to."""
+    """The relays of all networks. `ports` are what containers connect to, `gateway_port` is the workload gateway's.
 
-    def __init__(self, ports: Collection[int]) -> None:
+    `most_per_peer` connections are open for each address at most.
+    """
+
+    def __init__(self, ports: Collection[int], gateway_port: int, most_per_peer: int = MOST_PER_PEER) -> None:
         self._ports = tuple(ports)
-        self._servers: dict[tuple[str, int], asyncio.Server] = {}
+        self._gateway_port = gateway_port
+        self._forwarder = Forwarder("relay for containers", self._open_gateway, most_per_peer=most_per_peer)
 
-    async def open_at(self, address: str) -> None:
-        """Have the relays listen on this address. Idempotent; one that cannot be is said in the log."""
+    async def open_at(self, address: str, admits: Admits) -> None:
+        """Listen on this address for the peers that `admits` says. Idempotent; a failure is logged."""
         for port in self._ports:
-            if (address, port) not in self._servers:
-                try:
-                    server = await asyncio.start_server(partial(_connect, port), address, port)
-                except OSError as error:
-                    _log.warning("containers will not reach port %d of this machine at %s: %s", port, address, error)
-                else:
-                    self._servers[address, port] = server
+            try:
+                await self._forwarder.listen(address, port, admits)
+            except OSError as error:
+                _log.warning("containers cannot reach port %d of this machine at %s: %s", port, address, error)
 
     def close_at(self, address: str) -> None:
-        """The network with this address goes."""
-        for key in [key for key in self._servers if key[0] == address]:
-            self._servers.pop(key).close()
+        """Stop listening on this address: its network is removed."""
+        self._forwarder.stop_at(address)
 
     def close(self) -> None:
         """Stop listening."""
-        for server in self._servers.values():
-            server.close()
-        self._servers.clear()
+        self._forwarder.close()
 
-
-async def _connect(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One connection, until both sides are done."""
-    try:
-        there, back = await asyncio.open_connection(_LOOPBACK, port)
-    except OSError:
-        writer.close()
-        return
-    await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
-    for one in (writer, back):
-        one.close()
-
-
-async def _pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    try:
-        while data := await source.read(_CHUNK):
-            target.write(data)
-            await target.drain()
-        if target.can_write_eof():
-            target.write_eof()
-    except OSError:  # one side is gone: nothing more comes through
-        target.close()
+    async def _open_gateway(self) -> Streams:
+        return await asyncio.open_connection(_LOOPBACK, self._gateway_port, limit=CHUNK)

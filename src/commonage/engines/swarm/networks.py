@@ -30,6 +30,10 @@ class Networks(TenantNetworks):
     def _gateway(self, found: Json) -> str:
         return self._address
 
+    def _subnet(self, found: Json) -> IPv4Network | None:
+        """Containers reach this machine by their own machine's address; and Swarm gives a new network its own later."""
+        return None
+
     async def _taken(self) -> list[IPv4Network]:
         """Swarm takes any range, and has what is in two networks wait for ever."""
         taken = await super()._taken()

@@ -22,7 +22,7 @@ class Daemon:
         self.url = f"unix://{folder}/docker.sock"
         self.events = b""
         app = web.Application()
-        app.router.add_get("/{_:.*}version", self._version)
+        app.router.add_get("/{_:.*}/_ping", self._version)
         app.router.add_get("/{_:.*}/info", self._version)
         app.router.add_get("/{_:.*}/events", self._events)
         app.router.add_get("/{_:.*}/nodes", self._events)

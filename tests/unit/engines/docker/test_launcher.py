@@ -15,6 +15,7 @@ from commonage.engines.containers.preparing import Place
 from commonage.engines.docker.launcher import Launcher
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.dockerd.networks import Network
+from commonage.files.beneath import Beneath
 from commonage.ports.devices import Hold
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +51,7 @@ async def test_what_is_stopped_while_it_is_prepared_holds_no_share(
     nobody: Any = None
     devices: Any = FakeDevices()
     devices.stopped = run if stopped else None
-    place = Place("0123456789abcdef", tmp_path / "workspaces", {}, 1, here=True)
+    place = Place("0123456789abcdef", Beneath(tmp_path) / "workspaces", {}, 1, here=True)
     launcher = Launcher(place, DockerSettings(), nobody, nobody, nobody)
     launcher.devices = devices
     launcher._prepare(run, Network("net-id", "commonage-net", "10.0.0.1"), volume_quota=False)

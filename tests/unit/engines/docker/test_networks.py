@@ -44,7 +44,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
 
 def tenants(client: FakeClient) -> Networks:
     daemon: Any = client
-    return Networks(daemon, INSTALLATION, "10.213.0.0/16", Relays(()))
+    return Networks(daemon, INSTALLATION, "10.213.0.0/16", Relays((), 0))
 
 
 async def test_a_network_that_was_made_though_nobody_said_so_is_found(client: FakeClient) -> None:
@@ -62,3 +62,12 @@ async def test_a_network_of_somebody_elses_in_the_place_of_ours_is_not_taken(cli
     client.made[0]["Labels"] = {}
     with pytest.raises(Refused, match="already exists"):
         await tenants(client).of("lab")
+
+
+async def test_addresses_of_a_removed_network_are_not_used_again_at_once(client: FakeClient) -> None:
+    ours = tenants(client)
+    await ours.of("lab")
+    removed = client.made.pop()
+    ours.forget("lab")
+    await ours.of("lab")
+    assert client.made[0]["IPAM"] != removed["IPAM"]

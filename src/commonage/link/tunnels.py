@@ -1,0 +1,85 @@
+"""The control plane's end of tunnels: connections of containers that their node's agent carries to it over TLS.
+
+Every tunnel leads to the workload gateway, whoever asks. Made by `agents`, called by the listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from commonage.link.forwarding import CHUNK, Streams, join_streams
+from commonage.link.listener import Caller
+from commonage.link.messages import OPEN, Nothing, Refused
+from commonage.link.peer import line_of, said
+
+_log = logging.getLogger(__name__)
+_LOOPBACK = "127.0.0.1"
+MOST_PER_NODE = 256
+"""An agent of ours opens half as many; some may still be closing."""
+
+
+class Tunnels:
+    """Those of all nodes. `gateway_port` is the workload gateway's on the loopback."""
+
+    def __init__(self, gateway_port: int) -> None:
+        self._gateway_port = gateway_port
+        self._open: dict[asyncio.Task[None], Caller] = {}
+
+    async def carry(self, caller: Caller) -> None:
+        """Have a tunnel from its beginning to its end."""
+        why = self._why_refused(caller.node)
+        if why:
+            _log.warning("a tunnel of %s is refused: %s", caller.node, why)
+            caller.writer.write(line_of(said("refused", Refused(why))))
+            await caller.writer.drain()
+            return
+        task = asyncio.create_task(self._carry(caller))
+        self._open[task] = caller
+        try:
+            await task
+        finally:
+            task.cancel()
+            del self._open[task]
+
+    def _why_refused(self, node: str) -> str:
+        if not self._gateway_port:
+            return "the control plane takes no connections of containers here"
+        if sum(one.node == node for one in self._open.values()) >= MOST_PER_NODE:
+            return f"it has {MOST_PER_NODE} tunnels open, the most for one node"
+        return ""
+
+    async def _carry(self, caller: Caller) -> None:
+        try:
+            gateway = await asyncio.open_connection(_LOOPBACK, self._gateway_port, limit=CHUNK)
+        except OSError as error:
+            _log.warning("the workload gateway does not answer: %s", error)
+            return
+        agent = _with_small_buffer(caller)
+        agent[1].write(line_of(said(OPEN, Nothing())))
+        await join_streams(agent, gateway)
+
+    def end(self, node: str) -> None:
+        """End those of this node: it was removed from the site."""
+        self._end(lambda caller: caller.node == node)
+
+    def end_revoked(self, serials: Collection[int]) -> None:
+        """End those that were opened with one of these certificates."""
+        self._end(lambda caller: caller.serial in serials)
+
+    def _end(self, is_over: Callable[[Caller], bool]) -> None:
+        for task, caller in self._open.items():
+            if is_over(caller):
+                task.cancel()
+
+
+def _with_small_buffer(caller: Caller) -> Streams:
+    """The same connection; the link's buffer is made for frames of many megabytes, of which a node could fill many."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(CHUNK, loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport = caller.writer.transport
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

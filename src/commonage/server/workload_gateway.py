@@ -1,0 +1,124 @@
+"""The workload gateway: what containers reach of the hub and the control plane, which is the API of both.
+
+The relays of the engines and the tunnels of agents lead to its port of the loopback. A caller that comes this way is
+never taken for a local one, and nothing that it says about whom it speaks for is believed. Pages, /metrics and all else
+are for those who come through the proxy. Made by the bootstrap, served by `web`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from commonage.api.failures import answer
+from commonage.api.problems import PROBLEMS, problem
+from commonage.wire.hub import API_PATH
+
+HUB_API_PATH = "/hub/api"
+# Of what a client says to the hub's API this is passed on: no cookies, and nothing about proxies.
+_TO_HUB = frozenset(
+    {b"accept", b"accept-encoding", b"authorization", b"content-type", b"content-length", b"user-agent"}
+)
+_FORWARDING = re.compile(rb"forwarded|via|x-forwarded.*|x-real-ip|x-scheme|x-client-ip|true-client-ip", re.IGNORECASE)
+_OF_ONE_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "trailer", "te"})
+_HUB_TIMEOUT = httpx2.Timeout(30.0, read=None)  # the hub's event streams last
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadAccess:
+    """How containers reach the gateway: they connect to `ports`, and `gateway_port` of the loopback serves them."""
+
+    ports: tuple[int, ...] = ()
+    gateway_port: int = 0
+
+
+NO_ACCESS = WorkloadAccess()
+"""Containers reach nothing of it."""
+
+
+class WorkloadGateway:
+    """An ASGI application. `api` is the control plane's, `hub_url` the hub's address without a trailing slash."""
+
+    def __init__(self, api: Any, hub_url: str) -> None:
+        self._api: ASGIApp = api
+        self._hub_url = httpx2.URL(hub_url)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+        self._hub = httpx2.AsyncClient(trust_env=False, timeout=_HUB_TIMEOUT, limits=limits)
+
+    async def close(self) -> None:
+        """Close the connections to the hub."""
+        await self._hub.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if _is_below(API_PATH, scope):
+            await self._api(_without_forwarding(scope), receive, send)
+        elif scope["type"] == "http" and _is_below(HUB_API_PATH, scope):
+            response = await self._ask_hub(Request(scope, receive))
+            await response(scope, receive, send)
+        elif scope["type"] == "http":
+            await _refuse(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _ask_hub(self, request: Request) -> Response:
+        headers = [(name, value) for name, value in request.scope["headers"] if name in _TO_HUB]
+        query = request.scope["query_string"]
+        target = request.scope["raw_path"] + (b"?" + query if query else b"")
+        has_body = any(name in request.headers for name in ("content-length", "transfer-encoding"))
+        try:
+            asked = self._hub.build_request(
+                request.method,
+                self._hub_url.copy_with(raw_path=target),
+                headers=headers,
+                content=request.stream() if has_body else None,
+            )
+            said = await self._hub.send(asked, stream=True)
+        except (ClientDisconnect, httpx2.InvalidURL):
+            return answer(problem(PROBLEMS["not-found"], "The request is not whole, or its path is no path."))
+        except httpx2.TransportError as error:
+            why = f"The hub does not answer: {error}. Try again in a moment."
+            return answer(problem(PROBLEMS["unavailable"], why, retryable=True))
+        response = StreamingResponse(_body(said), said.status_code)
+        response.raw_headers = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in said.headers.multi_items()
+            if name.lower() not in _OF_ONE_CONNECTION
+        ]
+        return response
+
+
+async def _body(said: httpx2.Response) -> AsyncIterator[bytes]:
+    try:
+        async for part in said.aiter_raw():
+            yield part
+    finally:
+        await said.aclose()
+
+
+def _is_below(prefix: str, scope: Scope) -> bool:
+    """Whether the path is the prefix or below it, read as it is: one that somebody could read otherwise is not."""
+    path, raw = scope["path"], scope["raw_path"].decode("latin-1")
+    plain = not any(part in (".", "..") for part in re.split(r"[/\\]", path))
+    return plain and all(one == prefix or one.startswith(f"{prefix}/") for one in (path, raw))
+
+
+def _without_forwarding(scope: Scope) -> Scope:
+    """The same request, of a caller whose address is not known."""
+    headers = [one for one in scope["headers"] if not _FORWARDING.fullmatch(one[0])]
+    return {**scope, "client": None, "headers": headers}
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    why = (
+        f"Containers reach only {HUB_API_PATH} and {API_PATH} at this address. Use the platform's public address for "
+        "pages; /metrics is read there with a token."
+    )
+    await answer(problem(PROBLEMS["not-found"], why))(scope, receive, send)
