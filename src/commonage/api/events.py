@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -13,6 +13,7 @@ from starlette.responses import Response
 from commonage.api import encode
 from commonage.api.routing import Door, Guarded, answer, caller, door, problems
 from commonage.api.streams import EVENT_STREAM, sse
+from commonage.control.connections import Connection
 from commonage.domain.events import Event
 from commonage.domain.principals import Principal, Scope
 from commonage.wire.queries import EventsQuery
@@ -31,7 +32,7 @@ LastEventId = Annotated[
     summary="What has happened to your workloads",
     response_model=EventPage,
     responses={
-        **problems("invalid-parameter", "unknown-field"),
+        **problems("invalid-parameter", "unknown-field", "too-many-streams"),
         200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}},
     },
 )
@@ -58,7 +59,8 @@ async def answer_events(
     who.need(Scope.READ)
     after = query.after if last_event_id is None else last_event_id
     if wants_stream(request):
-        return at.streams.events(_stream(at, who, after, workload_id))
+        hold = partial(at.hold, Connection.STREAM, request, who)
+        return at.streams.events(_stream(at, who, after, workload_id), hold)
     found = await at.control.look.events(who, after=after or 0, workload_id=workload_id, limit=query.limit)
     more = str(found[-1].seq) if len(found) == query.limit else None
     return answer(EventPage(items=[encode.event(one) for one in found], next_cursor=more))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
 from typing import Any
 
 from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
+from commonage.api import failures
 from commonage.api.problems import problem_of
 from commonage.domain.errors import CommonageError
 
@@ -25,6 +27,7 @@ _HEARTBEAT = b": still here\n\n"
 _GATHER_S, _GATHER_AT_MOST_S = 0.0005, 0.05  # for each stream that is open
 _MOST_WAITING = 1000
 _CHUNK_BYTES = 64 * 1024
+_LAST_WORDS_S = 5.0
 # no-transform and X-Accel-Buffering keep proxies from collecting a stream before they pass it on.
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 
@@ -34,6 +37,54 @@ def sse(data: str, *, event: str | None = None, id_: int | None = None) -> bytes
     head = "" if event is None else f"event: {event}\n"
     identity = "" if id_ is None else f"id: {id_}\n"
     return f"{identity}{head}data: {data}\n\n".encode()
+
+
+Hold = Callable[[], AbstractAsyncContextManager[None]]
+"""The connection, counted and watched while it is open; raises errors of ours (see `control.connections`)."""
+
+
+def _as_event(error: CommonageError) -> bytes:
+    return sse(problem_of(error).model_dump_json(exclude_none=True), event="error")
+
+
+def _as_line(error: CommonageError) -> bytes:
+    return f"\n[commonage: the output ends here: {error.message}]\n".encode()
+
+
+class Stream(StreamingResponse):
+    """A response that holds its connection while it is sent. `last_words` tell why the connection is ended."""
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes],
+        media_type: str,
+        hold: Hold,
+        last_words: Callable[[CommonageError], bytes],
+    ) -> None:
+        super().__init__(chunks, headers=HEADERS, media_type=media_type)
+        self._chunks, self._hold, self._last_words = chunks, hold, last_words
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; one connection too many is answered with its problem document instead."""
+        has_begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            async with self._hold():
+                await super().__call__(scope, receive, noted)
+        except CommonageError as error:
+            if not has_begun:
+                await failures.of_error(error)(scope, receive, send)
+                return
+            with suppress(TimeoutError):  # a client that reads nothing is not waited for
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await send({"type": "http.response.body", "body": self._last_words(error)})
+        finally:
+            await self._chunks.aclose()
 
 
 class Streams:
@@ -67,13 +118,13 @@ class Streams:
         finally:
             self._held.discard(task)
 
-    def events(self, source: AsyncGenerator[bytes]) -> StreamingResponse:
+    def events(self, source: AsyncGenerator[bytes], hold: Hold) -> Stream:
         """A response of events, made by `sse`. An error of ours becomes the event `error` with its problem document."""
-        return StreamingResponse(self._pump(source, self._heartbeat_s), headers=HEADERS, media_type=EVENT_STREAM)
+        return Stream(self._pump(source, self._heartbeat_s), EVENT_STREAM, hold, _as_event)
 
-    def text(self, source: AsyncGenerator[bytes]) -> StreamingResponse:
+    def text(self, source: AsyncGenerator[bytes], hold: Hold) -> Stream:
         """A response of plain text, as it comes."""
-        return StreamingResponse(self._pump(source, None), headers=HEADERS, media_type="text/plain")
+        return Stream(self._pump(source, None), "text/plain", hold, _as_line)
 
     async def _pump(self, source: AsyncGenerator[bytes], heartbeat_s: float | None) -> AsyncGenerator[bytes]:
         """What the source gives, in chunks. A task of its own reads it, so that waiting can be cut short.
@@ -108,7 +159,7 @@ async def _read(source: AsyncGenerator[bytes], items: asyncio.Queue[bytes | None
     except CommonageError as error:
         log.info("a stream ends: %s", error)
         if tell:
-            await items.put(sse(problem_of(error).model_dump_json(exclude_none=True), event="error"))
+            await items.put(_as_event(error))
     except Exception:  # the answer has begun: all that is left is to end it and to say why in the log
         log.exception("a stream broke")
 

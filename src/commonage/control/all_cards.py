@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from commonage.control.attribution import Round, attribute, joined
 from commonage.domain.fleet import Lease
-from commonage.ports.agents import CardsElsewhere
+from commonage.domain.sightings import ProcessOwner
+from commonage.ports.agents import CardsElsewhere, Heard
 from commonage.ports.devices import Devices, DeviceSample
 
 FRESH_S = 15.0
@@ -23,9 +25,11 @@ class AllCards:
 
     def __init__(self, here: Devices, elsewhere: CardsElsewhere | None) -> None:
         self._here, self._elsewhere = here, elsewhere
+        self._node_of: Mapping[str, str] = {}  # by attempt
 
     async def note_held(self, leases: Sequence[Lease]) -> None:
-        """All leases now, for those that are only simulated."""
+        """All leases now, for those that are only simulated. By them is known which agent may speak of an attempt."""
+        self._node_of = {lease.attempt_id: lease.node for lease in leases}
         await asyncio.to_thread(self._here.note_held, leases)
         if self._elsewhere is not None:
             await self._elsewhere.note_held(leases)
@@ -39,13 +43,27 @@ class AllCards:
         for heard in self._elsewhere.heard() if self._elsewhere is not None else ():
             if heard.connected and abs(now - heard.at) <= FRESH_S:
                 # By their own clocks they left out what began too late to be the one that was measured.
-                round_ = joined(round_, attribute(heard.samples, heard.owners, math.inf))
+                round_ = joined(round_, attribute(*self._own(heard), math.inf))
         return round_
+
+    def _own(self, heard: Heard) -> tuple[list[DeviceSample], list[ProcessOwner]]:
+        """The samples of an agent's own node, without those of attempts on other nodes."""
+        cards = {device.uuid for device in heard.report.devices}
+        samples = [
+            replace(one, processes=tuple(each for each in one.processes if self._may_say(heard.node, each.attempt_id)))
+            for one in heard.samples
+            if one.uuid in cards
+        ]
+        return samples, [one for one in heard.owners if self._may_say(heard.node, one.attempt_id)]
+
+    def _may_say(self, node: str, attempt_id: str | None) -> bool:
+        return attempt_id is None or self._node_of.get(attempt_id, node) == node
 
     async def take_warnings(self) -> Sequence[tuple[str, str]]:
         """What happened to attempts since the last call, on all machines."""
         found = list(await asyncio.to_thread(self._here.take_warnings))
-        return [*found, *(self._elsewhere.take_warnings() if self._elsewhere is not None else ())]
+        told = () if self._elsewhere is None else self._elsewhere.take_warnings()
+        return [*found, *((attempt, words) for node, attempt, words in told if self._may_say(node, attempt))]
 
     async def resume(self, uuid: str) -> None:
         """An admin says that this card is sound again."""

@@ -7,7 +7,7 @@ board is the only copy of anything: at start it is read from the store. The plan
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -22,6 +22,15 @@ from commonage.placement.asks import Ask, Held
 from commonage.placement.plan import Plan
 from commonage.placement.snapshot import Snapshot
 
+CountKey = tuple[str, str]
+
+
+def count_keys(spec: Spec) -> tuple[CountKey, ...]:
+    """Under which keys a live workload is counted: sessions of a user; other workloads of a user and of a tenant."""
+    if spec.kind is Kind.SESSION:
+        return (("sessions of user", spec.owner),)
+    return (("user", spec.owner), ("tenant", spec.tenant))
+
 
 class Board:
     """The live workloads by id, the machines, and the snapshot: who waits, what is held."""
@@ -30,6 +39,7 @@ class Board:
         self._workloads: dict[str, Workload] = {}
         self._by_state: dict[State, dict[str, None]] = defaultdict(dict)
         self._dependents: dict[str, set[str]] = defaultdict(set)
+        self._counts: Counter[CountKey] = Counter()
         self._nodes: dict[str, Node] = {}
         self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
         self.recalled_for: dict[str, str] = {}  # whom each that was evicted makes room for; the schedule loop's
@@ -62,18 +72,31 @@ class Board:
             self._by_state[before.state].pop(before.id, None)
         self._plan_for(workload)
         if workload.state.is_terminal:
-            self._workloads.pop(workload.id, None)
+            if self._workloads.pop(workload.id, None) is not None:
+                self._count(workload.spec, -1)
             for dependency in workload.spec.depends_on:
                 self._dependents[dependency.workload_id].discard(workload.id)
                 if not self._dependents[dependency.workload_id]:
                     del self._dependents[dependency.workload_id]
         else:
+            if before is None:
+                self._count(workload.spec, 1)
             self._workloads[workload.id] = workload
             self._by_state[workload.state][workload.id] = None
             for dependency in workload.spec.depends_on:
                 self._dependents[dependency.workload_id].add(workload.id)
         if before is None or before.state is not workload.state:
             self.changed.set()
+
+    def _count(self, spec: Spec, step: int) -> None:
+        for key in count_keys(spec):
+            self._counts[key] += step
+            if not self._counts[key]:
+                del self._counts[key]
+
+    def count(self, key: CountKey) -> int:
+        """How many live workloads there are under this key of `count_keys`."""
+        return self._counts[key]
 
     def _plan_for(self, workload: Workload) -> None:
         """Tell the snapshot what of a workload the planner must know."""

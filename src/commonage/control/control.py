@@ -11,7 +11,9 @@ from commonage.control.again import Again
 from commonage.control.all_cards import AllCards
 from commonage.control.attribution import Round
 from commonage.control.board import Board
+from commonage.control.bundles import SentBundles
 from commonage.control.catalogue import Catalogue
+from commonage.control.connections import Connections
 from commonage.control.departures import Departures
 from commonage.control.device_warnings import DeviceWarnings
 from commonage.control.execs import Execs
@@ -22,9 +24,11 @@ from commonage.control.gangs import Gangs
 from commonage.control.homes import HomeWatch
 from commonage.control.images import Images
 from commonage.control.ledger import Ledger
+from commonage.control.live_limits import LiveLimits
 from commonage.control.look import Look
 from commonage.control.orders import Orders
 from commonage.control.prepulls import Prepulls
+from commonage.control.rates import requests_of_users
 from commonage.control.receipts import Receipts
 from commonage.control.reconcile import Reconcile
 from commonage.control.reservations import Reservations
@@ -82,7 +86,7 @@ class Control:
     def __init__(self, world: World, settings: ControlSettings | None = None) -> None:
         self.settings = settings or ControlSettings()
         self.store, self.metrics, self.clock = world.store, world.metrics, world.clock
-        self.identity, self.bundles = world.identity, world.bundles
+        self.identity = world.identity
         self._engines: Mapping[str, Engine] = {engine.site: engine for engine in world.engines}
         self.catalogue = Catalogue(world.environments)
         self.feed = Feed()
@@ -94,6 +98,7 @@ class Control:
             self.board.govern,
         )  # fmt: skip
         self.volumes = Volumes(self.fleet, self.settings)
+        self.bundles = SentBundles(world.bundles, self.board, self.ledger, world.clock, self.settings)
         self.homes = HomeWatch(world.homes, world.clock, self.settings.home_quota_mib)
         self.tenants = TenantViews(self.board, world.clock, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
@@ -104,7 +109,7 @@ class Control:
             Renting(world.clouds, world.joining, world.chance), self.board, self.ledger, self.departures, world.clock
         )
         self.again = Again(world.store, self.board, self.ledger, world.clock, self._start_session)
-        self._orders = Orders(self.catalogue, world.bundles, world.devices, self.gangs.members, self.settings.volumes)
+        self._orders = Orders(self.catalogue, self.bundles, world.devices, self.gangs.members, self.settings.volumes)
         self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
         self.schedule = Schedule(self.board, self.ledger, world.clock)
         self.timers = Timers(world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s)
@@ -123,7 +128,8 @@ class Control:
         self.fleet.image_status = self.prepulls.status
         self.sampling.on_round = self._measured
         self.fleet.forget_faults = cards.resume
-        self._world = world
+        self._world, limits = world, self.settings.limits
+        self.requests, self.connections = requests_of_users(world.clock, limits), Connections(world.clock, limits)
         self.work = self._work(IdSequence())
         self.ledger.on_effect = self.reconcile.effect
         self.ledger.on_change = self._changed
@@ -131,8 +137,8 @@ class Control:
     def _work(self, ids: IdSequence) -> Work:
         world = self._world
         return Work(
-            world.store, self.board, self.ledger, self.fleet, world.identity, world.bundles, world.clock,
-            self.settings, ids, world.chance,
+            world.store, self.board, self.ledger, self.fleet, world.identity, self.bundles, world.clock,
+            self.settings, ids, world.chance, LiveLimits(self.board, self.settings.limits),
         )  # fmt: skip
 
     async def _start_session(self, spec: Spec) -> Workload:
@@ -162,6 +168,7 @@ class Control:
     async def open(self) -> None:
         """Take up the work that the store remembers and the engines still run. Once, before run()."""
         await self.ledger.open()
+        await self.bundles.open()
         await self.receipts.open()
         await self.images.open()
         await self.reservations.open()
@@ -189,6 +196,7 @@ class Control:
             loops.create_task(self.fleets.run(), name="fleets")
             loops.create_task(self.again.run(), name="again")
             loops.create_task(self.homes.run(), name="homes")
+            loops.create_task(self.bundles.run(), name="bundles")
             loops.create_task(self.schedule.run(), name="schedule")
             loops.create_task(self.sampling.run(), name="sample")
             loops.create_task(self.reservations.run(), name="reservations")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from commonage.control.bundles import SentBundles
 from commonage.control.catalogue import Catalogue
 from commonage.domain.errors import EngineFailure, Forbidden, InvalidInput
 from commonage.domain.sightings import Order
 from commonage.domain.volumes import Mount, Volume, mounts_of
 from commonage.domain.workloads import Kind, Spec, Workload
-from commonage.ports.bundles import Bundles
 from commonage.ports.devices import Devices
 
 
@@ -19,7 +19,7 @@ class Orders:
     """Makes orders from workloads. `gang_of` gives all members of a workload's gang, by their rank. `volumes`: all."""
 
     catalogue: Catalogue
-    bundles: Bundles
+    bundles: SentBundles
     devices: Devices
     gang_of: Callable[[Workload], Sequence[Workload]]
     volumes: Sequence[Volume] = ()
@@ -45,6 +45,7 @@ class Orders:
             variables["COMMONAGE_ARRAY_ID"] = spec.array_id or workload.id
         if spec.gang:
             variables |= self._gang(workload)
+        archive = self.bundles.path(spec)
         return Order(
             attempt_id=attempt.id,
             workload_id=workload.id,
@@ -58,7 +59,7 @@ class Orders:
             variables=tuple(variables.items()),
             secrets=spec.secrets,
             wants_port=spec.kind is not Kind.JOB,
-            bundle_path=str(self.bundles.path(spec.bundle)) if spec.bundle else None,
+            bundle_path=None if archive is None else str(archive),
             mounts=self._mounts(spec),
         )
 

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from commonage.control.limits import Limits
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume
+
+
+@dataclass(frozen=True, slots=True)
+class BundleLimits:
+    """How many bundles a user and a tenant may keep, how large in all, and for how long without need."""
+
+    per_user: int = 500
+    per_user_mib: int = 2 * 1024
+    per_tenant: int = 5000
+    per_tenant_mib: int = 20 * 1024
+    keep_s: int = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +29,8 @@ class ControlSettings:
     """
 
     name: str = "Commonage"
+    session_origin: str = ""  # like https://*.hub.example.org; empty if sessions share the origin of the portal
+    origin_warning: str = ""  # what admins read on every page of the portal
     default_tenant: str = "commons"
     rules: Rules = field(default_factory=Rules)
     priority_classes: tuple[PriorityClass, ...] = PRIORITY_CLASSES
@@ -26,9 +40,11 @@ class ControlSettings:
     job_environment: str = "base"
     max_array: int = 10_000
     max_name: int = 128
-    max_live: int = 200_000
+    limits: Limits = field(default_factory=Limits)
+    token_lifetime_s: int = 90 * 24 * 3600
     prices: Prices = field(default_factory=Prices)
     volumes: tuple[Volume, ...] = ()
+    bundles: BundleLimits = field(default_factory=BundleLimits)
     prepull: bool = True
     home_quota_mib: int | None = None
     warn_before_s: float = 300.0

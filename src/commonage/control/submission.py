@@ -11,7 +11,7 @@ from commonage.control.membership import may_use, tenant_of, tenants_of, within_
 from commonage.control.settings import ControlSettings
 from commonage.domain.environments import Environment
 from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
-from commonage.domain.principals import Principal, Scope
+from commonage.domain.principals import OPERATOR, Principal, Scope
 from commonage.domain.quantities import format_memory
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Tenant
@@ -173,6 +173,12 @@ def _see_to_its_gpu(ask: Submission, environment: Environment) -> None:
 
 
 def _owner(ask: Submission, who: Principal) -> str:
+    if ask.owner in (None, who.name) and who.name == OPERATOR:
+        raise InvalidInput(
+            "the command line on the server's machine has no workloads of its own; sign in as a user: "
+            "`commonage token --user NAME --data-dir DIR | commonage login`",
+            field="owner",
+        )
     if ask.owner is None or ask.owner == who.name:
         return who.name
     if not who.is_admin:

@@ -10,8 +10,10 @@ from typing import Any
 
 from commonage.control.admission import never
 from commonage.control.board import Board, ask_for
+from commonage.control.bundles import SentBundles
 from commonage.control.fleet import Fleet
 from commonage.control.ledger import Ledger
+from commonage.control.live_limits import LiveLimits
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission, spec_of
 from commonage.control.timers import judge
@@ -24,7 +26,6 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_cpus
 from commonage.domain.workloads import Kind, Spec, State, StopCause, StopWish, Workload
 from commonage.placement.explain import explain
-from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
 from commonage.ports.identity import Identity
 from commonage.ports.store import Filter, Store
@@ -54,30 +55,33 @@ class Work:
     ledger: Ledger
     fleet: Fleet
     identity: Identity
-    bundles: Bundles
+    bundles: SentBundles
     clock: Clock
     settings: ControlSettings
     ids: IdSequence
     chance: Callable[[int], int]
+    live_limits: LiveLimits
 
     async def submit(self, who: Principal, ask: Submission) -> Submitted:
         """Admit an ask; durable when this returns.
 
-        Raises InvalidInput, TooLarge, Forbidden, Unplaceable, Conflict. A session asked by a user goes through the hub,
-        whose spawner submits it in turn.
+        Raises InvalidInput, TooLarge, TooMany, Forbidden, Unplaceable, Conflict. A session asked by a user goes through
+        the hub, whose spawner submits it in turn.
         """
         who.need(Scope.SUBMIT)
         spec = spec_of(ask, who, self.fleet.catalogue, self.settings)
         before = await self._by_key(spec)
         if before is not None:
             return before
-        self._placeable(spec)
+        self._placeable(who, spec)
         if spec.kind is Kind.SESSION and not _is_spawner(who):
             return Submitted((await self.through_the_hub(spec),), True)
         state, reason = await self._standing_at_first(who, spec)
         workloads = self._made(spec, state, reason)
+        await self.bundles.claim(who, spec)
         try:
-            await self.ledger.insert(workloads)
+            with self.live_limits.room(spec, workloads[0].id):
+                await self.ledger.insert(workloads)
         except Conflict:
             # The same key came twice at the same time: the other one made it.
             taken = await self._by_key(spec)
@@ -86,14 +90,13 @@ class Work:
             return taken
         return Submitted(workloads, True)
 
-    def _placeable(self, spec: Spec) -> None:
+    def _placeable(self, who: Principal, spec: Spec) -> None:
         why = never(self.board, spec)
         if why is not None:
             raise Unplaceable(why)
-        if len(self.board) + max(1, spec.array_size) > self.settings.max_live:
-            raise Unavailable(f"{len(self.board)} workloads have not ended; no more are taken until some have")
+        self.live_limits.check(spec)
         if spec.bundle is not None:
-            self.bundles.path(spec.bundle)
+            self.bundles.find(who, spec)
         see_that_all_can_be_mounted(spec.volumes, self.fleet.capabilities())
 
     async def _by_key(self, spec: Spec) -> Submitted | None:
@@ -194,7 +197,7 @@ class Work:
         """What would become of this ask if it were submitted now. Raises what submit would raise."""
         who.need(Scope.SUBMIT)
         spec = spec_of(ask, who, self.fleet.catalogue, self.settings)
-        self._placeable(spec)
+        self._placeable(who, spec)
         state, reason = await self._standing_at_first(who, spec)
         if state is State.HELD:
             return Explanation(None, f"held: {reason}", queue_length=self.board.queue_length())

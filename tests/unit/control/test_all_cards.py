@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.unit.control.world import ANN, Site, job
 
+from commonage.control.all_cards import AllCards
+from commonage.control.attribution import attribute
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import Lease, NodeReport
 from commonage.domain.requests import parse_gpus
@@ -26,7 +30,7 @@ class Elsewhere:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.told: list[Sequence[Lease]] = []
-        self.warnings: list[tuple[str, str]] = []
+        self.warnings: list[tuple[str, str, str]] = []
         self.resumed: list[str] = []
         self.connected = True
         self.owner: str | None = None
@@ -35,14 +39,14 @@ class Elsewhere:
         process = ProcessMemory(77, 3000)
         sample = DeviceSample(UUID, 4000, 0.5, processes=(process,))
         owner = ProcessOwner(77, self.owner, "python3", 1e12)  # its clock is another
-        report = NodeReport("far", 8000, 32000)
+        report = NodeReport("far", 8000, 32000, (factories.device(uuid=UUID),))
         now = self.site.clock.now()
         return [Heard("far", report, now, now, self.connected, samples=(sample,), owners=(owner,))]
 
     async def note_held(self, leases: Sequence[Lease]) -> None:
         self.told.append(leases)
 
-    def take_warnings(self) -> Sequence[tuple[str, str]]:
+    def take_warnings(self) -> Sequence[tuple[str, str, str]]:
         taken, self.warnings = self.warnings, []
         return taken
 
@@ -95,9 +99,44 @@ async def test_its_warnings_reach_the_owner_and_a_sound_card_is_said_to_be_so() 
     async with site.open() as control:
         mine = (await control.work.submit(ANN, job())).workloads[0]
         await site.sampled(control, 5)
-        far.warnings = [(f"{mine.id}-1", "its MPS daemon ended")]
+        far.warnings = [("far", f"{mine.id}-1", "its MPS daemon ended")]
         await site.sampled(control, 5)
         told = [one.message for one in site.store.shelf.events if one.kind is EventKind.WARNING]
         assert "its MPS daemon ended" in told
         await control.fleet.forget_faults(UUID)
         assert far.resumed == [UUID]
+
+
+class Neighbor:
+    """The agent of the node `attacker`, which speaks of a card and of an attempt of the node `victim`."""
+
+    def __init__(self) -> None:
+        mine, theirs = ProcessMemory(1, 100), ProcessMemory(2, 90_000, "theirs-1")
+        samples = (
+            DeviceSample("GPU-attacker", 1, 0.5, processes=(mine, theirs, ProcessMemory(3, 80_000))),
+            DeviceSample("GPU-victim", 99_999, 1.0),
+        )
+        owners = (ProcessOwner(1, "mine-1", "python3", 0.0), ProcessOwner(3, "theirs-1", "python3", 0.0))
+        report = NodeReport("attacker", 8000, 32000, (factories.device(uuid="GPU-attacker"),))
+        self._heard = Heard("attacker", report, 0.0, 0.0, True, samples=samples, owners=owners)
+
+    def heard(self) -> Sequence[Heard]:
+        return [self._heard]
+
+    async def note_held(self, leases: Sequence[Lease]) -> None:
+        pass
+
+    def take_warnings(self) -> Sequence[tuple[str, str, str]]:
+        return [("attacker", "theirs-1", "made up"), ("attacker", "mine-1", "true"), ("attacker", "ended-1", "late")]
+
+
+async def test_an_agent_says_nothing_of_the_cards_and_attempts_of_another_node() -> None:
+    here: Any = SimpleNamespace(note_held=lambda _: None, take_warnings=lambda: ())
+    neighbor: Any = Neighbor()
+    cards = AllCards(here, neighbor)
+    leases = {"theirs-1": "victim", "mine-1": "attacker"}
+    await cards.note_held([Lease(attempt, node, 1000, 256, (), 0.0) for attempt, node in leases.items()])
+    round_ = cards.add_elsewhere(attribute([], [], 0.0), 0.0)
+    assert round_.samples.keys() == {"GPU-attacker"}
+    assert {attempt for attempt, _ in round_.uses} == {"mine-1"}, "the watchdog must not end the victim's work for it"
+    assert await cards.take_warnings() == [("mine-1", "true"), ("ended-1", "late")]

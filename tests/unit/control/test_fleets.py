@@ -92,7 +92,7 @@ class FakeJoining:
         self.disk_is_full = False
 
     async def token(self, for_s: int) -> JoinToken:
-        return JoinToken(f"token for {for_s}", 0.0, "")
+        return JoinToken(f"token for {for_s}", 0.0, "", "")
 
     async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
         return f"{host_name}|{token}|{' '.join(options)}"

@@ -60,7 +60,7 @@ async def submit(control: Control, ask: Submission | None = None, who: Principal
         (job(array_size=10_001), InvalidInput, "invalid-array", "an array of 10001 was asked for; 1 to 10000"),
         (job(array_size=-1), InvalidInput, "invalid-array", "an array of -1"),
         (Submission(Kind.SERVICE, ("x",), array_size=2), InvalidInput, "invalid-array", "only jobs come as arrays"),
-        (job(bundle="gone"), NotFound, "bundle-not-found", "there is no bundle gone"),
+        (job(bundle="gone"), NotFound, "bundle-not-found", "ann keeps none with the digest gone"),
         (job(depends_on=(Dependency("nobody"),)), InvalidInput, "unknown-dependency",
          "it should wait for 'nobody', which does not exist"),
     ],
@@ -99,15 +99,6 @@ async def test_defaults_and_names() -> None:
         assert one.spec.name == "python -c 'print(1) print(2)'"
         assert (one.spec.environment, one.spec.tenant) == ("base", "commons")
         assert (await submit(control, job("python", "x" * 200))).spec.name == "python " + "x" * 53
-
-
-async def test_too_many_that_live() -> None:
-    site = Site(max_live=10)
-    async with site.open() as control:
-        await control.work.submit(ANN, job(array_size=9))
-        with pytest.raises(Unavailable, match="9 workloads have not ended"):
-            await control.work.submit(ANN, job(array_size=2))
-        await control.work.submit(ANN, job())
 
 
 async def test_a_key_gives_the_same_workload_again() -> None:

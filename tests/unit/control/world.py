@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
+
+from tests.fakes.bundles import MemoryBundles
 
 from commonage.control.control import Control, World
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission
-from commonage.domain.errors import CommonageError, NotFound
+from commonage.domain.errors import CommonageError
 from commonage.domain.fleet import Lease, Share
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.workloads import Kind, State, Workload
@@ -103,18 +104,6 @@ class FakeHub:
             await self.spawn(user, name, options)
 
 
-class FewBundles:
-    """One bundle is there: `there`."""
-
-    async def save(self, chunks: AsyncIterator[bytes]) -> tuple[str, int]:
-        raise AssertionError("nobody sends files here")
-
-    def path(self, digest: str) -> Path:
-        if digest != "there":
-            raise NotFound(f"there is no bundle {digest}", code="bundle-not-found")
-        return Path("/bundles/there.tar.gz")
-
-
 class Site:
     """What outlives a control plane: store, machines, clock. `open()` gives one on it, as often as asked."""
 
@@ -124,6 +113,7 @@ class Site:
         self.nodes = [node.report for node in nodes or [factories.node("gpu-1", 1), factories.node("cpu-1")]]
         self.world = FakeWorld()
         self.metrics, self.devices, self.hub = KeptMetrics(), NoDevices(), FakeHub()
+        self.bundles = MemoryBundles()
         self.elsewhere: Any = None
         self.clouds: Sequence[Any] = ()
         self.joining: Any = None
@@ -142,7 +132,7 @@ class Site:
             metrics=self.metrics,
             clock=self.clock,
             identity=self.hub,  # type: ignore[arg-type]  # nobody signs in here
-            bundles=FewBundles(),
+            bundles=self.bundles,
             devices=self.devices,
             engines=[engine or self.engine],
             environments=[

@@ -1,27 +1,24 @@
-"""Reading the output of runs while it is written, and keeping it within bounds.
+"""Reading the output of runs while it is written.
 
-A log is a plain file, appended to by the program itself, so that it needs nobody of ours to go on. Of a long
-one the oldest part is given back to the file system as a hole: offsets stay what they were, and reading
-begins behind it. Used by the engines.
+A log is a plain file, appended to by the program itself, so that it needs nobody of ours to go on. Of a long one the
+middle is a hole (see `log_limit`): offsets stay what they were, and reading goes on behind it. Used by the engines.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator
-from pathlib import Path
 
+from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import LogLine
+from commonage.files.beneath import Beneath
 
 LINE_MAX = 16 * 1024
 """Bytes of a line that are shown; what is cut off is said."""
 
 _CHUNK = 64 * 1024
-_BLOCK = 4096
 _POLL_MIN_S, _POLL_MAX_S = 0.1, 0.4
-_PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _MIB = 1024 * 1024
 _LOOK_BACK = 64 * _MIB
 
@@ -80,13 +77,18 @@ def _text(raw: bytes, dropped: int) -> str:
 
 
 async def read_log(
-    path: Path, offset: int, tail: int | None, follow: bool, has_ended: Callable[[], bool]
+    place: Beneath, offset: int, tail: int | None, follow: bool, has_ended: Callable[[], bool]
 ) -> AsyncGenerator[LogLine]:
     """Lines from byte `offset`, or the last `tail` of them.
 
-    With `follow` until `has_ended` and all was read.
+    With `follow` until `has_ended` and all was read. Raises EngineFailure for what is no log.
     """
-    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        descriptor = await asyncio.to_thread(place.open, os.O_RDONLY)
+    except OSError as error:
+        raise EngineFailure(
+            f"the log {place} cannot be read: {error.strerror}; look whether somebody replaced it"
+        ) from error
     try:
         if tail is not None:
             offset = max(offset, await asyncio.to_thread(_tail_offset, descriptor, tail))
@@ -144,24 +146,3 @@ def _tail_offset(descriptor: int, count: int) -> int:
                 return start + at + 1
         position = start
     return first
-
-
-def limit_log(path: Path, keep_mib: int) -> None:
-    """Give back all but the newest `keep_mib` of a log that has grown to twice that.
-
-    Where holes cannot be, nothing.
-    """
-    keep = keep_mib * _MIB
-    try:
-        status = path.stat()
-        if status.st_blocks * 512 <= 2 * keep:
-            return
-        end = (status.st_size - keep) // _BLOCK * _BLOCK
-        descriptor = os.open(path, os.O_WRONLY)
-    except OSError:
-        return
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(end))
-    finally:
-        os.close(descriptor)

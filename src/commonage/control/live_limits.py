@@ -1,0 +1,70 @@
+"""Limits on live workloads, of a user, of a tenant and of all together. Called by `work` at submission."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from commonage.control.board import Board, CountKey, count_keys
+from commonage.control.limits import Limits
+from commonage.domain.errors import TooMany
+from commonage.domain.workloads import Kind, Spec
+
+CODE = "too-many-workloads"
+
+
+class LiveLimits:
+    """Counts what is on the board, and what is being written and will be there in a moment."""
+
+    def __init__(self, board: Board, limits: Limits) -> None:
+        self._board = board
+        self._limits = limits
+        self._coming: dict[str, Spec] = {}  # by the id of the (first) workload
+
+    def check(self, spec: Spec) -> None:
+        """Raise TooMany if there is no room for it."""
+        more, limits = max(1, spec.array_size), self._limits
+        for key in count_keys(spec):
+            there, most = self._live(key), self._most(key)
+            if there + more > most:
+                what = "live sessions" if spec.kind is Kind.SESSION else "live jobs and services"
+                raise _too_many(f"the {key[0].rpartition(' ')[2]} {key[1]} has {there} {what}", more, most)
+        # The last tenth is kept for sessions: whoever has filled the queue must not keep others from their notebooks.
+        most = limits.workloads if spec.kind is Kind.SESSION else limits.workloads - limits.workloads // 10
+        there = self._live()
+        if there + more > most:
+            raise _too_many(f"all users together have {there} live workloads", more, most)
+
+    @contextmanager
+    def room(self, spec: Spec, workload_id: str) -> Iterator[None]:
+        """Keep room for it until it is on the board. Raises TooMany."""
+        self.check(spec)
+        self._coming[workload_id] = spec
+        try:
+            yield
+        finally:
+            del self._coming[workload_id]
+
+    def _most(self, key: CountKey) -> int:
+        kind, name = key
+        if kind == "tenant":
+            own = self._board.snapshot.rules.tenant(name).max_workloads
+            return self._limits.workloads_per_tenant if own is None else own
+        return self._limits.workloads_per_user if kind == "user" else self._limits.sessions_per_user
+
+    def _live(self, key: CountKey | None = None) -> int:
+        """How many there are under a key, None: in all; with those that are being written."""
+        coming = sum(
+            max(1, spec.array_size)
+            for workload_id, spec in self._coming.items()
+            if (key is None or key in count_keys(spec)) and self._board.get(workload_id) is None
+        )
+        return coming + (len(self._board) if key is None else self._board.count(key))
+
+
+def _too_many(has: str, more: int, most: int) -> TooMany:
+    return TooMany(
+        f"Too many workloads: {has}, {more} more submitted, at most {most} allowed. "
+        "Wait until some have ended, stop some, or submit fewer at once.",
+        code=CODE,
+    )

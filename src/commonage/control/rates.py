@@ -1,0 +1,57 @@
+"""Token buckets: how often one user, or one address, may ask. Used by the API and the portal."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+from commonage.control.limits import Limits
+from commonage.domain.errors import TooMany
+from commonage.ports.clock import Clock
+
+_MOST_KEYS = 10_000
+_BURST_FACTOR = 4
+
+
+class RateLimit:
+    """A bucket for each key. It holds `burst` requests, and `per_s` flow into it. `what` is named in the refusal."""
+
+    def __init__(self, clock: Clock, what: str, *, per_s: float, burst: float) -> None:
+        self._clock = clock
+        self._per_s = per_s
+        self._burst = max(1.0, burst)
+        self._what = what
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what was in it, and when
+
+    def take(self, key: str) -> None:
+        """Count one. Raises TooMany with the time until the next is allowed."""
+        now, there = self._clock.now(), self._content(key)
+        if there < 1.0:
+            wait_s = (1.0 - there) / self._per_s
+            raise TooMany(
+                f"{self._what} {key[:80]}: at most {self._per_s:g} a second and {self._burst:g} at once allowed. "
+                f"Wait {math.ceil(wait_s)} s, then ask less often.",
+                retry_after_s=wait_s,
+            )
+        self._put(key, there - 1.0, now)
+
+    def give_back(self, key: str) -> None:
+        """Count one less: what was taken was not needed."""
+        self._put(key, min(self._burst, self._content(key) + 1.0), self._clock.now())
+
+    def _content(self, key: str) -> float:
+        there, at = self._buckets.get(key, (self._burst, 0.0))
+        return min(self._burst, there + max(0.0, self._clock.now() - at) * self._per_s)
+
+    def _put(self, key: str, there: float, now: float) -> None:
+        self._buckets[key] = (there, now)
+        self._buckets.move_to_end(key)
+        while len(self._buckets) > _MOST_KEYS:
+            self._buckets.popitem(last=False)
+
+
+def requests_of_users(clock: Clock, limits: Limits) -> RateLimit:
+    """The limit on requests; keys are names of users. At once there may be four times as many: a page asks for some."""
+    return RateLimit(
+        clock, "Too many requests of", per_s=limits.requests_per_s, burst=_BURST_FACTOR * limits.requests_per_s
+    )

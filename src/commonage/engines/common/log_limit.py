@@ -1,0 +1,131 @@
+"""Holding the disk space of logs within a limit while they are written, however fast that is.
+
+Of a log beyond the limit the start and the end are kept, and the middle is given back to the file system as a hole, so
+that offsets stay what they were. A note in the log says so. Used by the engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import Generic, Protocol, TypeVar
+
+from commonage.domain.sightings import Seen
+from commonage.engines.common.board import InThread, NoticeBoard, Sighted
+from commonage.engines.common.runs import RunFolder
+from commonage.files.beneath import Beneath
+
+PAUSE_S = 0.5
+_LOOK_PART = 10  # between two looks there is at least this many times what a look takes
+_MIB = 1024 * 1024
+_BLOCK = 4096
+_PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
+_log = logging.getLogger(__name__)
+
+
+class Logged(Sighted, Protocol):
+    """An attempt with a log."""
+
+    folder: RunFolder
+
+    @property
+    def id(self) -> str:
+        """The attempt's id."""
+        ...
+
+
+R = TypeVar("R", bound=Logged)
+
+
+class LogLimit(Generic[R]):
+    """Holds the logs of all attempts on a notice board within `most_mib` each."""
+
+    def __init__(self, board: NoticeBoard[R], most_mib: int, in_thread: InThread) -> None:
+        self._board = board
+        self._most_mib = most_mib
+        self._in_thread = in_thread
+        self._troubled: set[str] = set()  # attempts whose log cannot be held; said once
+
+    async def keep(self) -> None:
+        """Look again and again, for ever. A log grows beyond the limit by what is written between two looks."""
+        while True:
+            began = perf_counter()
+            for run in await self._in_thread(partial(self._cut_all, list(self._board))):
+                self._tell(run)
+            await asyncio.sleep(max(PAUSE_S, _LOOK_PART * (perf_counter() - began)))
+
+    async def cut(self, run: R) -> None:
+        """Once it has ended: it may have written much since the last look."""
+        await self._in_thread(partial(self._cut_all, [run]))
+
+    def _cut_all(self, runs: Iterable[R]) -> list[R]:
+        """Those whose logs were beyond the limit."""
+        return [run for run in runs if self._cut(run)]
+
+    def _cut(self, run: R) -> bool:
+        try:
+            was_cut = cut_log(run.folder.log, self._most_mib)
+        except FileNotFoundError:  # nothing printed yet
+            return False
+        except OSError as error:
+            if run.id not in self._troubled:
+                _log.warning("cannot hold the log of %s within its limit: %s", run.id, error)
+            self._troubled.add(run.id)
+            return False
+        self._troubled.discard(run.id)
+        return was_cut
+
+    def _tell(self, run: R) -> None:
+        if run.sighting.seen is Seen.RUNNING:
+            words = (
+                f"its log is larger than {self._most_mib} MiB: the middle of it is left out; "
+                "print less, or write to a file"
+            )
+            self._board.tell(run, replace(run.sighting, detail=words))
+
+
+def cut_log(place: Beneath, most_mib: int) -> bool:
+    """Leave out the middle of a log that takes more than `most_mib` of disk; True if that was done. Raises OSError.
+
+    An eighth of the limit is kept at the start, three eighths at the end.
+    """
+    most = most_mib * _MIB
+    descriptor = place.open(os.O_WRONLY)  # asks a network file system anew, as a mere stat would not
+    try:
+        status = os.fstat(descriptor)
+        begin = most // 8
+        end = (status.st_size - most * 3 // 8) // _BLOCK * _BLOCK
+        if status.st_blocks * 512 <= most:
+            return False
+        if end > begin:
+            _leave_out(descriptor, begin, end, status.st_size)
+            # In the place of the last bytes of the start, so that it takes no space in the hole.
+            note = f"\n[commonage: {end - begin:>15} bytes are left out here: a log takes at most {most_mib} MiB]\n"
+            os.pwrite(descriptor, note.encode(), begin - len(note))
+        after = os.fstat(descriptor)
+        # The workload reserved space behind the end: that is given back by this. Not while it writes, whose last bytes
+        # would be lost.
+        if after.st_size == status.st_size and after.st_blocks * 512 > most:
+            os.ftruncate(descriptor, after.st_size)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _leave_out(descriptor: int, begin: int, end: int, size: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not libc.fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_int64(begin), ctypes.c_int64(end - begin)):
+        return
+    code = ctypes.get_errno()
+    if code != errno.EOPNOTSUPP:
+        raise OSError(code, os.strerror(code))
+    # The file system makes no holes in what is there (NFS before 4.2): the end is lost as well, offsets stay.
+    os.ftruncate(descriptor, begin)
+    os.ftruncate(descriptor, size)

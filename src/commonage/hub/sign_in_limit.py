@@ -1,0 +1,120 @@
+"""How often signing in to the hub may fail, and how large a request to it may be. Installed by `jupyterhub_config.py`.
+
+Only failures count, so a class that signs in at the same time from behind one router is not slowed. They are counted
+for each address with each user name, and for each address with all names, wherever a password is taken: by the sign-in
+form and by the hub's API, which makes tokens for a password.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jupyterhub.auth import Authenticator
+from tornado import web
+from tornado.httpserver import HTTPServer
+
+MAX_BODY_BYTES = 1024 * 1024
+_ADDRESS_FACTOR = 5  # for all names together: a whole lab may be behind one address
+_MINUTE_S = 60.0
+_MOST_KEYS = 10_000
+_LONGEST_NAME = 64
+_IPV6_PREFIX = 64  # what one customer has
+
+
+class SignInLimit:
+    """Token buckets: `per_minute` failures at once and in a minute for an address and a name."""
+
+    def __init__(self, per_minute: int, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._per_minute = per_minute
+        self._monotonic = monotonic
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what was left, and when
+
+    def take(self, address: str, name: str) -> float:
+        """Count a failure, before it is known to be one. If that is too many: the seconds to wait, and none counted."""
+        bounds = self._bounds(address, name)
+        wait_s = max((1 - self._left(key, bound)) * _MINUTE_S / bound for key, bound in bounds.items())
+        if wait_s > 0:
+            return wait_s
+        self._change(bounds, -1)
+        return 0.0
+
+    def give_back(self, address: str, name: str) -> None:
+        """It was no failure."""
+        self._change(self._bounds(address, name), 1)
+
+    def _bounds(self, address: str, name: str) -> dict[str, int]:
+        return {address: _ADDRESS_FACTOR * self._per_minute, f"{address} {name}": self._per_minute}
+
+    def _left(self, key: str, bound: int) -> float:
+        left, at = self._buckets.get(key, (float(bound), 0.0))
+        return min(float(bound), left + (self._monotonic() - at) * bound / _MINUTE_S)
+
+    def _change(self, bounds: Mapping[str, int], by: int) -> None:
+        for key, bound in bounds.items():
+            self._buckets[key] = (min(float(bound), self._left(key, bound) + by), self._monotonic())
+            self._buckets.move_to_end(key)
+        while len(self._buckets) > _MOST_KEYS:
+            self._buckets.popitem(last=False)
+
+
+def install(per_minute: int) -> None:
+    """Have this process's hub keep to the limits, whatever its authenticator is."""
+    limit = SignInLimit(per_minute)
+    authenticate, initialize = Authenticator.get_authenticated_user, HTTPServer.initialize
+
+    async def limited(self: Authenticator, handler: Any, data: Any) -> Any:
+        if not data:  # who comes back from another site's sign-in has given no password here
+            return await authenticate(self, handler, data)
+        address = client_address(handler.request.headers.get_list("X-Forwarded-For"), handler.request.remote_ip)
+        name = str(data.get("username", "") if isinstance(data, Mapping) else "").strip().lower()[:_LONGEST_NAME]
+        wait_s = limit.take(address, name)
+        if wait_s:
+            raise _too_many(address, per_minute, wait_s)
+        found = await authenticate(self, handler, data)
+        if found:
+            limit.give_back(address, name)
+        return found
+
+    def bounded(self: HTTPServer, *arguments: Any, **named: Any) -> None:
+        # JupyterHub's requests are small. tornado would keep 100 MiB of each in memory, of anybody's.
+        initialize(self, *arguments, **{"max_body_size": MAX_BODY_BYTES, **named})
+
+    Authenticator.get_authenticated_user = limited
+    HTTPServer.initialize = bounded  # type: ignore[method-assign]
+
+
+def client_address(forwarded_for: list[str], peer: str) -> str:
+    """Where a request comes from: the last address in the proxies' list that is not this machine's own.
+
+    Each proxy adds whom it heard from at the end, so what a client writes there itself stands before that.
+    """
+    listed = [one.strip() for one in ",".join(forwarded_for).split(",") if one.strip()]
+    for text in (*reversed(listed), peer):
+        try:
+            found = ipaddress.ip_address(text)
+        except ValueError:
+            continue
+        if not found.is_loopback:
+            is_long = found.version == 6
+            return str(ipaddress.ip_network((found, _IPV6_PREFIX), strict=False)) if is_long else str(found)
+    return "this machine"
+
+
+class _Refused(web.HTTPError):
+    headers: Mapping[str, str]  # the hub's handlers send these
+
+
+def _too_many(address: str, per_minute: int, wait_s: float) -> web.HTTPError:
+    seconds = math.ceil(wait_s)
+    error = _Refused(
+        429,
+        f"Too many failed sign-ins from {address}: at most {per_minute} a minute for a user name, and "
+        f"{_ADDRESS_FACTOR * per_minute} for all, are allowed. Wait {seconds} s, then try again.",
+    )
+    error.headers = {"Retry-After": str(seconds)}
+    return error

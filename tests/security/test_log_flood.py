@@ -1,0 +1,70 @@
+"""A workload that prints at full speed: its log takes no more of the disk than it may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.contract.test_engine_docker import docker_rig, dockerd_with_image
+from tests.integration.api_world import until
+from tests.security.api_site import site
+
+from commonage.engines.process.engine import ProcessEngine
+from commonage.engines.process.settings import ProcessSettings
+from commonage.testing.engine_rig import FOREVER
+
+pytestmark = pytest.mark.anyio
+MIB = 1024 * 1024
+MOST = 8
+FLOOD = 512  # MiB
+
+
+async def test_a_workload_that_prints_without_end_does_not_fill_the_disk(tmp_path: Path) -> None:
+    settings = ProcessSettings(node_name="m", max_log_mib=MOST, cgroups=False)
+    async with site(tmp_path, engine=lambda: ProcessEngine("here", tmp_path, settings=settings)) as here:
+        flood = f"echo first; yes 0123456789abcdef | head -c {FLOOD}M; echo; echo last; exec sleep 300"
+        job = await here.running(command=["sh", "-c", flood], memory="256MiB")
+        [log] = tmp_path.glob("runs/*/log")
+        await until(lambda: log.stat().st_size > FLOOD * MIB, 240)
+        await until(lambda: log.stat().st_blocks * 512 <= MOST * MIB)
+        async with here.client() as ann:
+            found = (await ann.get(f"/workloads/{job}/events")).json()["items"]
+            assert [one["message"] for one in found if one["kind"] == "warning"] == [
+                f"its log is larger than {MOST} MiB: the middle of it is left out; print less, or write to a file"
+            ]
+            lines = (await ann.get(f"/workloads/{job}/logs")).text.splitlines()
+            assert (lines[0], lines[-1]) == ("first", "last")
+            assert len([line for line in lines if line.startswith("[commonage:")]) == 1
+            assert sum(map(len, lines)) < MOST * MIB
+            await ann.post(f"/workloads/{job}/stop")
+            await until(lambda: not here.control.look.live_counts())
+
+
+async def test_a_workload_that_prints_much_and_ends_at_once_leaves_a_short_log(tmp_path: Path) -> None:
+    settings = ProcessSettings(node_name="m", max_log_mib=MOST, cgroups=False)
+    async with site(tmp_path, engine=lambda: ProcessEngine("here", tmp_path, settings=settings)) as here:
+        async with here.client() as ann:
+            command = ["sh", "-c", "yes 0123456789abcdef | head -c 64M"]
+            await ann.post("/workloads", json={"command": command, "memory": "256MiB"})
+        await until(lambda: list(tmp_path.glob("runs/.old/*/log")))
+        [log] = tmp_path.glob("runs/.old/*/log")
+        assert log.stat().st_size == 64 * MIB
+        assert log.stat().st_blocks * 512 <= MOST * MIB
+
+
+@pytest.mark.needs("docker")
+async def test_a_container_that_prints_without_end_does_not_fill_the_disk(tmp_path: Path) -> None:
+    with dockerd_with_image() as daemon:
+        async with docker_rig(tmp_path, daemon, max_log_mib=MOST) as rig:
+            # The image has a shell and little else.
+            lines_64k = 'text=0123456789abcde; for _ in 1 2 3 4 5 6 7 8 9 10 11 12; do text="$text\n$text"; done'
+            write = f'n=0; while [ $n -lt {FLOOD * 16} ]; do echo "$text"; n=$((n + 1)); done'
+            flood = ("sh", "-c", f"echo first; {lines_64k}; {write}; echo last; exec sleep 300")
+            order = await rig.started(rig.orders(FOREVER, command=flood))
+            [log] = tmp_path.glob("docker/runs/*/log")
+            await until(lambda: log.stat().st_size >= FLOOD * MIB, 240)
+            await until(lambda: log.stat().st_blocks * 512 <= MOST * MIB)
+            lines = await rig.lines(order.attempt_id)
+            assert (lines[0], lines[-1]) == ("first", "last")
+            assert len([line for line in lines if line.startswith("[commonage:")]) == 1
+            assert "its log is larger than" in (await rig.sighting(order.attempt_id)).detail

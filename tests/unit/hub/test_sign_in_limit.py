@@ -1,0 +1,87 @@
+"""The address that failures are counted for, and how they are counted."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from jupyterhub.auth import Authenticator
+from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPHeaders
+from tornado.web import Application, HTTPError
+
+from commonage.hub.sign_in_limit import MAX_BODY_BYTES, SignInLimit, client_address, install
+
+
+@pytest.mark.parametrize(
+    ("forwarded_for", "address"),
+    [
+        ([], "192.0.2.1"),
+        (["198.51.100.7"], "198.51.100.7"),
+        (["198.51.100.7, 127.0.0.1"], "198.51.100.7"),
+        (["203.0.113.9, 198.51.100.7, 127.0.0.1"], "198.51.100.7"),
+        (["203.0.113.9", "198.51.100.7, ::1"], "198.51.100.7"),
+        (["nonsense, , 127.0.0.1"], "192.0.2.1"),
+        (["2001:db8:1:2:3:4:5:6"], "2001:db8:1:2::/64"),
+    ],
+)
+def test_the_client_is_the_last_that_is_not_this_machine(forwarded_for: list[str], address: str) -> None:
+    assert client_address(forwarded_for, "192.0.2.1") == address
+
+
+def test_this_machine_is_an_address_too() -> None:
+    assert client_address(["127.0.0.1"], "127.0.0.1") == "this machine"
+
+
+def test_failures_come_back_with_time_and_successes_at_once() -> None:
+    now = 1000.0
+    limit = SignInLimit(6, lambda: now)
+    assert [limit.take("a", "ann") for _ in range(6)] == [0.0] * 6
+    assert limit.take("a", "ann") == pytest.approx(10.0)
+    assert limit.take("a", "bob") == limit.take("b", "ann") == 0.0
+    now += 10.0
+    assert limit.take("a", "ann") == 0.0
+    limit.give_back("a", "ann")
+    assert limit.take("a", "ann") == 0.0
+    assert limit.take("a", "ann") > 0
+    assert [bool(limit.take("a", f"user{number}")) for number in range(30)].count(True) == 3
+
+
+@pytest.fixture
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def authenticate(_self: Authenticator, _handler: Any, data: Any) -> Any:
+        return {"name": "ann"} if data is None or data["password"] == "right" else None
+
+    monkeypatch.setattr(Authenticator, "get_authenticated_user", authenticate)
+    monkeypatch.setattr(HTTPServer, "initialize", HTTPServer.initialize)
+    install(2)
+
+
+@pytest.mark.usefixtures("_installed")
+@pytest.mark.anyio
+async def test_every_authenticator_counts_failures_and_nothing_else() -> None:
+    class Own(Authenticator):
+        pass
+
+    async def tries(password: str | None, name: str = "ann", address: str = "192.0.2.1") -> Any:
+        headers = HTTPHeaders({"X-Forwarded-For": f"203.0.113.9, {address}, 127.0.0.1"})
+        handler = SimpleNamespace(request=SimpleNamespace(headers=headers, remote_ip="127.0.0.1"))
+        data = None if password is None else {"username": name, "password": password}
+        return await Own().get_authenticated_user(handler, data)
+
+    for _ in range(20):
+        assert await tries("right")
+    assert [await tries("wrong"), await tries("wrong")] == [None, None]
+    for name in ("ann", "ANN", " ann "):
+        with pytest.raises(HTTPError, match=r"from 192\.0\.2\.1: at most 2 a minute") as caught:
+            await tries("right", name)
+        assert caught.value.status_code == 429
+        assert int(caught.value.headers["Retry-After"]) > 0  # type: ignore[attr-defined]  # the hub's handlers look
+    assert await tries("right", "bob")
+    assert await tries("right", address="192.0.2.2")
+    assert await tries(None)  # back from another site's sign-in
+
+
+@pytest.mark.usefixtures("_installed")
+def test_the_hub_keeps_no_large_request_in_memory() -> None:
+    server = HTTPServer(Application(), xheaders=True)
+    assert server.conn_params.max_body_size == MAX_BODY_BYTES
