@@ -10,12 +10,13 @@ from pydantic import ValidationError
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from commonage.api import failures
 from commonage.api.ids import WORKLOAD, known_form
 from commonage.api.problems import problem_of
 from commonage.api.routing import Door, Guarded, caller, door, problems
+from commonage.control.connections import Connection
 from commonage.domain.errors import CommonageError, Forbidden, TooLarge
 from commonage.domain.principals import Principal
 from commonage.ports.execs import ExecStream, Terminal
@@ -26,6 +27,7 @@ router = APIRouter(route_class=Guarded, tags=["workloads"])
 _PATH = WORKLOAD + "/exec"
 _ENOUGH = 2 * WINDOW
 """Of input that waits; nobody who heeds the window sends so much."""
+_LAST_WORDS_S = 5.0
 
 
 class UpgradeRequired(CommonageError):
@@ -39,7 +41,9 @@ class UpgradeRequired(CommonageError):
     _PATH,
     summary="Run a command beside it",
     response_class=Response,
-    responses=problems("workload-not-found", "not-running", "forbidden", "not-found", "upgrade-required"),
+    responses=problems(
+        "workload-not-found", "not-running", "forbidden", "not-found", "upgrade-required", "too-many-commands"
+    ),
 )
 async def exec_by_http(request: Request, workload_id: str) -> Response:
     """A WebSocket: the first message is `{"command": ["ls", "-l"], "terminal": {"columns": 80, "rows": 24}}`.
@@ -50,7 +54,9 @@ async def exec_by_http(request: Request, workload_id: str) -> Response:
     `{"exit": CODE}` and `{"problem": {…}}` the other way. At most 256 KiB of input may be under way that were not
     `taken`. The end of the connection ends the command. Asked without a WebSocket, it answers what is in the way.
     """
-    await door(request).control.execs.check(caller(request), known_form(workload_id))
+    at, who = door(request), caller(request)
+    await at.control.execs.check(who, known_form(workload_id))
+    at.control.connections.check(Connection.COMMAND, who.name)
     error = UpgradeRequired("a command is run over a WebSocket: connect with one, or use `commonage exec`")
     return failures.answer(problem_of(error), {"Upgrade": "websocket", "Connection": "Upgrade"})
 
@@ -59,23 +65,20 @@ async def connect(websocket: WebSocket) -> None:
     """Refuse, or have a command run until it ends or the connection does."""
     at = door(websocket)
     try:
-        who = await at.auth.identify(websocket.headers.get("authorization"))
+        who = await at.identify(websocket)
         _guard(websocket)
         workload_id = known_form(websocket.path_params["workload_id"])
         await at.control.execs.check(who, workload_id)
-    except CommonageError as error:
-        await websocket.send_denial_response(failures.answer(problem_of(error)))
+        async with at.hold(Connection.COMMAND, websocket, who):
+            await websocket.accept()
+            with at.streams.held():
+                await _serve(websocket, at, who, workload_id)
+    except WebSocketDisconnect:
         return
-    await websocket.accept()
-    with at.streams.held():
-        try:
-            await _serve(websocket, at, who, workload_id)
-        except WebSocketDisconnect:
-            return
-        except CommonageError as error:
-            await _refuse(websocket, problem_of(error))
-        except ValidationError as error:
-            await _refuse(websocket, failures.of_validation(error.errors()))
+    except CommonageError as error:
+        await _refuse(websocket, error)
+    except ValidationError as error:
+        await _end(websocket, failures.of_validation(error.errors()))
 
 
 router.routes.append(WebSocketRoute(_PATH, connect))
@@ -91,11 +94,19 @@ def _guard(connection: HTTPConnection) -> None:
         raise Forbidden(f"pages of {origin or 'another site'} may not run commands here")
 
 
-async def _refuse(websocket: WebSocket, why: Problem) -> None:
+async def _refuse(websocket: WebSocket, error: CommonageError) -> None:
+    if websocket.application_state is WebSocketState.CONNECTING:
+        await websocket.send_denial_response(failures.of_error(error))
+    else:
+        await _end(websocket, problem_of(error))
+
+
+async def _end(websocket: WebSocket, why: Problem) -> None:
     try:
-        await _say(websocket, FromCommand(problem=why))
-        await websocket.close()
-    except (WebSocketDisconnect, RuntimeError):  # it is gone already
+        async with asyncio.timeout(_LAST_WORDS_S):
+            await _say(websocket, FromCommand(problem=why))
+            await websocket.close()
+    except (WebSocketDisconnect, RuntimeError, TimeoutError):  # it is gone already, or reads nothing
         return
 
 
@@ -133,6 +144,7 @@ class Talk:
         self._stream = stream
         self._inputs: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._waiting = 0
+        self._has_ended = False
 
     async def run(self) -> None:
         """Until either ends. Raises WebSocketDisconnect, ValidationError, CommonageError."""
@@ -158,7 +170,7 @@ class Talk:
             data = message.get("bytes")
             if data is None:
                 await self._heed(ToCommand.model_validate_json(str(message["text"]), strict=True))
-            else:
+            elif data:
                 self._waiting += len(data)
                 self._inputs.put_nowait(data)
             if self._waiting > _ENOUGH:
@@ -169,7 +181,8 @@ class Talk:
     async def _heed(self, wish: ToCommand) -> None:
         if wish.resize is not None:
             await self._stream.resize(wish.resize.columns, wish.resize.rows)
-        if wish.end:
+        if wish.end and not self._has_ended:
+            self._has_ended = True
             self._inputs.put_nowait(None)
 
     async def _feed(self) -> None:

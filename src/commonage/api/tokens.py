@@ -8,14 +8,16 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from commonage.api.routing import Guarded, answer, body_of, caller, door, problems, read_json
-from commonage.domain.errors import Forbidden, InvalidInput
+from commonage.api.routing import Guarded, answer, body_of, caller, door, expiry, problems, read_json
+from commonage.domain.errors import Forbidden, InvalidInput, Unavailable
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.quantities import format_duration
 from commonage.wire.platform import TokenIn, TokenOut
 
 router = APIRouter(route_class=Guarded, tags=["tokens"])
 
 _USUAL = (Scope.READ, Scope.SUBMIT)
+_SLACK_S = 1  # the hub counts from when it is asked
 
 
 @router.post(
@@ -30,20 +32,28 @@ _USUAL = (Scope.READ, Scope.SUBMIT)
     openapi_extra=body_of(TokenIn, {"note": "nightly runs", "expires_s": 2592000}, required=False),
 )  # fmt: skip
 async def make(request: Request) -> Response:
-    """It can never do more than the one it is asked with. It is shown this once."""
+    """It can never do more than the one it is asked with, nor last longer. It is shown this once."""
     at, who = door(request), caller(request)
+    who.need(Scope.TOKENS)
     ask = await read_json(request, TokenIn, optional=True)
-    user = _user(at.auth.is_spawner(who), who, ask.user)
+    user = _user(at.auth.is_own(who), who, ask.user)
     scopes = _scopes(who, ask)
-    token = await at.control.identity.mint_token(user, scopes, ask.note, ask.expires_s)
-    return answer(TokenOut(token=token, user=user, scopes=[scope.value for scope in scopes]), 201)
+    latest, identity = await expiry(request), at.control.identity
+    left_s = None if latest is None else latest - at.control.clock.now()
+    lasts_s = _lasts_s(ask.expires_s, left_s, at.control.settings.token_lifetime_s)
+    made = await identity.mint_token(user, scopes, ask.note, lasts_s)
+    if latest is not None and made.expires_at > latest:
+        await identity.revoke_token(user, made.id)
+        raise Unavailable("the hub was too slow to make a token that expires in time; try again")
+    names = [scope.value for scope in scopes]
+    return answer(TokenOut(token=made.text, user=user, scopes=names, expires_at=made.expires_at), 201)
 
 
-def _user(is_spawner: bool, who: Principal, wanted: str | None) -> str:
+def _user(is_own: bool, who: Principal, wanted: str | None) -> str:
     """Whose token it will be."""
     if wanted is None or wanted == who.name:
-        if is_spawner:
-            raise InvalidInput("the hub itself has no tokens here; name a user", field="user")
+        if is_own:
+            raise InvalidInput("the server itself has no tokens here; name a user", field="user")
         return who.name
     if not who.is_admin:
         raise Forbidden("only admins may make tokens for somebody else", code="not-admin")
@@ -61,3 +71,20 @@ def _scopes(who: Principal, ask: TokenIn) -> Sequence[Scope]:
     if not scopes:
         raise Forbidden("this token has no scope of Commonage that a new one could have", code="scope-missing")
     return scopes
+
+
+def _lasts_s(asked_s: int | None, left_s: float | None, lifetime_s: int) -> int:
+    """How long it will last: no longer than the caller's own token, nor than any may. Raises InvalidInput."""
+    longest_s = lifetime_s if left_s is None else min(lifetime_s, int(left_s) - _SLACK_S)
+    if longest_s < 1:
+        raise Forbidden("the token this is asked with expires now, and none that it makes may last longer")
+    if asked_s is None:
+        return longest_s
+    if asked_s > longest_s:
+        why = "as tokens here last no longer" if longest_s == lifetime_s else "when the token it is asked with expires"
+        raise InvalidInput(
+            f"a token cannot last {format_duration(asked_s)}: at most {longest_s} seconds, {why}; ask for a shorter "
+            "one, or leave `expires_s` out",
+            field="expires_s",
+        )
+    return asked_s

@@ -28,7 +28,7 @@ _OPTIONS = (
     click.option("--token", metavar="TOKEN", help="Token to ask with.  [COMMONAGE_TOKEN, or what login kept]"),
     click.option(
         "--data-dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-        help="Ask the server that runs on this data folder, as its admin.",
+        help="Ask the server that runs on this data folder, as its operator: all that admins may, but no workloads.",
     ),
 )  # fmt: skip
 

@@ -86,7 +86,7 @@ def find_server(url: str | None, token: str | None, data_dir: Path | None) -> Se
     if data_dir is not None:
         here = running_at(data_dir)
         url = url or here["url"]
-        return Server(tidy(url), token or _local_token(data_dir, here))
+        return Server(tidy(url), token or _operator_token(data_dir))
     kept = load()
     url = tidy(url or os.environ.get("COMMONAGE_URL") or kept.default_url or DEFAULT_URL)
     return Server(url, token or os.environ.get("COMMONAGE_TOKEN") or kept.tokens.get(url))
@@ -106,28 +106,12 @@ def running_at(data_dir: Path) -> dict[str, Any]:
     return found
 
 
-def _local_token(data_dir: Path, here: dict[str, Any]) -> str:
-    """An hour's token of the first admin, for whoever may read the server's secrets may have one."""
-    import httpx2
-
+def _operator_token(data_dir: Path) -> str:
+    """The server's own token for the command line on its machine. Raises Failure for those who cannot read it."""
+    path = data_dir / "secrets" / "operator_token"
     try:
-        secret = (data_dir / "secrets" / "hub_service_token").read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise Failure(f"the secrets of {data_dir} cannot be read: {error.strerror}; give a --token", MISUSED) from error
-    admin = here.get("admin")
-    if not admin:
         raise Failure(
-            f"no admin of {data_dir} is known by name; make a token with `commonage token --user NAME --admin "
-            f"--data-dir {data_dir}`, and give it with --token",
-            MISUSED,
-        )
-    try:
-        answer = httpx2.post(
-            f"{here['hub_url']}/hub/api/users/{admin}/tokens",
-            headers={"Authorization": f"token {secret}"},
-            json={"note": "command line on the server's machine", "expires_in": 3600},
-            trust_env=False,
-        )
-        return str(answer.raise_for_status().json()["token"])
-    except (httpx2.HTTPError, ValueError, KeyError) as error:
-        raise Failure(f"the hub of {data_dir} gave no token: {error}", 3) from error
+            f"{path} cannot be read: {error.strerror}; run this as the user of the server, or give a --token", MISUSED
+        ) from error

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from commonage.domain.principals import Principal, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """A new token; `id` is what the hub calls it, `expires_at` is in unix seconds."""
+
+    id: str
+    text: str
+    expires_at: float
 
 
 class Identity(Protocol):
@@ -34,10 +44,18 @@ class Identity(Protocol):
         """Have the hub end that server and forget its route. Unknown is no error."""
         ...
 
-    async def mint_token(self, user: str, scopes: Sequence[Scope], note: str, expires_s: int | None) -> str:
-        """A new API token for `user`, known to the hub from now on."""
+    async def expires_at(self, token: str) -> float | None:
+        """When this token expires, in unix seconds; None if never. Raises Unauthenticated if it is nobody's."""
         ...
 
-    async def ensure_user(self, user: str, admin: bool = False) -> None:
-        """Have the hub know this user, as an admin if asked; an admin is never made less."""
+    async def mint_token(self, user: str, scopes: Sequence[Scope], note: str, expires_s: int | None) -> IssuedToken:
+        """A new API token for `user`, known to the hub from now on. Without `expires_s` it lasts as long as any may."""
+        ...
+
+    async def revoke_token(self, user: str, token_id: str) -> None:
+        """End a token of `user`. Unknown is no error."""
+        ...
+
+    async def ensure_user(self, user: str) -> None:
+        """Have the hub know this user."""
         ...

@@ -12,6 +12,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -23,10 +24,12 @@ from commonage.domain.errors import (
     Forbidden,
     InvalidInput,
     NotFound,
+    TooMany,
     Unauthenticated,
     Unavailable,
 )
 from commonage.domain.principals import Principal, Scope
+from commonage.ports.identity import IssuedToken
 from commonage.wire.hub import CALLBACK_PATH, OAUTH_CLIENT_ID
 
 _KNOWN_S = 30.0  # a revoked token works so much longer
@@ -130,6 +133,8 @@ class HubIdentity:
             raise Conflict(f"the session {name or 'default'} of {user} is there already: {message}")
         if response.status_code == httpx2.codes.NOT_FOUND:
             raise NotFound(f"the hub knows no user {user}", code="user-not-found")
+        if response.status_code == httpx2.codes.TOO_MANY_REQUESTS:  # what the control plane told the hub's spawner
+            raise TooMany(message, code="too-many-workloads")
         raise InvalidInput(message)
 
     async def stop_session(self, user: str, name: str) -> None:
@@ -139,8 +144,21 @@ class HubIdentity:
             return
         raise _refusal(response)
 
-    async def mint_token(self, user: str, scopes: Sequence[Scope], note: str, expires_s: int | None) -> str:
-        """A new API token of `user` with scopes that the user has. Raises NotFound, Forbidden."""
+    async def expires_at(self, token: str) -> float | None:
+        """When this token expires, in unix seconds; None if never. Raises Unauthenticated if it is nobody's."""
+        response = await self._send("GET", "user", token=token)
+        if response.is_success:
+            owner = response.json()
+            path = f"users/{quote(str(owner['name']), safe='')}/tokens/{owner['token_id']}"
+            response = await self._call("GET", path)
+        if await self._is_nobodys(response):
+            raise Unauthenticated("the hub does not know this token (any more); get a new one with `commonage login`")
+        if not response.is_success:
+            raise _refusal(response)
+        return _expiry(response.json())
+
+    async def mint_token(self, user: str, scopes: Sequence[Scope], note: str, expires_s: int | None) -> IssuedToken:
+        """A new API token of `user` with scopes that the user has. Raises NotFound, Forbidden, InvalidInput."""
         response = await self._call(
             "POST",
             f"users/{quote(user, safe='')}/tokens",
@@ -148,16 +166,40 @@ class HubIdentity:
         )
         if response.status_code == httpx2.codes.FORBIDDEN:  # we may mint for everybody whom the hub knows
             raise NotFound(f"the hub knows no user {user}", code="user-not-found")
+        if response.status_code == httpx2.codes.BAD_REQUEST and "must not exceed" in _message(response):
+            raise InvalidInput(
+                f"no token lasts {expires_s} seconds here: the setting `token_lifetime` is the limit; ask for a "
+                "shorter one, or set more and start the server again",
+                field="expires_s",
+            )
         if response.status_code == httpx2.codes.BAD_REQUEST:
             raise Forbidden(f"no such token for {user}: {_message(response)}")
         if not response.is_success:
             raise _refusal(response)
-        return str(response.json()["token"])
+        made = response.json()
+        expires_at = _expiry(made)
+        if expires_at is None:  # it was asked for one that does
+            raise Unavailable("the hub made a token that never expires; see its log")
+        return IssuedToken(str(made["id"]), str(made["token"]), expires_at)
 
-    async def ensure_user(self, user: str, admin: bool = False) -> None:
-        """Have the hub know this user, as an admin if asked, never as less. Raises InvalidInput."""
-        path = f"users/{quote(user, safe='')}"
-        response = await self._call("POST", path)
+    async def revoke_token(self, user: str, token_id: str) -> None:
+        """End a token of `user`. Unknown is no error."""
+        response = await self._call("DELETE", f"users/{quote(user, safe='')}/tokens/{token_id}")
+        if not response.is_success and response.status_code != httpx2.codes.NOT_FOUND:
+            raise _refusal(response)
+
+    async def is_admin(self, user: str) -> bool:
+        """Whether the hub knows this user as an admin; False also for a name that it does not know."""
+        response = await self._call("GET", f"users/{quote(user, safe='')}")
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            return False
+        if not response.is_success:
+            raise _refusal(response)
+        return bool(response.json().get("admin"))
+
+    async def ensure_user(self, user: str) -> None:
+        """Have the hub know this user. Raises InvalidInput."""
+        response = await self._call("POST", f"users/{quote(user, safe='')}")
         if response.status_code == httpx2.codes.BAD_REQUEST:  # the hub's own words say no more than that
             raise InvalidInput(
                 f"{user[:60]!r} cannot be a user's name here; it takes lower-case letters, digits and . _ @ + -, at "
@@ -166,16 +208,10 @@ class HubIdentity:
             )
         if not response.is_success and response.status_code != httpx2.codes.CONFLICT:
             raise _refusal(response)
-        if admin:
-            response = await self._call("PATCH", path, json={"admin": True})
-            if not response.is_success:
-                raise _refusal(response)
 
     async def _ask(self, token: str, digest: bytes) -> Principal | None:
         response = await self._send("GET", "user", token=token)
-        if response.status_code in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
-            if why := await asyncio.to_thread(self._doubt):
-                raise Unavailable(f"whose token this is cannot be found out now: {why}")
+        if await self._is_nobodys(response):
             principal = None
         elif response.is_success:
             principal = _principal(response.json())
@@ -186,6 +222,14 @@ class HubIdentity:
         while len(self._remembered) > _MOST_REMEMBERED:
             self._remembered.popitem(last=False)
         return principal
+
+    async def _is_nobodys(self, response: httpx2.Response) -> bool:
+        """True if the hub knows no such token. Raises Unavailable where it cannot know."""
+        if response.status_code not in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
+            return False
+        if why := await asyncio.to_thread(self._doubt):
+            raise Unavailable(f"whose token this is cannot be found out now: {why}")
+        return True
 
     async def _call(self, method: str, path: str, json: Mapping[str, Any] | None = None) -> httpx2.Response:
         """As the service. Raises Unavailable for what only time can mend."""
@@ -216,6 +260,12 @@ def _principal(model: Mapping[str, Any]) -> Principal | None:
         scopes=frozenset(Scope(scope) for scope in model.get("scopes", ()) if scope in _SCOPES),
         groups=tuple(model.get("groups") or ()),
     )
+
+
+def _expiry(model: Mapping[str, Any]) -> float | None:
+    """Of the hub's description of a token, in unix seconds."""
+    expires_at = model.get("expires_at")
+    return datetime.fromisoformat(str(expires_at)).timestamp() if expires_at else None
 
 
 def _message(response: httpx2.Response) -> str:

@@ -33,6 +33,7 @@ class Secrets:
     users_password: str
     hub_service_token: str
     spawner_token: str
+    operator_token: str
     proxy_token: str
     cookie_secret: str
     registry_password: str
@@ -51,6 +52,7 @@ _MAKERS: Mapping[str, Callable[[], str]] = {
     "users_password": _words(4),  # 19 characters, 79 bits
     "hub_service_token": lambda: chance.token_hex(32),
     "spawner_token": lambda: chance.token_hex(32),
+    "operator_token": lambda: chance.token_hex(32),
     "proxy_token": lambda: chance.token_hex(32),
     "cookie_secret": lambda: chance.token_hex(32),
     "registry_password": lambda: chance.token_hex(32),

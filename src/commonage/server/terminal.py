@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from commonage.server.secrets import Secrets
-from commonage.server.settings import Settings, admins_by_name
+from commonage.server.settings import Settings
 
 
 class Terminal:
@@ -55,8 +55,10 @@ class Terminal:
 def sign_in(settings: Settings, secrets: Secrets, *, first: bool) -> list[str]:
     """Who may sign in, and with what. Passwords themselves are shown once, when they were made."""
     if settings.authenticator_class != "shared-password":
-        by_name = ", ".join(admins_by_name(settings)) or "nobody yet, unless hub_config names some"
-        return [f"Sign in with {settings.authenticator_class}; admins: {by_name}."]
+        # `admin` is nobody we know there (see `hub.config`).
+        named = ", ".join(name for name in settings.admin_users if name != "admin")
+        admins = named or "nobody yet, unless hub_config names some"
+        return [f"Sign in with {settings.authenticator_class}; admins: {admins}."]
     admins = " or ".join(settings.admin_users)
     if not first:
         return [

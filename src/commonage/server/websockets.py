@@ -50,6 +50,7 @@ class _Bridge:
         """As ASGI describes the request."""
         request = self._request
         path, _, query = request.raw_path.partition("?")
+        peer = request.transport.get_extra_info("peername") if request.transport is not None else None
         return {
             "type": "websocket",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -60,7 +61,7 @@ class _Bridge:
             "root_path": "",
             "query_string": query.encode("latin-1"),
             "headers": [(name.lower(), value) for name, value in request.raw_headers],
-            "client": None,
+            "client": tuple(peer[:2]) if peer else None,
             "server": None,
             "subprotocols": [],
             "state": {},

@@ -68,3 +68,13 @@ def test_the_admin_role_has_our_scope_and_all_it_had(settings: HubSettings) -> N
     configured(settings)
     after = {role["name"]: role["scopes"] for role in roles.get_default_roles()}
     assert after == before | {"admin": [*before["admin"], *scopes.ADMIN_SCOPES]}
+
+
+def test_sessions_have_origins_of_their_own_and_services_have_the_hubs(settings: HubSettings) -> None:
+    names = {"public_url": "https://hub.example.org:8443", "session_origin": "https://*.run.example.org:8443"}
+    c = configured(settings.model_copy(update=names))
+    assert c.JupyterHub.subdomain_host == "https://run.example.org:8443"
+    assert c.JupyterHub.subdomain_hook("ann", "", kind="user") == "ann.run.example.org"
+    assert c.JupyterHub.subdomain_hook("commonage", "", kind="service") == "hub.example.org"
+    assert c.JupyterHub.cookie_host_prefix_enabled is True
+    assert "subdomain_host" not in configured(settings).JupyterHub

@@ -17,7 +17,7 @@ from commonage.domain.errors import (
     Unavailable,
 )
 from commonage.domain.principals import Principal, Scope
-from commonage.ports.identity import Identity
+from commonage.ports.identity import Identity, IssuedToken
 from commonage.server.identity import HubIdentity
 
 pytestmark = pytest.mark.anyio
@@ -204,8 +204,9 @@ async def test_stop_session_refused() -> None:
 
 
 async def test_mint_token() -> None:
-    fake = hub(201, {"token": "new"})
-    assert await fake.identity.mint_token("alice", [Scope.READ], "for the CLI", 60) == "new"
+    fake = hub(201, {"id": "a7", "token": "new", "expires_at": "2026-11-22T21:00:00.500000Z"})
+    made = await fake.identity.mint_token("alice", [Scope.READ], "for the CLI", 60)
+    assert made == IssuedToken("a7", "new", 1795381200.5)
     assert json.loads(fake.requests[0].content) == {
         "note": "for the CLI",
         "expires_in": 60,
@@ -219,11 +220,51 @@ async def test_mint_token_refused(status: int, error: type[Exception]) -> None:
         await hub(status).identity.mint_token("alice", [Scope.ADMIN], "", None)
 
 
-async def test_ensure_user_never_makes_less() -> None:
-    fake = FakeHub(lambda request: httpx2.Response(409 if request.method == "POST" else 200, json={}))
+async def test_a_token_that_never_expires_is_not_handed_on() -> None:
+    with pytest.raises(Unavailable):
+        await hub(201, {"id": "a7", "token": "new", "expires_at": None}).identity.mint_token("a", [Scope.READ], "", 60)
+
+
+async def test_mint_token_names_the_setting_that_limits_it() -> None:
+    with pytest.raises(InvalidInput, match="token_lifetime"):
+        await hub(400, {"message": "token expires_in: 9 must not exceed 5"}).identity.mint_token("a", [], "", 9)
+
+
+async def test_when_a_token_expires() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/user"):
+            return httpx2.Response(200, json={**ALICE, "token_id": "a3"})
+        assert request.headers["Authorization"] == "token service-token"
+        return httpx2.Response(200, json={"expires_at": expires_at})
+
+    fake = FakeHub(answer)
+    expires_at: str | None = "2026-11-22T21:00:00Z"
+    assert await fake.identity.expires_at("hers") == 1795381200
+    assert fake.requests[-1].url.path == "/hub/api/users/alice/tokens/a3"
+    expires_at = None
+    assert await fake.identity.expires_at("hers") is None
+    with pytest.raises(Unauthenticated):
+        await hub(403).identity.expires_at("nobody's")
+
+
+@pytest.mark.parametrize("status", [204, 404])
+async def test_revoke_token_that_is_there_or_not(status: int) -> None:
+    fake = hub(status)
+    await fake.identity.revoke_token("alice", "a7")
+    assert (fake.requests[0].method, fake.requests[0].url.path) == ("DELETE", "/hub/api/users/alice/tokens/a7")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "admin"), [(200, {"admin": True}, True), (200, {}, False), (404, {}, False)]
+)
+async def test_is_admin(status: int, body: dict[str, bool], admin: bool) -> None:
+    assert await hub(status, body).identity.is_admin("alice") is admin
+
+
+async def test_ensure_user_that_is_there_already() -> None:
+    fake = hub(409)
     await fake.identity.ensure_user("alice")
-    await fake.identity.ensure_user("alice", admin=True)
-    assert [request.method for request in fake.requests] == ["POST", "POST", "PATCH"]
+    assert [request.method for request in fake.requests] == ["POST"]
 
 
 async def test_ensure_user_refused() -> None:

@@ -21,7 +21,7 @@ def test_made_at_first_start_and_kept(tmp_path: Path) -> None:
     assert load_secrets(tmp_path) == first
     assert stat.S_IMODE(first.folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in first.folder.iterdir()} == {0o600}
-    assert len(list(first.folder.iterdir())) == 7
+    assert len(list(first.folder.iterdir())) == 8
     assert len(first.admin_password) >= 32 > len(first.users_password) >= 8
 
 

@@ -19,6 +19,15 @@ from pathlib import Path
 from commonage.wire.hub import API_PATH
 
 READY_WITHIN_S = 120.0
+# One user measures what many would do.
+_NO_LIMITS = {
+    "COMMONAGE_MAX_REQUESTS_PER_SECOND": "1000000",
+    "COMMONAGE_MAX_WORKLOADS_PER_USER": "1000000",
+    "COMMONAGE_MAX_WORKLOADS_PER_TENANT": "1000000",
+    "COMMONAGE_MAX_SESSIONS_PER_USER": "10000",
+    "COMMONAGE_MAX_STREAMS_PER_USER": "10000",
+    "COMMONAGE_MAX_STREAMS": "10000",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +84,8 @@ def server(*flags: str, folder: Path | None = None, variables: Mapping[str, str]
         url = f"http://127.0.0.1:{free_port()}"
         log = stack.enter_context((folder / "bench-server.log").open("wb"))
         argv = [*command(), "up", "--data-dir", str(folder / "data"), "--port", url.rpartition(":")[2], *flags]
-        process = subprocess.Popen(
-            argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | dict(variables or {})
-        )
+        environment = os.environ | _NO_LIMITS | dict(variables or {})
+        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment)
         stack.callback(_stop, process)
         _await_ready(url, process, folder / "bench-server.log")
         yield Served(url, _token(folder / "data"), folder, process.pid)
@@ -96,7 +104,7 @@ def _await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _token(data: Path) -> str:
-    argv = [*command(), "token", "--user", "bench", "--admin", "--json", "--data-dir", str(data)]
+    argv = [*command(), "token", "--user", "admin", "--admin", "--json", "--data-dir", str(data)]
     made = subprocess.run(argv, capture_output=True, text=True, check=False)
     if made.returncode != 0:
         raise RuntimeError(f"no token could be made: {made.stderr.strip()}")

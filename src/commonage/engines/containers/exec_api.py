@@ -6,12 +6,15 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from http.client import HTTPException, HTTPResponse
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.common.execs import MARK, NAME
+from commonage.engines.containers.api_version import common_version
 
 STREAMS = ".streams.sock"
 """A filter that passes no streams on has another socket for them: `docker.streams.sock` beside its `docker.sock`."""
@@ -80,6 +83,7 @@ class ExecApi:
     def __init__(self, url: str) -> None:
         self._url = url
         self._parts = urlsplit(url)
+        self._version = ""
 
     async def create(
         self, container: str, arguments: Sequence[str], variables: Mapping[str, str], *, stdin: bool, terminal: bool
@@ -100,10 +104,12 @@ class ExecApi:
 
     async def start(self, made: str, *, terminal: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The connection that is its input and output."""
+        path = f"/{await self._versioned()}/exec/{made}/start"
         reader, writer = await self._open(STREAMS)
         try:
             async with asyncio.timeout(_ANSWERS_WITHIN_S):
-                writer.write(_request("POST", f"/exec/{made}/start", {"Detach": False, "Tty": terminal}))
+                # HTTP/1.0, so that the daemon reads no second request from what the command is sent.
+                writer.write(_request("POST", path, "1.0", (), {"Detach": False, "Tty": terminal}))
                 head = await reader.readuntil(b"\r\n\r\n")
                 status = _status_of(head)
                 if status not in (101, 200):
@@ -135,16 +141,30 @@ class ExecApi:
         """Status and JSON, None where there is none. Raises EngineFailure where nobody answers."""
         try:
             async with asyncio.timeout(_ANSWERS_WITHIN_S):
-                reader, writer = await self._open()
-                try:
-                    writer.write(_request(method, path, body))
-                    answer = await reader.read()
-                finally:
-                    writer.close()
-                head, _, content = answer.partition(b"\r\n\r\n")
-                return _status_of(head), json.loads(content) if content.strip().startswith(b"{") else None
-        except (OSError, EOFError, ValueError) as error:
+                status, content = await self._answer(method, f"/{await self._versioned()}{path}", body)
+                return status, json.loads(content) if content.strip().startswith(b"{") else None
+        except (OSError, EOFError, ValueError, HTTPException) as error:
             raise self._silent(error) from error
+
+    async def _versioned(self) -> str:
+        """The API's version that is spoken with this daemon. A daemon is asked once."""
+        if not self._version:
+            self._version = await common_version(self._ping, self._url)
+        return self._version
+
+    async def _ping(self, path: str) -> tuple[int, str]:
+        status, content = await self._answer("GET", path, None)
+        return status, content.decode(errors="replace")
+
+    async def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
+        reader, writer = await self._open()
+        try:
+            writer.write(_request(method, path, "1.1", ("Connection: close",), body))
+            answer = HTTPResponse(_Answered(await reader.read()), method=method)  # type: ignore[arg-type]
+        finally:
+            writer.close()
+        answer.begin()
+        return answer.status, answer.read()
 
     async def _open(self, suffix: str = "") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
@@ -162,11 +182,21 @@ class ExecApi:
         return EngineFailure(f"the Docker daemon does not answer at {self._url}: {why}", retryable=True)
 
 
-def _request(method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
-    """As of old (HTTP/1.0): the connection ends with the answer, or is the stream. A filter wants it to the letter."""
+class _Answered:
+    """A recorded answer, in the place of the socket that the standard library's reader of HTTP takes."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+
+    def makefile(self, _: str) -> IO[bytes]:
+        return BytesIO(self._answer)
+
+
+def _request(method: str, path: str, version: str, headers: Sequence[str], body: Mapping[str, Any] | None) -> bytes:
+    """A filter wants that of a stream to the letter."""
     content = b"" if body is None else json.dumps(body).encode()
-    head = f"{method} {path} HTTP/1.0\r\nHost: docker\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+    about = ["Host: docker", "Content-Type: application/json", f"Content-Length: {len(content)}", *headers]
+    return "\r\n".join([f"{method} {path} HTTP/{version}", *about, "", ""]).encode() + content
 
 
 def _status_of(head: bytes) -> int:

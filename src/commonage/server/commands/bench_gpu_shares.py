@@ -16,6 +16,7 @@ from commonage.server.gpu_doctor import claimed, every_level, look
 from commonage.server.gpu_probes import Places
 from commonage.server.gpu_sharing import Sharing, rate_of
 from commonage.server.settings_sources import Resolved
+from commonage.server.termination import Termination
 
 NO_CARD = 2
 
@@ -37,7 +38,7 @@ def gpu_shares(resolved: Resolved, seconds: float, as_json: bool) -> None:
         found = look(resolved.settings.gpus)
     except CommonageError as error:
         raise Failure(error.message) from None
-    with claimed([card for card in found.cards if card.parent_uuid is None]) as cards:
+    with Termination().watched(), claimed([card for card in found.cards if card.parent_uuid is None]) as cards:
         measured = [_measure(card, seconds) for card in cards if not card.faults]
     for card in cards:
         for fault in card.faults:

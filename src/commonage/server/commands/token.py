@@ -12,6 +12,7 @@ import click
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.principals import Scope
 from commonage.domain.quantities import parse_duration
+from commonage.ports.identity import IssuedToken
 from commonage.server.commands.common import Failure, NotRunning, as_json, reads_settings
 from commonage.server.data_dir import DataDirError, Running, running_server
 from commonage.server.identity import HubIdentity
@@ -23,18 +24,18 @@ _STARTS_WITHIN_S = 60.0
 
 @click.command
 @click.option("--user", required=True, metavar="NAME", help="Whose token; the hub gets to know them if it does not.")
-@click.option("--admin", is_flag=True, help="Make this user an admin.")
-@click.option("--expires", metavar="TIME", help="How long it is good for: 30d, 12h. For ever if left out.")
+@click.option("--admin", is_flag=True, help="May also do what admins may. For those alone who are admins already.")
+@click.option("--expires", metavar="TIME", help="How long it is good for: 30d, 12h.  [default: token_lifetime]")
 @click.option("--note", default="made by `commonage token`", metavar="TEXT", help="What it is for.")
 @as_json
 @reads_settings
 def token(resolved: Resolved, user: str, admin: bool, expires: str | None, note: str, as_json: bool) -> None:
-    """Make a token for a user, on the machine of a running server.
+    """Make a token for a user, on the machine of a running server. It makes nobody an admin: `admin_users` does.
 
     \b
     Example:
       commonage token --user alice --expires 30d --data-dir .commonage
-      commonage token --user root --admin --json
+      commonage token --user admin --admin --json
     """
     data_dir = resolved.settings.data_dir
     try:
@@ -49,11 +50,10 @@ def token(resolved: Resolved, user: str, admin: bool, expires: str | None, note:
     except (DataDirError, SecretsError) as error:
         raise Failure(str(error)) from None
     if as_json:
-        click.echo(
-            json.dumps({"token": made, "user": user, "admin": admin, "url": running.url, "expires_s": expires_s})
-        )
+        shown = {"token": made.text, "user": user, "admin": admin, "url": running.url, "expires_at": made.expires_at}
+        click.echo(json.dumps(shown))
     else:
-        click.echo(made)
+        click.echo(made.text)
 
 
 def _ready_server(data_dir: Path) -> Running:
@@ -68,10 +68,17 @@ def _ready_server(data_dir: Path) -> Running:
     raise NotRunning(f"no server runs on {data_dir}; start it with: commonage up --data-dir {data_dir}")
 
 
-async def _mint(identity: HubIdentity, user: str, admin: bool, note: str, expires_s: int | None) -> str:
-    scopes = [Scope.READ, Scope.SUBMIT, *([Scope.ADMIN] if admin else [])]
+async def _mint(identity: HubIdentity, user: str, admin: bool, note: str, expires_s: int | None) -> IssuedToken:
+    scopes = [Scope.READ, Scope.SUBMIT, Scope.TOKENS, *([Scope.ADMIN] if admin else [])]
     try:
-        await identity.ensure_user(user, admin)
+        if admin and not await identity.is_admin(user):
+            raise InvalidInput(
+                f"{user} is no admin, and a token makes nobody one: others may have signed in under that name. Add it "
+                "to `admin_users` and start the server again, which ends its earlier sign-ins and tokens; or leave "
+                "--admin out",
+                field="user",
+            )
+        await identity.ensure_user(user)
         return await identity.mint_token(user, scopes, note, expires_s)
     finally:
         await identity.aclose()

@@ -22,7 +22,9 @@ class Daemon:
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
-        if b"/start " not in head:
+        if b"/_ping " in head:
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\nOK")
+        elif b"/start " not in head:
             writer.write(b'HTTP/1.0 201 Created\r\n\r\n{"Id": "e-1"}')
         else:
             self.begun += 1
