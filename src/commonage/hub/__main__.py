@@ -6,10 +6,10 @@ import os
 import sys
 from pathlib import Path
 
-from jupyterhub.app import main
+from commonage.hub.app import CommonageHub
 
 SETTINGS_VARIABLE = "COMMONAGE_HUB_SETTINGS"
 
 if __name__ == "__main__":
     os.environ[SETTINGS_VARIABLE] = sys.argv[1]
-    main(["--config", str(Path(__file__).with_name("jupyterhub_config.py")), *sys.argv[2:]])
+    CommonageHub.launch_instance(["--config", str(Path(__file__).with_name("jupyterhub_config.py")), *sys.argv[2:]])

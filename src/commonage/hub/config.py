@@ -8,18 +8,30 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import bcrypt
 from jupyterhub import roles
 from traitlets.config import Config
 
 from commonage.hub import scopes
+from commonage.hub.admins import end_earlier_sign_ins_of_new_admins
+from commonage.hub.proxy import GuardedProxy, guards
 from commonage.hub.spawner import CommonageSpawner
+from commonage.hub.tokens import refuse_tokens_made_with_tokens
 from commonage.wire.hub import API_PATH, CALLBACK_PATH, OAUTH_CLIENT_ID, PORTAL_PATH, SERVICE_NAME, HubSettings
+from commonage.wire.origins import label_of, session_domain
 
 # User names become names of folders and parts of addresses.
 _USERNAME = r"^[a-z0-9][a-z0-9._@+-]{0,62}$"
 _DAY_S = 24 * 3600
+# A page that another one opened, or fetched earlier, is out of the reach of that other one's scripts.
+_HEADERS = {
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 # The portal's, so that the page where people sign in is seen to belong to it.
 _LOGO = Path(__file__).parents[1] / "portal" / "static" / "logo.svg"
 
@@ -45,6 +57,8 @@ def _configure_hub(c: Config, settings: HubSettings, secrets: Path) -> None:
         c.JupyterHub.hub_connect_url = settings.hub_connect_url
     if settings.public_url is not None:
         c.JupyterHub.public_url = settings.public_url
+    if settings.session_origin:
+        _configure_origins(c, settings)
     c.JupyterHub.db_url = settings.database_url
     c.JupyterHub.upgrade_db = True
     c.JupyterHub.cookie_secret_file = str(secrets / "cookie_secret")
@@ -59,14 +73,36 @@ def _configure_hub(c: Config, settings: HubSettings, secrets: Path) -> None:
     c.JupyterHub.init_spawners_timeout = 1
     c.JupyterHub.tornado_settings = {
         "cookie_options": {"SameSite": "Lax"},
+        # No script needs to read it: pages carry the token itself.
+        "xsrf_cookie_kwargs": {"httponly": True, "samesite": "Lax", "secure": _is_https(settings)},
+        "headers": _HEADERS,
         # A request to start answers soon: "started" (or why not), or "waiting", for which the progress page
         # is made.
         "slow_spawn_timeout": 2,
     }
 
 
+def _configure_origins(c: Config, settings: HubSettings) -> None:
+    """Give users' servers origins of their own; services stay on the hub's, whose pages people trust as much."""
+    hub = urlsplit(settings.public_url or "").hostname or ""
+    domain = session_domain(settings.session_origin)
+
+    def host_of(name: str, _domain: str, kind: str) -> str:
+        return f"{label_of(name)}.{domain}" if kind == "user" else hub
+
+    c.JupyterHub.subdomain_host = settings.session_origin.replace("*.", "", 1)
+    c.JupyterHub.subdomain_hook = host_of
+    # A user's server may set cookies for the names above its own, but none with this prefix, which needs HTTPS.
+    c.JupyterHub.cookie_host_prefix_enabled = _is_https(settings)
+
+
+def _is_https(settings: HubSettings) -> bool:
+    return (settings.public_url or "").startswith("https://")
+
+
 def _configure_proxy(c: Config, settings: HubSettings, secrets: Path) -> None:
-    c.JupyterHub.proxy_class = "traefik_file"
+    c.JupyterHub.proxy_class = GuardedProxy
+    c.GuardedProxy.entry_points = settings.entry_points
     proxy = c.TraefikFileProviderProxy
     user, token = "hub", _secret(secrets, "proxy_token")
     # traefik checks this hash at every call of the hub. A slow hash guards weak passwords; the token is 256
@@ -79,7 +115,9 @@ def _configure_proxy(c: Config, settings: HubSettings, secrets: Path) -> None:
     proxy.traefik_api_password = token
     proxy.traefik_api_hashed_password = hashed
     # The rules of an earlier run win over what is made now; this is merged in last.
-    proxy.extra_dynamic_config = {"http": {"middlewares": {"auth_api": {"basicAuth": {"users": [f"{user}:{hashed}"]}}}}}
+    http = guards(settings)
+    http["middlewares"]["auth_api"] = {"basicAuth": {"users": [f"{user}:{hashed}"]}}
+    proxy.extra_dynamic_config = {"http": http}
     proxy.concurrency = 100
 
 
@@ -102,6 +140,10 @@ def _configure_sign_in(c: Config, settings: HubSettings, secrets: Path) -> None:
 
 def _configure_permissions(c: Config, settings: HubSettings, secrets: Path) -> None:
     c.JupyterHub.custom_scopes = scopes.SCOPES
+    # A session's token is not limited by it: that one ends with its session.
+    c.JupyterHub.token_expires_in_max_seconds = settings.token_lifetime_s
+    end_earlier_sign_ins_of_new_admins()
+    refuse_tokens_made_with_tokens()
     _extend_admin_role()
     c.JupyterHub.load_roles = [{"name": "user", "scopes": scopes.USER_SCOPES}]
     c.JupyterHub.services = [
@@ -110,7 +152,7 @@ def _configure_permissions(c: Config, settings: HubSettings, secrets: Path) -> N
             "url": settings.control_url,
             "display": False,  # it is where everybody lands anyway
             "api_token": _secret(secrets, "hub_service_token"),
-            # It mints tokens and makes users, admins too, which only an admin may. (Naming it in the role
+            # It mints tokens, admins' too, and makes users, which only an admin may. (Naming it in the role
             # `admin` instead would freeze that role's members to what is configured.)
             "admin": True,
             "timeout": 3,  # seconds that the hub's start waits for it; its route is made in any case

@@ -3,11 +3,13 @@
 import os
 from pathlib import Path
 
+from commonage.hub import sign_in_limit
 from commonage.hub.config import configure
 from commonage.wire.hub import HubSettings
 
 settings = HubSettings.model_validate_json(Path(os.environ["COMMONAGE_HUB_SETTINGS"]).read_bytes())
 # traitlets puts get_config and load_subconfig here
 configure(get_config(), settings)  # type: ignore[name-defined]  # noqa: F821
+sign_in_limit.install(settings.max_failed_sign_ins_per_minute)
 if settings.extra_config is not None:
     load_subconfig(settings.extra_config, path="")  # type: ignore[name-defined]  # noqa: F821

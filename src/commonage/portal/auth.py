@@ -50,18 +50,21 @@ class PortalAuth:
     """Sign-in, session cookie and the guard of every POST.
 
     `secret` is any text that only this installation knows and that outlives a restart; the key is derived from it.
+    `host_cookies` is for HTTPS where users' servers have names below ours: they may set cookies for our name as well,
+    but none with the prefix `__Host-`. Such a cookie has no path, so it is not for servers at our own name.
     """
 
-    def __init__(self, identity: Identity, clock: Clock, secret: str) -> None:
+    def __init__(self, identity: Identity, clock: Clock, secret: str, *, host_cookies: bool = False) -> None:
         self._identity = identity
         self._clock = clock
+        self._prefix, self._path = ("__Host-", "/") if host_cookies else ("", HOME)
         derive = HKDF(hashes.SHA256(), length=64, salt=None, info=b"commonage portal 1").derive(secret.encode())
         self._box = Fernet(base64.urlsafe_b64encode(derive[:32]))
         self._csrf_key = derive[32:]
 
     async def visitor(self, request: Request) -> Visitor:
         """Who this is. Raises SignInNeeded, or Unavailable while the hub does not answer."""
-        session = self._open("session", request.cookies.get(SESSION_COOKIE), SESSION_S)
+        session = self._open("session", self._cookie(request, SESSION_COOKIE), SESSION_S)
         if session is None:
             raise SignInNeeded("sign in to see this page")
         who = await self._identity.whois(session["token"])
@@ -74,7 +77,7 @@ class PortalAuth:
 
         The state binds the answer to this browser: a link made by somebody else signs nobody in.
         """
-        browser = request.cookies.get(BROWSER_COOKIE, "")
+        browser = self._cookie(request, BROWSER_COOKIE)
         if not 20 <= len(browser) <= 64:
             browser = secrets.token_urlsafe(24)
         state = self._seal("sign-in", {"browser": browser, "next": _own_path(back_to)})
@@ -88,7 +91,7 @@ class PortalAuth:
         if refused := query.get("error"):
             raise Unauthenticated(f"the hub did not let you in ({refused[:100]}); sign in again, or ask an admin")
         state = self._open("sign-in", query.get("state"), SIGN_IN_S)
-        browser = request.cookies.get(BROWSER_COOKIE, "")
+        browser = self._cookie(request, BROWSER_COOKIE)
         if state is None or not hmac.compare_digest(state["browser"].encode(), browser.encode()):
             raise Unauthenticated("this sign-in was begun elsewhere, or too long ago; sign in again")
         token = await self._identity.exchange(query.get("code", ""))
@@ -101,18 +104,40 @@ class PortalAuth:
 
     def forget(self, response: Response) -> Response:
         """Take the session from the browser. The hub's own sign-out, which follows, ends the token."""
-        response.delete_cookie(SESSION_COOKIE, path=HOME, httponly=True, samesite="lax")
+        secure = bool(self._prefix)  # else the browser does not take the prefix, and keeps the cookie
+        name = f"{self._prefix}{SESSION_COOKIE}"
+        response.delete_cookie(name, path=self._path, secure=secure, httponly=True, samesite="lax")
         return response
 
-    def guard(self, request: Request, visitor: Visitor, given: str) -> None:
-        """Let a change pass only from a page of ours. `given` is the token in the form. Raises Forbidden."""
+    def guard_reading(self, request: Request, visitor: Visitor) -> None:
+        """Show a page to a person who opens it, and to a script or frame only with the token of a page of ours.
+
+        Else a page of somebody's server at the same origin could fetch it, and the token in it. Raises Forbidden.
+        """
+        asked_by_person = request.headers.get("sec-fetch-dest", "document") == "document"
+        if not asked_by_person and not self._is_token(visitor, request.headers.get("x-csrf-token", "")):
+            raise Forbidden("this page is not shown to scripts and frames of other pages; load it again", code="csrf")
+
+    def check_origin(self, request: Request) -> None:
+        """Let a change pass only from a page of ours, by what the browser says. Raises Forbidden."""
         site = request.headers.get("sec-fetch-site")
         origin = request.headers.get("origin")
         foreign = site not in (None, "same-origin", "none")
         if site is None and origin is not None:
             foreign = origin.partition("://")[2] != request.headers.get("host")
-        if foreign or not hmac.compare_digest(visitor.csrf.encode(), given.encode()):
-            raise Forbidden("this form is too old, or not from this portal; load the page again", code="csrf")
+        if foreign:
+            raise _forged()
+
+    def check_form(self, visitor: Visitor, given: str) -> None:
+        """Let a change pass only with the token of a form that was made for this visitor. Raises Forbidden."""
+        if not self._is_token(visitor, given):
+            raise _forged()
+
+    def _is_token(self, visitor: Visitor, given: str) -> bool:
+        return hmac.compare_digest(visitor.csrf.encode(), given.encode())
+
+    def _cookie(self, request: Request, name: str) -> str:
+        return request.cookies.get(f"{self._prefix}{name}", "")
 
     def _csrf(self, nonce: str) -> str:
         return hmac.new(self._csrf_key, nonce.encode(), sha256).hexdigest()
@@ -133,9 +158,13 @@ class PortalAuth:
         return opened if opened.get("for") == purpose else None
 
     def _set(self, request: Request, response: Response, cookie: tuple[str, str], age_s: int) -> None:
-        secure = request.url.scheme == "https"
-        name, value = cookie
-        response.set_cookie(name, value, max_age=age_s, path=HOME, secure=secure, httponly=True, samesite="lax")
+        secure = bool(self._prefix) or request.url.scheme == "https"
+        name, value = f"{self._prefix}{cookie[0]}", cookie[1]
+        response.set_cookie(name, value, max_age=age_s, path=self._path, secure=secure, httponly=True, samesite="lax")
+
+
+def _forged() -> Forbidden:
+    return Forbidden("this form is too old, or not from this portal; load the page again", code="csrf")
 
 
 def _own_path(path: str) -> str:

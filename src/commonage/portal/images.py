@@ -46,7 +46,7 @@ class _Images:
             return {"images": draw_part("images", gather(self._control, visitor.who))}
 
         changes = self._control.look.follow(visitor.who)
-        return live.stream(live.updates(self._control.clock, changes, live.only_changed(draw)))
+        return self._site.stream(request, visitor, live.updates(self._control.clock, changes, live.only_changed(draw)))
 
     async def remove(self, request: Request, visitor: Visitor) -> Response:
         view, waiting = await self._control.images.remove(visitor.who, _name(request))

@@ -10,16 +10,20 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
+from commonage.domain.errors import CommonageError
 from commonage.domain.events import Event
 from commonage.ports.clock import Clock
 
 LEAST_S = 1.0  # between two updates
 MOST_S = 5.0  # measurements change without an event
-STREAM_S = 600.0  # then the browser comes again, and is asked anew who it is
+STREAM_S = 600.0  # then the browser comes again
+_LAST_WORDS_S = 5.0
 
 # Element id -> what is inside it.
 Parts = Mapping[str, str]
@@ -47,11 +51,48 @@ def partials(parts: Parts) -> str:
     )
 
 
-def stream(messages: AsyncIterator[str]) -> StreamingResponse:
-    """The response that carries them."""
-    # X-Accel-Buffering: an nginx in front must not wait for more before it passes on what there is.
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(messages, media_type="text/event-stream", headers=headers)
+# X-Accel-Buffering: an nginx in front must not wait for more before it passes on what there is.
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+class LongResponse(StreamingResponse):
+    """A response that holds its connection while it is sent (see `control.connections`).
+
+    One connection too many is answered with `refuse`. A connection whose identity no longer holds just ends: the
+    browser comes again, and is sent to sign in.
+    """
+
+    def __init__(
+        self,
+        chunks: AsyncIterator[str],
+        hold: AbstractAsyncContextManager[None],
+        refuse: Callable[[CommonageError], Response],
+        *,
+        media_type: str = "text/event-stream",
+        headers: Mapping[str, str] = HEADERS,
+    ) -> None:
+        super().__init__(chunks, media_type=media_type, headers=headers)
+        self._hold, self._refuse = hold, refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        has_begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            async with self._hold:
+                await super().__call__(scope, receive, noted)
+        except CommonageError as error:
+            if not has_begun:
+                await self._refuse(error)(scope, receive, send)
+                return
+            with contextlib.suppress(TimeoutError):  # a browser that reads nothing is not waited for
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await send({"type": "http.response.body", "body": b""})
 
 
 Draw = Callable[[], Awaitable[Parts]]

@@ -56,7 +56,7 @@ class _Nodes:
             return {"nodes": draw_part("nodes", await gather(control, visitor.who))}
 
         changes = control.look.follow(visitor.who)
-        return live.stream(live.updates(control.clock, changes, live.only_changed(draw)))
+        return self._site.stream(request, visitor, live.updates(control.clock, changes, live.only_changed(draw)))
 
     async def drain(self, request: Request, visitor: Visitor) -> Response:
         fleet, name = self._site.control.fleet, request.path_params["name"]

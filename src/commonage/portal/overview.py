@@ -51,7 +51,7 @@ class _Overview:
             return {name: draw_part(name, values) for name in _LIVE}
 
         changes = control.look.follow(visitor.who)
-        return live.stream(live.updates(control.clock, changes, live.only_changed(draw)))
+        return self._site.stream(request, visitor, live.updates(control.clock, changes, live.only_changed(draw)))
 
 
 async def gather(control: Control, who: Principal) -> dict[str, Any]:

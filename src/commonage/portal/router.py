@@ -10,12 +10,13 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
-from commonage.domain.errors import NotFound
+from commonage.domain.errors import Forbidden, NotFound
 from commonage.portal import images, launch, nodes, overview, reservations, usage, work, workload
 from commonage.portal.auth import HOME, PortalAuth, Visitor
 from commonage.portal.site import Site
-from commonage.wire.hub import CALLBACK_PATH
+from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
 
+_ANY = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 # A page in between: a form's answer may not lead to another host, and the hub's sign-out may.
 _SIGNED_OUT = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>Signed out</title>'
@@ -47,6 +48,15 @@ def _own(site: Site) -> list[Route]:
     async def sign_out(request: Request, visitor: Visitor) -> Response:
         return site.auth.forget(HTMLResponse(_SIGNED_OUT))
 
+    async def refused(request: Request) -> Response:
+        path = request.headers.get("x-replaced-path", "")[:200]  # the proxy's, as it was asked for
+        where = f"type its address: {path} after the name of this site" if path.startswith("/") else "type its address"
+        raise Forbidden(
+            "This page was not opened by a person, but asked for by the page of a session, or by a script or a frame, "
+            f"and those may act for somebody else. To open it yourself, {where}.",
+            code="not-opened-by-a-person",
+        )
+
     async def nowhere(request: Request, visitor: Visitor) -> Response:
         raise NotFound(f"there is no page {request.url.path}", code="page-not-found")
 
@@ -54,5 +64,6 @@ def _own(site: Site) -> list[Route]:
         Route(CALLBACK_PATH.removeprefix(HOME.rstrip("/")), site.open(callback), methods=["GET"]),
         Route("/sign-out", site.page(sign_out), methods=["POST"]),
         Route("/static/{name:path}", site.assets.serve, methods=["GET"]),
+        Route(REFUSED_PATH.removeprefix(HOME.rstrip("/")), site.open(refused), methods=_ANY),
         Route("/{path:path}", site.page(nowhere), methods=["GET"]),
     ]

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from commonage.control.connections import Connection
 from commonage.control.control import Control
 from commonage.domain import errors
+from commonage.domain.principals import Principal
 from commonage.portal.assets import Assets
 from commonage.portal.auth import HOME, PortalAuth, SignInNeeded, Visitor
+from commonage.portal.live import LongResponse
 from commonage.portal.templating import make_templates
 
 log = logging.getLogger(__name__)
@@ -44,6 +49,7 @@ _TITLES = {
     409: "That does not go",
     413: "That is too large",
     422: "That cannot be right",
+    429: "That is too much at once",
     500: "Something broke",
     502: "The machine would not",
     503: "A part is not answering",
@@ -61,7 +67,7 @@ class Site:
         self.control = control
         self.auth = auth
         self.assets = Assets()
-        self._templates = make_templates(self.assets)
+        self._templates = make_templates(self.assets, control.settings.session_origin)
 
     def page(self, view: View) -> Endpoint:
         """An endpoint that signs in, guards against forged changes, and shows errors as pages."""
@@ -69,9 +75,14 @@ class Site:
         async def endpoint(request: Request) -> Response:
             visitor = None
             try:
-                visitor = await self.auth.visitor(request)
-                if request.method not in {"GET", "HEAD"}:
-                    self.auth.guard(request, visitor, str((await request.form()).get("csrf", "")))
+                found = await self.auth.visitor(request)
+                self.control.requests.take(found.who.name)
+                if request.method in {"GET", "HEAD"}:
+                    self.auth.guard_reading(request, found)
+                else:
+                    self.auth.check_origin(request)  # before anything that it sent is read
+                    self.auth.check_form(found, form_text(await _form(request), "csrf"))
+                visitor = found  # a page for somebody who was refused above must not hold their token
                 response = await view(request, visitor)
             except SignInNeeded as needed:
                 response = self._sign_in(request, needed)
@@ -80,8 +91,7 @@ class Site:
             except Exception:  # a page that breaks must still be a page with a way out; what broke is for the log
                 log.exception("%s %s broke", request.method, request.url.path)
                 response = self.error(request, visitor, errors.CommonageError(_BROKEN))
-            response.headers.update({name: text for name, text in HEADERS.items() if name not in response.headers})
-            return response
+            return _guarded(response)
 
         return endpoint
 
@@ -93,8 +103,7 @@ class Site:
                 response = await view(request)
             except errors.CommonageError as error:
                 response = self.error(request, None, error)
-            response.headers.update({name: text for name, text in HEADERS.items() if name not in response.headers})
-            return response
+            return _guarded(response)
 
         return endpoint
 
@@ -108,6 +117,7 @@ class Site:
             visitor=visitor,
             csrf=visitor.csrf if visitor else "",
             here=request.url.path,
+            origin_warning=self.control.settings.origin_warning,
             prices=self.control.settings.prices,
             **values,
         )
@@ -129,13 +139,32 @@ class Site:
 
         return draw
 
+    def stream(self, request: Request, visitor: Visitor, chunks: AsyncIterator[str], **response: Any) -> Response:
+        """A response that may take long, counted as one of the visitor's streams; `response` as LongResponse has it.
+
+        It ends when the visitor is no longer signed in.
+        """
+
+        async def again() -> Principal:
+            return (await self.auth.visitor(request)).who
+
+        def refuse(error: errors.CommonageError) -> Response:
+            return _guarded(self.error(request, visitor, error))
+
+        hold = self.control.connections.hold(Connection.STREAM, visitor.who, again)
+        return LongResponse(chunks, hold, refuse, **response)
+
     def error(self, request: Request, visitor: Visitor | None, error: errors.CommonageError) -> Response:
         """An error as a page with a way out, or as a notice where only a part of a page was asked for."""
         status = error.status
         if request.headers.get("hx-request") == "true":
-            return notice(error.message, status=status, tone="bad")
-        values = {"title": _TITLES[status], "status": status, "error": error, "retry": request.url.path}
-        return self.render(request, visitor, "error.html", values, status)
+            response = notice(error.message, status=status, tone="bad")
+        else:
+            values = {"title": _TITLES[status], "status": status, "error": error, "retry": request.url.path}
+            response = self.render(request, visitor, "error.html", values, status)
+        if isinstance(error, errors.TooMany) and error.retry_after_s is not None:
+            response.headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+        return response
 
     def _sign_in(self, request: Request, needed: SignInNeeded) -> Response:
         if request.headers.get("hx-request") == "true":
@@ -152,6 +181,18 @@ def notice(text: str, *, status: int = 204, tone: str = "good") -> Response:
     # Headers are latin-1; \u escapes carry the rest through.
     trigger = json.dumps({"notice": {"text": text, "tone": tone}})
     return Response(status_code=status, headers={"HX-Trigger": trigger, "HX-Reswap": "none"})
+
+
+def _guarded(response: Response) -> Response:
+    response.headers.update({name: text for name, text in HEADERS.items() if name not in response.headers})
+    return response
+
+
+async def _form(request: Request) -> FormData:
+    try:
+        return await request.form()
+    except HTTPException as error:
+        raise errors.InvalidInput(f"The form cannot be read: {error.detail} Load the page again.") from error
 
 
 def form_text(form: FormData, name: str) -> str:

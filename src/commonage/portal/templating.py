@@ -7,6 +7,7 @@ Instants are written as UTC for those without scripts; the page's script shows t
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -20,7 +21,7 @@ from commonage.portal.launch_form import command_text, gpus_text
 FOLDER = Path(__file__).parent / "templates"
 
 
-def make_templates(assets: Assets) -> Environment:
+def make_templates(assets: Assets, session_origin: str) -> Environment:
     """The environment of all templates; a name that is not there is an error, not an empty text."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -50,7 +51,7 @@ def make_templates(assets: Assets) -> Environment:
         asset=assets.url,
         sign_of=words.sign_of,
         title_of=words.title_of,
-        session_path=words.session_path,
+        session_link=partial(words.session_link, session_origin=session_origin),
         kind_signs=words.KINDS,
         state_signs=words.STATES,
         isolation_words=words.ISOLATION,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from commonage.domain.environments import EnvironmentState
 from commonage.domain.fleet import Isolation, NodeState
 from commonage.domain.workloads import Kind, State, Workload
+from commonage.wire.origins import session_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,8 @@ def title_of(workload: Workload) -> str:
     return name if workload.array_index is None else f"{name} [{workload.array_index}]"
 
 
-def session_path(workload: Workload) -> str | None:
-    """Where a running session or service is opened, below the proxy's address; None while there is nothing to open."""
+def session_link(workload: Workload, session_origin: str) -> str | None:
+    """Where a running session or service is opened (see `wire.origins`); None while there is nothing to open."""
     if workload.spec.kind is Kind.JOB or workload.state is not State.RUNNING or workload.stop is not None:
         return None
-    base = f"/user/{quote(workload.spec.owner, safe='@~')}/"
-    return f"{base}{quote(workload.spec.name, safe='@~')}/" if workload.spec.name else base
+    return session_url(session_origin, workload.spec.owner, workload.spec.name)

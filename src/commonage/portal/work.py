@@ -107,7 +107,7 @@ class _Work:
             return {name: draw_part(name, values) for name in ("tabs", "found")}
 
         changes = control.look.follow(visitor.who)
-        return live.stream(live.updates(control.clock, changes, live.only_changed(draw)))
+        return self._site.stream(request, visitor, live.updates(control.clock, changes, live.only_changed(draw)))
 
     async def _gather(self, who: Principal, wanted: Wanted) -> dict[str, Any]:
         look = self._site.control.look

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
@@ -65,10 +65,10 @@ class _Workload:
         resume = _resume(request.headers.get("last-event-id"))
         output = _Output(control, who, workload_id, number)
         if workload.state.is_terminal:
-            return live.stream(_once(draw, output, resume))
+            return self._site.stream(request, visitor, _once(draw, output, resume))
         changes = control.look.follow(who, workload_id=workload_id)
         parts = live.updates(control.clock, changes, live.only_changed(draw))
-        return live.stream(live.merged(parts, output.measures(), output.lines(resume)))
+        return self._site.stream(request, visitor, live.merged(parts, output.measures(), output.lines(resume)))
 
     async def log(self, request: Request, visitor: Visitor) -> Response:
         """The whole log as text, untouched."""
@@ -76,7 +76,9 @@ class _Workload:
         lines = self._control.look.logs(visitor.who, workload_id, attempt=number)
         first = await anext(aiter(lines), None)  # now, so that what cannot be read is an error page
         headers = {"Content-Disposition": f'inline; filename="{workload_id}.log"'}
-        return StreamingResponse(_text(first, lines), media_type="text/plain; charset=utf-8", headers=headers)
+        return self._site.stream(
+            request, visitor, _text(first, lines), media_type="text/plain; charset=utf-8", headers=headers
+        )
 
     async def stop(self, request: Request, visitor: Visitor) -> Response:
         workload = await self._control.work.stop(visitor.who, request.path_params["id"])

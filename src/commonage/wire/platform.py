@@ -10,7 +10,9 @@ from commonage.wire.cards import DeviceOut
 from commonage.wire.volumes import VolumeOut
 from commonage.wire.workloads import PlainText, Strict
 
-ScopeName = Literal["custom:commonage:read", "custom:commonage:submit", "custom:commonage:admin"]
+ScopeName = Literal[
+    "custom:commonage:read", "custom:commonage:submit", "custom:commonage:admin", "custom:commonage:tokens"
+]
 
 
 class NodeOut(BaseModel):
@@ -139,7 +141,9 @@ class TokenIn(Strict):
     """A token for yourself (or, for admins, for a user)."""
 
     note: Annotated[PlainText, Field(max_length=200)] = "made by the API"
-    expires_s: int | None = Field(None, gt=0, le=366 * 24 * 3600, description="Seconds; for ever if left out.")
+    expires_s: int | None = Field(
+        None, gt=0, le=2**31 - 1, description="Seconds; as many as are allowed if left out, see `expires_at`."
+    )
     scopes: list[ScopeName] | None = Field(
         None, max_length=10, description="Of those you hold; to see and to submit if left out."
     )
@@ -154,6 +158,9 @@ class TokenOut(BaseModel):
     token: str
     user: str
     scopes: list[str]
+    expires_at: float = Field(
+        description="Unix seconds: no later than the token it was made with, nor than `token_lifetime` from now."
+    )
 
 
 class HealthOut(BaseModel):

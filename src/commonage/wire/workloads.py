@@ -160,7 +160,11 @@ class AttemptOut(BaseModel):
 
 
 class WorkloadOut(BaseModel):
-    """A workload. Instants are unix seconds UTC. `url` is a session's or service's path under the portal's address."""
+    """A workload. Instants are unix seconds UTC.
+
+    `url` is where a browser reaches a running session: a whole address, or, if sessions share the origin of the portal,
+    a path below the server's address.
+    """
 
     id: str
     kind: KindName

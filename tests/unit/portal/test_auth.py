@@ -5,10 +5,11 @@ from __future__ import annotations
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from starlette.requests import Request
 from tests.fakes.portal import SECRET, FakeIdentity, Portal
 from tests.unit.portal.conftest import Person
 
-from commonage.portal.auth import SESSION_S, PortalAuth
+from commonage.portal.auth import SESSION_S, PortalAuth, SignInNeeded
 from commonage.testing.fake_clock import FakeClock
 from commonage.wire.hub import CALLBACK_PATH, PORTAL_PATH
 
@@ -148,3 +149,40 @@ async def test_signing_out_forgets_the_session_and_goes_on_to_the_hub(ann: Perso
     assert answer.status_code == 200
     assert "/hub/logout" in answer.text
     assert (await ann.get("work")).status_code == 302
+
+
+@pytest.mark.parametrize("dest", ["empty", "iframe", "object", "image", "serviceworker"])
+async def test_pages_are_shown_to_people_and_not_to_scripts_and_frames_of_others(portal: Portal, dest: str) -> None:
+    person = Person(portal)
+    await person.sign_in("ann")
+    refused = await person.get("launch", Sec_Fetch_Dest=dest, Sec_Fetch_Site="same-origin")
+    assert refused.status_code == 403
+    token = await person.csrf()
+    assert token
+    assert token not in refused.text
+    shown = await person.get("launch", Sec_Fetch_Dest=dest, Sec_Fetch_Site="same-origin", X_CSRF_Token=token)
+    assert shown.status_code == 200
+    assert (await person.get("launch", Sec_Fetch_Dest="document")).status_code == 200
+
+
+async def test_who_sends_a_wrong_token_is_not_shown_the_right_one(portal: Portal) -> None:
+    person = Person(portal)
+    await person.sign_in("ann")
+    refused = await person.post("launch", {"csrf": "wrong"})
+    assert refused.status_code == 403
+    assert await person.csrf() not in refused.text
+
+
+async def test_cookies_have_a_prefix_where_servers_of_users_have_names_below_ours(
+    portal: Portal, clock: FakeClock
+) -> None:
+    auth = PortalAuth(FakeIdentity(), clock, SECRET, host_cookies=True)
+    request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "scheme": "https"})
+    cookie = auth.to_sign_in(request, PORTAL_PATH).headers["set-cookie"]
+    assert cookie.startswith("__Host-commonage-sign-in=")
+    assert "; path=/;" in cookie.lower()
+    assert "secure" in cookie.lower()
+    assert "domain" not in cookie.lower()
+    forged = [(b"cookie", b"commonage-session=forged")]
+    with pytest.raises(SignInNeeded):
+        await auth.visitor(Request({"type": "http", "headers": forged}))

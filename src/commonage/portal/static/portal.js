@@ -114,7 +114,7 @@
   document.addEventListener("htmx:sse:after:connection", () => showLive("is-on", "live"));
   document.addEventListener("htmx:sse:error", (event) => {
     if ([401, 403, 404].includes(event.detail.status)) showWhyNot();
-    showLive("is-off", "connecting again");
+    showLive("is-off", event.detail.status === 429 ? "too many live pages open" : "connecting again");
   });
   document.addEventListener("htmx:sse:close", (event) => {
     if (event.detail.reason === "message") showLive("is-done", "complete");

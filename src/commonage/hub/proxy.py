@@ -1,0 +1,120 @@
+"""The proxy's routes, and the guards before hub and portal: what the page of a user's server may not ask of them.
+
+A user's server runs that user's code, and so do its pages in the browser of whoever opens them. Browsers say, in
+headers that no script can set (`Sec-Fetch-*`), who asks for a page and what for; the guards refuse what no page of hub
+or portal asks. Over plain HTTP, except on the loopback, browsers send none of this.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from jupyterhub_traefik_proxy.fileprovider import TraefikFileProviderProxy
+from jupyterhub_traefik_proxy.traefik_utils import generate_rule
+from traitlets import List, Unicode
+
+from commonage.wire.hub import API_PATH, PORTAL_PATH, REFUSED_PATH, HubSettings
+from commonage.wire.origins import session_domain
+
+# Names of all that is made here begin so: what an earlier configuration left is found by it.
+_MARK = "guard-"
+_SESSION_HEADERS = f"{_MARK}session-headers"
+_TO_HUB = f"{_MARK}to-hub"
+_REFUSE = f"{_MARK}refuse"
+_CONTROL = f"{_MARK}control"
+_FIRST = 1_000_000  # the priority of a route is the length of its rule, unless it is given
+
+_PAGES_OF_HUB = "PathPrefix(`/hub/`) && !PathPrefix(`/hub/static/`) && !Path(`/hub/logo`)"
+_PAGES = "(PathPrefix(`/hub/`) || PathPrefix(`/services/`))"
+# The portal judges by itself what is asked of its pages; the API takes no cookies.
+_BY_SCRIPT_OR_FRAME = "HeaderRegexp(`Sec-Fetch-Dest`, `.`) && !Header(`Sec-Fetch-Dest`, `document`)"
+# These carry a token of the hub's pages, and the hub asks for it, but not in the mode `no-cors`.
+_BY_PAGE_OF_HUB = (
+    "PathPrefix(`/hub/api/`) && Header(`Sec-Fetch-Site`, `same-origin`) && Header(`Sec-Fetch-Dest`, `empty`) "
+    "&& !Header(`Sec-Fetch-Mode`, `no-cors`)"
+)
+_FORM_OF_ANOTHER_ORIGIN = "PathPrefix(`/hub/`) && Header(`Sec-Fetch-Site`, `same-site`) && !Method(`GET`)"
+# A sign-in that begins at a session, and a session that does not run, lead to these; none of them changes anything.
+_WAY_TO_SESSION = "PathRegexp(`^/hub/(login|oauth_login|user/|api/oauth2/authorize)`)"
+_PAGES_OF_PORTAL = f"PathPrefix(`{PORTAL_PATH}`) && !PathPrefix(`{API_PATH}/`) && !PathPrefix(`{PORTAL_PATH}static/`)"
+_FROM_SESSION = "HeaderRegexp(`Referer`, `^https?://[^/]+/user/`)"
+
+
+class GuardedProxy(TraefikFileProviderProxy):
+    """traefik with routes as the hub wants them, and the guards."""
+
+    entry_points = List(Unicode(), default_value=["http"], help="Where traefik listens, by its names.").tag(config=True)
+
+    def _dynamic_config_for_route(
+        self, routespec: str, target: str, data: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As the library makes it; the pages of sessions get what guards the browsers that look at them."""
+        traefik, kept = super()._dynamic_config_for_route(routespec, target, data)
+        for router in traefik["http"]["routers"].values():
+            router["entryPoints"] = list(self.entry_points)
+            if "user" in data:
+                router["middlewares"] = [_SESSION_HEADERS]
+            elif self.app.subdomain_host:
+                # Whatever name somebody uses for this machine: programs may, and browsers are sent to the right one.
+                router["rule"] = generate_rule(routespec[routespec.index("/") :])
+        return traefik, kept
+
+    async def _setup_traefik_dynamic_config(self) -> None:
+        """Make anew what an earlier configuration left in the file."""
+        self._forget_earlier_addresses()
+        http = self.dynamic_config["http"]
+        for kind in ("routers", "middlewares", "services"):
+            http[kind] = {name: one for name, one in http.get(kind, {}).items() if not name.startswith(_MARK)}
+        for route in self.dynamic_config["jupyterhub"]["routes"].values():
+            made, _ = self._dynamic_config_for_route(route["routespec"], route["target"], route["data"])
+            http["routers"] |= made["http"]["routers"]
+        await super()._setup_traefik_dynamic_config()
+
+    def _forget_earlier_addresses(self) -> None:
+        """Remove routes to services at other addresses than today's.
+
+        The hub looks for a service's route by the service's name: it would take such a route for the right one, add
+        none, and then remove it.
+        """
+        routes = self.dynamic_config["jupyterhub"]["routes"]
+        for route in list(routes.values()):
+            service = self.app._service_map.get(route["data"].get("service"))
+            if service is not None and service.proxy_spec != route["routespec"]:
+                in_traefik, in_hub = self._keys_for_route(route["routespec"])
+                for keys in (*in_traefik, *(["jupyterhub", *one] for one in in_hub)):
+                    self.dynamic_config[keys[0]][keys[1]].pop(keys[2], None)
+
+
+def guards(settings: HubSettings) -> dict[str, Any]:
+    """traefik's routers, middlewares and services that stand before all routes."""
+    refused = [f"{_PAGES_OF_HUB} && {_BY_SCRIPT_OR_FRAME} && !({_BY_PAGE_OF_HUB})", _FORM_OF_ANOTHER_ORIGIN]
+    led_to_hub = []
+    stripped = ["Clear-Site-Data", "Service-Worker-Allowed"]
+    if settings.session_origin:
+        hub = f"Host(`{urlsplit(settings.public_url or '').hostname}`)"
+        sessions = f"HostRegexp(`^[^.]+\\.{re.escape(session_domain(settings.session_origin))}$`)"
+        opened_by_people = "Method(`GET`) && HeaderRegexp(`Accept`, `text/html`)"
+        led_to_hub = [f"{sessions} && {_PAGES}", f"!{hub} && !{sessions} && {_PAGES} && {opened_by_people}"]
+    else:
+        refused.append(f"({_PAGES_OF_HUB} && !{_WAY_TO_SESSION} || {_PAGES_OF_PORTAL}) && {_FROM_SESSION}")
+        stripped.append("Cross-Origin-Opener-Policy")  # else it could stay in touch with a window that it opens
+    routers = {
+        f"{_MARK}{middleware.removeprefix(_MARK)}-{number}": {
+            "rule": rule,
+            "priority": priority,
+            "service": _CONTROL,
+            "middlewares": [middleware],
+            "entryPoints": settings.entry_points,
+        }
+        for middleware, rules, priority in ((_TO_HUB, led_to_hub, _FIRST + 1), (_REFUSE, refused, _FIRST))
+        for number, rule in enumerate(rules)
+    }
+    middlewares = {
+        _SESSION_HEADERS: {"headers": {"customResponseHeaders": dict.fromkeys(stripped, "")}},
+        _REFUSE: {"replacePath": {"path": REFUSED_PATH}},
+        _TO_HUB: {"redirectRegex": {"regex": "^https?://[^/]+(/.*)$", "replacement": f"{settings.public_url}${{1}}"}},
+    }
+    services = {_CONTROL: {"loadBalancer": {"servers": [{"url": settings.control_url}], "passHostHeader": True}}}
+    return {"routers": routers, "middlewares": middlewares, "services": services}
