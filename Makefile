@@ -5,7 +5,7 @@
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: ## start everything on http://127.0.0.1:8000, data in .commonage (ARGS="--port 9000")
+up: ## start everything on http://localhost:8000, data in .commonage (ARGS="--port 9000")
 	@exec scripts/up $(ARGS)
 
 test: ## run all tests this machine can (INSTALL=1: install what is missing, from Debian; ARGS="tests/unit -x")

@@ -55,10 +55,10 @@ class Problems:
 
 
 @contextlib.contextmanager
-def chromium() -> Iterator[Browser]:
-    """A browser; a test that uses it is marked `needs("chromium")`."""
+def chromium(*arguments: str) -> Iterator[Browser]:
+    """A browser, with more arguments of its own; a test that uses it is marked `needs("chromium")`."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium_path(), args=list(ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=[*ARGUMENTS, *arguments])
         try:
             yield browser
         finally:

@@ -5,15 +5,23 @@ import json
 import uuid
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
+
+
+def by_number(session_url: str) -> tuple[str, dict[str, str]]:
+    """A session's address for programs, which may not know names below `localhost`, and the header with the name."""
+    parts = urlsplit(session_url)
+    return f"http://127.0.0.1:{parts.port}{parts.path}", {"Host": parts.netloc}
 
 
 async def run_notebook(session_url: str, token: str, notebook: Path) -> list[str]:
     """The text that each code cell of `notebook` put out. Raises AssertionError for a cell that fails."""
     cells = json.loads(notebook.read_text())["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    headers = {"Authorization": f"token {token}"}
+    session_url, host = by_number(session_url)
+    headers = {"Authorization": f"token {token}", **host}
     async with aiohttp.ClientSession(headers=headers) as http:
         async with http.post(f"{session_url}api/kernels", json={"name": "python3"}) as made:
             assert made.status == 201, await made.text()
@@ -27,7 +35,8 @@ async def run_notebook(session_url: str, token: str, notebook: Path) -> list[str
 
 async def terminal_says(session_url: str, token: str, command: str, end: str) -> str:
     """What a terminal of the session shows until `end` stands in it, which `command` has it print."""
-    headers, text = {"Authorization": f"token {token}"}, ""
+    session_url, host = by_number(session_url)
+    headers, text = {"Authorization": f"token {token}", **host}, ""
     async with aiohttp.ClientSession(headers=headers) as http:
         async with http.post(f"{session_url}api/terminals") as made:
             assert made.status == 200, await made.text()

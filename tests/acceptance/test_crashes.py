@@ -78,7 +78,8 @@ def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
     victims += ["control plane", "hub", "proxy", "everything"]
     chance.shuffle(victims)
     ran = tmp_path / "ran"
-    with served(tmp_path, "--gpus", "simulated:1x24GiB") as installation:
+    admins = {"COMMONAGE_ADMIN_USERS": "admin,alice"}
+    with served(tmp_path, "--gpus", "simulated:1x24GiB", variables=admins) as installation:
         client = installation.client("alice", "--admin")
         for name in ("", "second"):
             path = "/users/alice/server" + (f"s/{name}" if name else "")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.acceptance.kernel import run_notebook, terminal_says
+from tests.acceptance.kernel import by_number, run_notebook, terminal_says
 from tests.acceptance.served import Served, served, until
 
 from commonage.engines.common.sessions import SESSION_COMMAND
@@ -32,7 +32,8 @@ def _session_token(installation: Served, user: str) -> str:
 
 
 def _answers(url: str, token: str) -> bool:
-    answer = httpx2.get(f"{url}api/status", headers={"Authorization": f"token {token}"})
+    address, host = by_number(url)
+    answer = httpx2.get(f"{address}api/status", headers={"Authorization": f"token {token}", **host})
     return answer.status_code == 200
 
 
@@ -53,7 +54,8 @@ def test_session_and_job_share_one_card(installation: Served) -> None:
 
     # It is a real JupyterLab behind the proxy, and a notebook of the examples runs in its kernel.
     token = _session_token(installation, "alice")
-    url = f"{installation.url}{session.url}"
+    url = session.url
+    assert url == f"http://alice.localhost:{installation.port}/user/alice/"
     until(lambda: _answers(url, token), 60)
     texts = asyncio.run(run_notebook(url, token, EXAMPLES / "digits.ipynb"))
     assert any("accuracy" in text for text in texts)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from tests.acceptance.kernel import by_number
 from tests.acceptance.served import USERS_PASSWORD, Served, served, until
 from tests.contract.dockerd import IMAGE, NO_RULES, Dockerd, new_folder
 from tests.contract.small_session import session_image
@@ -71,8 +72,9 @@ def _session(installation: Served, user: str) -> httpx2.Client:
     commonage = installation.client(user)
     running = until(lambda: list(commonage.workloads(kind="session", state=["running"])), 300)[0]
     token = installation.hub("POST", f"/users/{user}/tokens", json={"note": "t", "expires_in": 3600}).json()["token"]
-    address = f"{installation.url}{running.url}api/"
-    jupyter = httpx2.Client(base_url=address, headers={"Authorization": f"token {token}"}, timeout=60)
+    address, host = by_number(str(running.url))
+    headers = {"Authorization": f"token {token}", **host}
+    jupyter = httpx2.Client(base_url=f"{address}api/", headers=headers, timeout=60)
     until(lambda: jupyter.get("status").status_code == 200, 240)
     return jupyter
 

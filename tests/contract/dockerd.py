@@ -128,7 +128,7 @@ class Dockerd:
 
         Raises RuntimeError for what it refuses, OSError while it does not answer.
         """
-        connection = _Connection(str(self.socket))
+        connection = SocketConnection(str(self.socket))
         with closing(connection):
             data = content if content is not None else None if body is None else json.dumps(body)
             connection.request(method, path, data, {"Content-Type": "application/json"})
@@ -141,7 +141,7 @@ class Dockerd:
     def pulls(self, since: float) -> int:
         """How many images it has fetched since then (unix seconds)."""
         filters = quote(json.dumps({"type": ["image"], "event": ["pull"]}))
-        connection = _Connection(str(self.socket))
+        connection = SocketConnection(str(self.socket))
         with closing(connection):
             connection.request("GET", f"/events?since={since:.9f}&until={time.time():.9f}&filters={filters}")
             return len(connection.getresponse().read().splitlines())
@@ -157,7 +157,7 @@ class Dockerd:
         return list(self.ask("GET", f"/containers/json?all=1&filters={quote(json.dumps(filters))}"))
 
 
-class _Connection(HTTPConnection):
+class SocketConnection(HTTPConnection):
     """HTTP over a socket of this machine."""
 
     def __init__(self, path: str) -> None:

@@ -56,6 +56,11 @@ class Machine:
             words += ("unshare", "--uts", "sh", "-c", named, "sh")
         return words
 
+    def rename(self, host_name: str) -> None:
+        """Give the machine another host name, as its root can. Docker tells the Swarm within half a minute."""
+        pid = (self.daemon.folder / "pid").read_text()
+        subprocess.run(["nsenter", f"--uts=/proc/{pid}/ns/uts", "hostname", host_name], check=True)
+
     def plug_in(self) -> None:
         """Have the namespace, with a cable to the switch."""
         _ip("netns", "add", self.space)
@@ -153,6 +158,10 @@ class Swarm:
         """What the manager says of each machine, by name."""
         return {node["Description"]["Hostname"]: node for node in self.manager.daemon.ask("GET", "/nodes")}
 
+    def node_id(self, name: str) -> str:
+        """The id of this machine in the Swarm, as its own daemon says it."""
+        return str(self.machines[name].daemon.ask("GET", "/info")["Swarm"]["NodeID"])
+
     def label(self, name: str, label: str, value: str) -> None:
         """Give the machine a label in the Swarm."""
         node = self.nodes()[name]
@@ -162,6 +171,14 @@ class Swarm:
     def services(self) -> list[Any]:
         """All services."""
         return list(self.manager.daemon.ask("GET", "/services"))
+
+    def networks(self) -> set[str]:
+        """The names of the networks that any daemon knows. One that does not answer is left out."""
+        found: set[str] = set()
+        for machine in self.machines.values():
+            with suppress(OSError, HTTPException):
+                found |= {one["Name"] for one in machine.daemon.ask("GET", "/networks")}
+        return found
 
     def run_in(self, name: str, *command: str, **options: Any) -> subprocess.Popen[bytes]:
         """Start a program on this machine; it is the caller's to end."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.contract.agents import AgentProgram, listening_in, make_config
+from tests.contract.leftovers import unmount_below
 from tests.contract.local_agents import processes_of
 from tests.contract.swarm import MANAGER, Swarm, swarm_of
 from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
@@ -78,6 +79,7 @@ class Agents:
             self.authority,
             name,
             self.linked.port,
+            node_id=self._swarm.node_id(name),
             control=(f"{self._swarm.manager.address}:{self.linked.port}",),
             docker=machine.daemon.url,
             fence_after_s=2.0,
@@ -105,6 +107,7 @@ async def agents_on(folder: Path, swarm: Swarm) -> AsyncIterator[Agents]:
         raise
     finally:
         await agents.close()
+        unmount_below(folder)  # of an agent that was killed
 
 
 @pytest.fixture

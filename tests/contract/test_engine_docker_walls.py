@@ -39,7 +39,7 @@ async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
     (tmp_path / "system").mkdir()
     (tmp_path / "system" / "file").write_text("ours")
     mounts = (Mount(str(tmp_path / "system"), "/system"), Mount(f"{shared}/{{tenant}}", "/shared", writable=True))
-    async with docker_rig(tmp_path / "data", dockerd, mounts=mounts, reaches=(HUB_PORT,)) as rig:
+    async with docker_rig(tmp_path / "data", dockerd, mounts=mounts, reaches=(HUB_PORT,), gateway_port=HUB_PORT) as rig:
         yield rig
 
 
@@ -91,6 +91,23 @@ async def test_of_this_machine_only_the_ports_that_are_meant_are_reached(rig: Do
         shown, fetched, wall = await printed(rig, script, variables=variables)
     assert shown == f"http://127.0.0.1:{hidden}", "what is not reached is not renamed"
     assert (fetched, wall) == ("hello", "wall")
+
+
+async def test_the_relay_of_a_tenants_network_serves_nobody_else(rig: DockerRig) -> None:
+    fetch = (
+        "import sys, urllib.request as u\n"
+        "try: print(u.urlopen(sys.argv[1], timeout=5).read().decode())\n"
+        "except OSError: print('closed')"
+    )
+    async with await asyncio.start_server(_answer, "127.0.0.1", HUB_PORT):
+        hub = (("HUB", f"http://127.0.0.1:{HUB_PORT}"),)
+        script = f'echo $HUB; python3 -c "{fetch}" $HUB'
+        address, fetched = await printed(rig, script, variables=hub)
+        other, own, others = await printed(
+            rig, f'{script}; python3 -c "{fetch}" {address}', variables=hub, tenant="other", owner="eve"
+        )
+    assert (fetched, own, others) == ("hello", "hello", "closed")
+    assert address != other
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -111,6 +111,13 @@ def parents_of(programs: Path) -> list[int]:
     return found
 
 
+def only_parent_of(programs: Path) -> int:
+    """Its pid. A keeper that was just forked still has its parent's name, until it takes its own."""
+    while len(found := parents_of(programs)) != 1:
+        time.sleep(0.01)
+    return found[0]
+
+
 # What a program can find out about how it was started. Where it is kept by whom (parent, session) differs by design.
 LOOKS_AROUND = """
 import atexit, json, locale, os, random, signal, sys, sysconfig, tempfile, threading
@@ -203,6 +210,26 @@ async def test_a_parent_that_is_killed_takes_nobody_along_and_is_replaced(tmp_pa
             await rig.seen(order.attempt_id, Seen.RUNNING)
             await (await rig.engine()).stop(order.attempt_id, 60)
             assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 143
+
+
+async def test_forks_from_a_new_parent_when_the_old_one_is_killed_just_before_the_fork(tmp_path: Path) -> None:
+    programs = make_environment(tmp_path / "env")
+    sessions = WarmSessions({})
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "group").write_text("")
+    variables = {"PATH": f"{programs}:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    program = Program((PROGRAM, "sh", "-c", "exit 0"), variables)
+    try:
+        for _ in range(warm.FAILURES_MAX + 1):
+            coming = sessions.prepare(programs)
+            if coming is not None:
+                await asyncio.wrap_future(coming)
+            os.kill(await asyncio.to_thread(only_parent_of, programs), signal.SIGKILL)
+            pid = await asyncio.to_thread(sessions.spawn, programs, run, [str(tmp_path / "group")], program, tmp_path)
+            assert pid is not None
+    finally:
+        sessions.close()
 
 
 async def test_a_parent_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

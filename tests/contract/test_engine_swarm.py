@@ -41,14 +41,17 @@ class SwarmRig(EngineRig):
         self.data = data
         self.swarm = swarm
         self.agents = agents
-        self._settings = SwarmSettings(url=swarm.manager.daemon.url, **settings)  # type: ignore[arg-type]  # its fields
+        # What the control plane alone sees; `data` is the folder that all machines see.
+        self.own = data.with_name(f"{data.name}-control")
+        fields = {"without_agents": agents is None, **settings}
+        self._settings = SwarmSettings(url=swarm.manager.daemon.url, **fields)  # type: ignore[arg-type]  # its fields
         self._engine: SwarmEngine | None = None
         self.orders = Orders(HERE, "worker1", _command, time.time)
         self.broken_environment = BROKEN
 
     async def engine(self) -> SwarmEngine:
         if self._engine is None:
-            self._engine = SwarmEngine("site", self.data, agents=self.agents, settings=self._settings)
+            self._engine = SwarmEngine("site", self.own, self.data, agents=self.agents, settings=self._settings)
             await self._engine.open()
         return self._engine
 
@@ -85,11 +88,11 @@ async def swarm_rig(
 
 
 async def _swept(rig: SwarmRig) -> None:
-    """Networks of tenants go as soon as the last container has left them."""
+    """Networks of tenants go as soon as the last container has left them, a moment later from the workers."""
 
     async def is_gone() -> bool:
         rig.swarm.manager.daemon.remove_networks("commonage.tenant")
-        return not [one for one in rig.swarm.manager.daemon.ask("GET", "/networks") if "commonage" in one["Name"]]
+        return not [name for name in await asyncio.to_thread(rig.swarm.networks) if "commonage" in name]
 
     await rig.until(is_gone, "the tenants' networks are gone")
 

@@ -102,7 +102,7 @@ async def test_what_cannot_be_ended_on_a_dead_machine_is_not_given_up(rig: Swarm
     rig.agents.stuck.add("worker3")
     order = await rig.started(at(rig.orders(FOREVER), "worker3"))
     # It does not hear its box any more, as on a machine that does not see the shared folder.
-    (rig.data / "swarm/runs" / order.attempt_id / "box/wish").unlink()
+    (rig.data / "swarm/attempts" / order.attempt_id / "box/wish").unlink()
     swarm.machines["worker3"].daemon.kill()
     try:
 
@@ -291,7 +291,7 @@ while True:
 async def test_nobody_writes_his_own_times_nor_loses_his_grace(rig: SwarmRig) -> None:
     order = await rig.started(rig.orders(FOREVER, command=("python3", "-c", _LIES)))
     running = await rig.seen(order.attempt_id, Seen.RUNNING)
-    (rig.data / "swarm" / "runs" / order.attempt_id / "box" / "claim").unlink()
+    (rig.data / "swarm" / "attempts" / order.attempt_id / "box" / "claim").unlink()
     await (await rig.engine()).stop(order.attempt_id, 60)
     end = await rig.seen(order.attempt_id, Seen.ENDED)
     assert end.exit_code == 7, "it was asked to end, and ended in its own way"

@@ -202,8 +202,10 @@ async def test_secrets_are_in_no_description(rig: SwarmRig, swarm: Swarm) -> Non
     asked += [daemon.ask("GET", f"/containers/{one['Id']}/json") for one in daemon.containers()]
     assert order.attempt_id in json.dumps(asked)
     assert "open-up" not in json.dumps(asked)
-    left = [path for path in (rig.data / "swarm").rglob("*") if path.is_file() and b"open-up" in path.read_bytes()]
-    assert [path.name for path in left] == ["secrets.json"], "which no container sees"
+    kept = [path for folder in (rig.own, rig.data) for path in folder.rglob("*") if path.is_file()]
+    left = [path for path in kept if b"open-up" in path.read_bytes()]
+    assert [path.name for path in left] == ["secrets.json"]
+    assert left[0].is_relative_to(rig.own), "which the control plane alone sees"
 
 
 async def test_limits_are_the_leases(rig: SwarmRig, swarm: Swarm) -> None:
@@ -236,7 +238,7 @@ class Machines:
         self.url = url
 
 async def main():
-    rig = SwarmRig(Path(sys.argv[1]), Machines(sys.argv[2]), reaches=(HUB_PORT,))
+    rig = SwarmRig(Path(sys.argv[1]), Machines(sys.argv[2]), reaches=(HUB_PORT,), gateway_port=HUB_PORT)
     hub = await asyncio.start_server(_answer, "127.0.0.1", HUB_PORT)
     other = await asyncio.start_server(_answer, "127.0.0.1", 0)
     hidden = other.sockets[0].getsockname()[1]

@@ -11,18 +11,18 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from fastapi import FastAPI
 from starlette.responses import HTMLResponse
+from tests.fakes.bundles import MemoryBundles
 
 from commonage.control.control import Control, World
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission
 from commonage.domain.environments import Environment
-from commonage.domain.errors import NotFound, Unauthenticated, Unavailable
+from commonage.domain.errors import Unauthenticated, Unavailable
 from commonage.domain.fleet import NodeReport
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.requests import parse_gpus
@@ -33,6 +33,7 @@ from commonage.gpus.simulated import Cards, SimulatedDevices
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.clock import Clock
+from commonage.ports.identity import IssuedToken
 from commonage.ports.metrics import Point, Sample
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fake_engine import FakeEngine
@@ -98,10 +99,16 @@ class FakeIdentity:
     async def stop_session(self, user: str, name: str) -> None:
         """Nothing to stop."""
 
-    async def mint_token(self, user: str, scopes: Sequence[Scope], note: str, expires_s: int | None) -> str:
-        return f"token-{user}"
+    async def expires_at(self, token: str) -> float | None:
+        return None
 
-    async def ensure_user(self, user: str, admin: bool = False) -> None:
+    async def mint_token(self, user: str, scopes: Sequence[Scope], note: str, expires_s: int | None) -> IssuedToken:
+        return IssuedToken("a1", f"token-{user}", time.time() + (expires_s or 3600))
+
+    async def revoke_token(self, user: str, token_id: str) -> None:
+        self.revoked.add(f"token-{user}")
+
+    async def ensure_user(self, user: str) -> None:
         """Everybody is known."""
 
 
@@ -129,16 +136,6 @@ class MemoryMetrics:
 
     async def tidy(self, now: float) -> None:
         """Everything is kept."""
-
-
-class NoBundles:
-    """The bundles port, with none."""
-
-    async def save(self, chunks: AsyncIterator[bytes]) -> tuple[str, int]:
-        raise NotImplementedError
-
-    def path(self, digest: str) -> Path:
-        raise NotFound("there is no such bundle", code="bundle-not-found")
 
 
 def make_nodes(clock: Clock) -> tuple[SimulatedDevices, list[NodeReport]]:
@@ -173,7 +170,7 @@ class Portal:
         self.metrics = MemoryMetrics()
         self.store = MemoryStore()
         world = World(
-            store=self.store, metrics=self.metrics, clock=self.clock, identity=self.identity, bundles=NoBundles(),
+            store=self.store, metrics=self.metrics, clock=self.clock, identity=self.identity, bundles=MemoryBundles(),
             devices=devices, engines=[self.engine], environments=ENVIRONMENTS, chance=random.Random(1).randrange,
         )  # fmt: skip
         usual = ControlSettings(prices=Prices(0.05, 0.01, 0.0, "EUR"), volumes=VOLUMES)

@@ -1,7 +1,8 @@
 """For the API's tests: the whole of control behind the API, on a store in memory (or any other) and the fake engine.
 
 Tokens are `NAME` for one of PEOPLE, `admin:NAME` for an admin, `read:NAME` for one that may only look, `none:NAME` for
-one without scopes, and SPAWNER for the hub's.
+one without scopes, `only-admin:NAME` for one with the scope `admin` alone, SPAWNER for the hub's, OPERATOR_TOKEN
+for the operator's.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import uvicorn
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
 from commonage.control.control import Control, World
-from commonage.control.settings import ControlSettings
+from commonage.control.limits import Limits
+from commonage.control.settings import BundleLimits, ControlSettings
 from commonage.control.submission import Submission
 from commonage.control.work import HUB
 from commonage.domain.environments import Environment
@@ -35,8 +37,11 @@ from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume
 from commonage.domain.workloads import Kind
 from commonage.gpus.none import NoDevices
+from commonage.portal.auth import PortalAuth
+from commonage.portal.router import create_router
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
+from commonage.ports.identity import IssuedToken
 from commonage.ports.metrics import Point, Sample
 from commonage.ports.store import Store
 from commonage.server.websockets import websocket_protocol
@@ -49,9 +54,12 @@ from commonage.testing.memory_store import MemoryStore
 from commonage.wire.hub import API_PATH
 
 SPAWNER = "secret-of-the-spawner"
+OPERATOR_TOKEN = "secret-of-the-operator"
 URL = "http://commonage.test"
-PEOPLE = frozenset({"ann", "bob", "root", "hub"})
-_USER = frozenset({Scope.READ, Scope.SUBMIT})
+PEOPLE = frozenset({"ann", "bob", "root", "hub", "_operator"})
+_USER = frozenset({Scope.READ, Scope.SUBMIT, Scope.TOKENS})
+# Tests ask faster than anybody is allowed to.
+PLENTY = Limits(requests_per_s=1e6, failed_tokens_per_s=1e6)
 
 
 async def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
@@ -76,17 +84,30 @@ class FakeIdentity:
     """The identity port: whose token it is stands in the token."""
 
     trouble: bool = False
+    not_valid: set[str] = field(default_factory=set)
+    lost_rights: set[str] = field(default_factory=set)
     control: Control | None = None
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    minted: list[tuple[str, tuple[Scope, ...], str, int | None]] = field(default_factory=list)
+    minted: list[tuple[str, tuple[Scope, ...], str, int]] = field(default_factory=list)
+    revoked: list[tuple[str, str]] = field(default_factory=list)
+    expiries: dict[str, float] = field(default_factory=dict)
+    hub_delay_s: float = 0
 
     async def whois(self, token: str) -> Principal | None:
         if self.trouble:
             raise Unavailable("the hub does not answer now")
         role, _, name = token.rpartition(":")
-        if name not in PEOPLE:
+        if name not in PEOPLE or token in self.not_valid:
             return None
-        scopes = {"": _USER, "admin": frozenset(Scope), "read": frozenset({Scope.READ}), "none": frozenset[Scope]()}
+        if token in self.lost_rights:
+            return Principal(name, frozenset())
+        scopes = {
+            "": _USER,
+            "admin": frozenset(Scope),
+            "read": frozenset({Scope.READ}),
+            "none": frozenset[Scope](),
+            "only-admin": frozenset({Scope.ADMIN}),
+        }
         return Principal(name, scopes.get(role, _USER), self.groups.get(name, ()))
 
     def authorize_url(self, state: str) -> str:
@@ -104,11 +125,18 @@ class FakeIdentity:
     async def stop_session(self, user: str, name: str) -> None:
         pass
 
-    async def mint_token(self, user: str, scopes: Sequence[Scope], note: str, expires_s: int | None) -> str:
-        self.minted.append((user, tuple(scopes), note, expires_s))
-        return f"token-of-{user}"
+    async def expires_at(self, token: str) -> float | None:
+        return self.expiries.get(token)
 
-    async def ensure_user(self, user: str, admin: bool = False) -> None:
+    async def mint_token(self, user: str, scopes: Sequence[Scope], note: str, expires_s: int | None) -> IssuedToken:
+        assert expires_s is not None
+        self.minted.append((user, tuple(scopes), note, expires_s))
+        return IssuedToken("a1", f"token-of-{user}", time.time() + self.hub_delay_s + expires_s)
+
+    async def revoke_token(self, user: str, token_id: str) -> None:
+        self.revoked.append((user, token_id))
+
+    async def ensure_user(self, user: str) -> None:
         pass
 
 
@@ -178,6 +206,8 @@ def make_control(
     cards: Cards | None = None,
     rules: Rules | None = None,
     engine: Engine | None = None,
+    limits: Limits = PLENTY,
+    bundles: BundleLimits | None = None,
 ) -> tuple[Control, FakeEngine]:
     """Control with two nodes: `gpu-1` with a card of 24 GiB, `cpu-1` without; or with another engine than the fake."""
     clock = WallClock()
@@ -199,7 +229,9 @@ def make_control(
         session_appears_within_s=0.2,
         sample_every_s=cards.sample_every_s if cards else 5.0,
         rules=rules or Rules(),
+        bundles=bundles or BundleLimits(),
         volumes=VOLUMES,
+        limits=limits,
     )
     return Control(world, settings), fake
 
@@ -234,16 +266,19 @@ async def serving(
     cards: Cards | None = None,
     rules: Rules | None = None,
     engine: Callable[[], Engine] | None = None,
+    limits: Limits = PLENTY,
+    bundles: BundleLimits | None = None,
 ) -> AsyncGenerator[Api]:
     """The API over a control that runs (or only stands, with its machines known and its ledger writing)."""
     identity = FakeIdentity()
     other = engine() if engine is not None else None
-    control, fake = make_control(folder, store, identity, cards, rules, other)
+    control, fake = make_control(folder, store, identity, cards, rules, other, limits, bundles)
     identity.control = control
     await control.store.open()
     await control.open()
     loops = asyncio.create_task(control.run() if run else _stand(control))
-    app = create_app(control, Auth(identity, SPAWNER))
+    portal = create_router(control, PortalAuth(identity, control.clock, "the secret of the portal"))
+    app = create_app(control, Auth(identity, SPAWNER, OPERATOR_TOKEN), portal)
     try:
         await until(control.fleet.nodes)
         yield Api(control, fake, identity, app)

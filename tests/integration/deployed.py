@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contract.dockerd import IMAGE, Dockerd, minimal_image
+from tests.contract.leftovers import unmount_below
 from tests.contract.swarm import Machine, Swarm
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +101,7 @@ class Host:
         return {
             "DOCKER_HOST": self.daemon.url,
             "COMMONAGE_SITE": "localhost",
+            "COMMONAGE_SESSION_HOST": "*.localhost",
             "COMMONAGE_TAG": TAG,
             "COMMONAGE_DATA_DIR": str(self.data),
             "COMMONAGE_PASSWORDS": str(self.passwords),
@@ -175,13 +177,28 @@ class Host:
 def host() -> Iterator[Host]:
     """A machine with our images, the manager of a Swarm of two; all that is on them is removed in the end."""
     images = archives()
+    mounts = Path("/run/commonage")
+    mounts.mkdir(exist_ok=True)
+    _make_shared_mount(mounts)
     swarm = Swarm(1, vram_mib=0, arguments=("--live-restore=false",))
+    made = None
     try:
         swarm.start(session_image())
-        yield Host(swarm, images)
+        made = Host(swarm, images)
+        _make_shared_mount(made.shared)
+        yield made
     finally:
         for machine in swarm.machines.values():
             with suppress(OSError, RuntimeError):
                 for container in machine.daemon.containers():
                     machine.daemon.ask("DELETE", f"/containers/{container['Id']}?force=1&v=1")
+        if made is not None:
+            unmount_below(made.shared)
         swarm.remove()
+        unmount_below(mounts)
+
+
+def _make_shared_mount(folder: Path) -> None:
+    """As systemd has every folder: the machine sees what a container mounts there, and the other way round."""
+    for words in (("--bind", str(folder), str(folder)), ("--make-shared", str(folder))):
+        subprocess.run(["mount", *words], check=True)

@@ -69,6 +69,7 @@ class SwarmSite:
             authority,
             name,
             _AGENTS_PORT,
+            node_id=self.swarm.node_id(name),
             control=(f"{self.swarm.manager.address}:{_AGENTS_PORT}",),
             docker=machine.daemon.url,
             docker_config=str(logins),
@@ -76,7 +77,7 @@ class SwarmSite:
             fence_after_s=2.0,
             walls=True,
         )
-        admitted = authority.admit(Path(config.request).read_text(), name)
+        admitted = authority.admit(Path(config.request).read_text(), name, self.swarm.node_id(name))
         Path(config.certificate).write_text(admitted.certificate)
         known = base64.b64encode(f"{machine_user(name)}:{admitted.account}".encode()).decode()
         logins.write_text(json.dumps({"auths": {self.registry: {"auth": known}}}))
@@ -107,13 +108,18 @@ class SwarmSite:
         return self._clients[user]
 
     def browser(self, user: str) -> httpx2.Client:
-        """A user at the hub and at their own session, with a token of their own."""
+        """A user at the hub, with a token of their own."""
         if user not in self._browsers:
             self.server.hub("POST", f"/users/{user}")
             made = self.server.hub("POST", f"/users/{user}/tokens", json={"note": "test", "expires_in": 3600})
             headers = {"Authorization": f"token {made.json()['token']}"}
             self._browsers[user] = httpx2.Client(base_url=self.server.url, headers=headers, timeout=60, trust_env=False)
         return self._browsers[user]
+
+    def at_session(self, user: str, method: str, path: str, **options: Any) -> httpx2.Response:
+        """The user asks their own session, which has a name of its own, for a path below its address."""
+        name = {"Host": f"{user}.localhost:{self.server.port}"}
+        return self.browser(user).request(method, f"/user/{user}/{path}", headers=name, **options)
 
     def ask(self, user: str, **options: Any) -> httpx2.Response:
         """Ask the hub for a session, as its page does."""
@@ -138,7 +144,7 @@ class SwarmSite:
 
     def says(self, user: str) -> Any:
         """What the user's session answers through the proxy; None while nobody does."""
-        answer = self.browser(user).get(f"/user/{user}/api")
+        answer = self.at_session(user, "GET", "api")
         return answer.json() if answer.status_code == 200 and "workload" in answer.text else None
 
     def runs(self, user: str, job: str) -> None:
@@ -177,6 +183,7 @@ def swarm_site() -> Iterator[SwarmSite]:
         folder, port, registry_port = new_folder(), free_port(), free_port()
         closing.callback(shutil.rmtree, folder, ignore_errors=True)
         closing.callback(forget_store, folder)
+        (folder / "shared").mkdir()
         (folder / "volumes" / "datasets").mkdir(parents=True)
         (folder / "volumes" / "datasets" / "one.csv").write_text("1,2\n")
         (folder / "commonage.toml").write_text(_VOLUMES.format(shared=folder / "volumes"))
@@ -185,6 +192,7 @@ def swarm_site() -> Iterator[SwarmSite]:
             "COMMONAGE_BIND": "0.0.0.0",
             "COMMONAGE_DOCKER_URL": manager.daemon.url,
             "COMMONAGE_DOCKER_IMAGE": IMAGE,
+            "COMMONAGE_SHARED_DIR": str(folder / "shared"),
             "COMMONAGE_REGISTRY": "true",
             "COMMONAGE_REGISTRY_BIND": manager.address,
             "COMMONAGE_REGISTRY_PORT": str(registry_port),

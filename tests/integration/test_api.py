@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import tarfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx2
 import pytest
-from tests.integration.api_world import SPAWNER, STORES, Api, make_store, serving, until
+from tests.integration.api_world import OPERATOR_TOKEN, SPAWNER, STORES, Api, make_store, serving, until
 
 from commonage.domain.principals import Scope
 from commonage.testing.behaviour import Behaviour
@@ -211,6 +212,7 @@ async def test_a_token_never_makes_one_that_can_do_more(api: Api, ann: httpx2.As
     made = await ann.post("/tokens", json={"note": "nightly", "expires_s": 60})
     assert made.status_code == 201
     assert api.identity.minted == [("ann", (Scope.READ, Scope.SUBMIT), "nightly", 60)]
+    assert made.json()["expires_at"] > time.time()
     for token, ask in (
         ("ann", {"scopes": [Scope.ADMIN.value]}),
         ("read:ann", {"scopes": [Scope.SUBMIT.value]}),
@@ -222,6 +224,54 @@ async def test_a_token_never_makes_one_that_can_do_more(api: Api, ann: httpx2.As
     async with api.client(SPAWNER) as hub:
         assert (await hub.post("/tokens", json={"user": "bob"})).status_code == 201
         assert (await hub.post("/tokens")).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("left_s", "asked_s", "status", "lasts_s"),
+    [
+        (None, None, 201, [90 * 86400]),
+        (None, 90 * 86400 + 1, 422, []),
+        (20, None, 201, [17, 18]),
+        (20, 10, 201, [10]),
+        (20, 20, 422, []),
+        (20, 90 * 86400, 422, []),
+        (1, None, 403, []),
+    ],
+)
+async def test_a_token_never_outlives_the_one_it_is_made_with(
+    api: Api, ann: httpx2.AsyncClient, left_s: float | None, asked_s: int | None, status: int, lasts_s: list[int]
+) -> None:
+    if left_s is not None:
+        api.identity.expiries["ann"] = time.time() + left_s
+    answer = await ann.post("/tokens", json={} if asked_s is None else {"expires_s": asked_s})
+    assert answer.status_code == status, answer.text
+    assert [one[3] for one in api.identity.minted] in ([], *([lasts] for lasts in lasts_s))
+    assert bool(api.identity.minted) is (status == 201)
+
+
+async def test_a_token_that_the_hub_made_too_late_is_revoked(api: Api, ann: httpx2.AsyncClient) -> None:
+    api.identity.expiries["ann"], api.identity.hub_delay_s = time.time() + 20, 30
+    answer = await ann.post("/tokens")
+    assert (answer.status_code, answer.json()["retryable"]) == (503, True)
+    assert api.identity.revoked == [("ann", "a1")]
+
+
+async def test_an_admins_scope_alone_makes_no_token(api: Api) -> None:
+    async with api.client("only-admin:root") as client:
+        refused = await client.post("/tokens")
+    assert (refused.status_code, refused.json()["code"]) == (403, "scope-missing")
+
+
+async def test_the_operator_makes_tokens_for_users_and_has_no_workloads(api: Api) -> None:
+    async with api.client(OPERATOR_TOKEN) as operator:
+        info = (await operator.get("/info")).json()
+        assert (info["user"], info["admin"]) == ("_operator", True)
+        assert (await operator.post("/tokens")).status_code == 422
+        assert (await operator.post("/tokens", json={"user": "bob"})).status_code == 201
+        refused = await operator.post("/workloads", json={"command": ["x"]})
+        assert (refused.status_code, refused.json()["field"]) == (422, "owner")
+        made = await operator.post("/workloads", json={"command": ["x"], "owner": "bob"})
+        assert made.json()["workload"]["owner"] == "bob"
 
 
 async def test_machines_are_shown_measured_and_drained(api: Api, ann: httpx2.AsyncClient) -> None:

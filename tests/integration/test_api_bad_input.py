@@ -287,8 +287,9 @@ async def test_a_token_without_the_scope(api: Api) -> None:
         assert (await nothing.get("/info")).json()["scopes"] == []
 
 
-async def test_nobody_can_be_called_like_the_hub(api: Api) -> None:
-    async with api.client("admin:hub") as pretender:
+@pytest.mark.parametrize("name", ["hub", "_operator"])
+async def test_nobody_can_be_called_like_the_server_itself(api: Api, name: str) -> None:
+    async with api.client(f"admin:{name}") as pretender:
         problem_in(await pretender.get("/workloads"), "reserved-name")
 
 

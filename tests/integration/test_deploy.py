@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.acceptance.served import until
-from tests.contract.dockerd import IMAGE, _Connection
+from tests.contract.dockerd import IMAGE
 from tests.contract.filter_cases import SHARED, bound, but, container, service
+from tests.contract.filtering import ask_through
 from tests.contract.local_agents import processes_of
 from tests.contract.swarm import Machine
 from tests.integration.deployed import ADMIN_PASSWORD, DEPLOY, USERS_PASSWORD, Host, host
@@ -88,7 +89,7 @@ def test_jobs_and_sessions_are_containers_of_the_host(site: Host, token: str) ->
     assert "a session of alice in " in site.visit("session", _hub_token(site), "alice")
     # Seen from a container, too: its processes and its control group are the machine's.
     large = site.visit("started", token, "python3", "-c", "import time; x = b'x' * 20_000_000; time.sleep(600)")
-    assert site.visit("measured", token, large) >= 19
+    assert site.visit("measured", token, large, "19") >= 19
 
 
 def test_a_restart_of_everything_loses_nothing(site: Host, token: str) -> None:
@@ -169,7 +170,11 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("a way around", MADE, _config("{data}/workspaces/../secrets")),
     ("what is in a home, which may be a link", MADE, _config("{data}/workspaces/alice/link")),
     ("another's name", MADE.replace(NAME, "site_control_1"), _config()),
-    ("a folder as a volume", "/volumes/create", {"Name": "commonage-x", "DriverOpts": {"o": "bind", "device": "/"}}),
+    (
+        "a folder as a volume",
+        "/v1.41/volumes/create",
+        {"Name": "commonage-x", "DriverOpts": {"o": "bind", "device": "/"}},
+    ),
 ]
 
 
@@ -177,21 +182,13 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
 def ask(site: Host) -> Callable[..., tuple[int, str]]:
     """One request through the filter, as the control plane could make it: its status and what is said."""
     socket = site.daemon.folder / "data/volumes/hub-docker-filter/_data/docker.sock"
-
-    def asked(method: str, path: str, body: object = None) -> tuple[int, str]:
-        with closing(_Connection(str(socket))) as connection:
-            content = b"" if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
-            connection.request(method, path, content, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-
-    return asked
+    return partial(ask_through, socket)
 
 
 @pytest.mark.parametrize(("method", "path"), CALLS, ids=[f"{method} {path}" for method, path in CALLS])
 def test_the_filter_refuses_a_call(site: Host, ask: Callable[..., tuple[int, str]], method: str, path: str) -> None:
     [control] = site.daemon.containers(label=[f"{COMPOSED}=control"])
-    for version in ("", "/v1.41"):
+    for version in ("", "/v1.40", "/v1.41"):
         status, said = ask(method, version + path.replace("{id}", control["Id"]))
         assert (status, "filter before the Docker socket" in said) == (403, True), said
 
@@ -205,13 +202,13 @@ def test_the_filter_refuses_a_way_out(site: Host, ask: Callable[..., tuple[int, 
 
 
 def test_the_filter_passes_on_what_it_should(site: Host, ask: Callable[..., tuple[int, str]]) -> None:
-    assert ask("GET", "/_ping")[0] == 200
+    assert ask("GET", "/v1.41/_ping")[0] == 200
     # The daemon's own word: nobody listens there.
     assert "connection refused" in ask("POST", "/v1.41/images/create?fromImage=localhost%3A1%2Flab%2Fx&tag=1")[1]
     text = json.dumps(_config()).replace("{data}", str(site.data))
     status, said = ask("POST", MADE, text)
     assert status == 201, said
-    assert ask("DELETE", f"/containers/{json.loads(said)['Id']}?force=1")[0] == 204
+    assert ask("DELETE", f"/v1.41/containers/{json.loads(said)['Id']}?force=1")[0] == 204
 
 
 # --- the stack, last: it takes over what the compose file had ---------------------------------------------------------
@@ -247,10 +244,15 @@ def test_the_stack_takes_over_what_the_compose_file_had(site: Host, token: str) 
 
 @pytest.fixture(scope="module")
 def admin(site: Host) -> Iterator[str]:
-    """The same stack as the control plane of a Swarm of two machines, which see one folder: a token of its admin."""
+    """The same stack as the control plane of a Swarm of two machines, which see one folder: a token of its admin.
+
+    The manager has its agent, in a container.
+    """
     site.stack("stack.yaml", "shared.yaml", COMMONAGE_SITE_ADDRESS=site.machine.address)
     _stack_is_up(site)
-    yield _in_control(site, "commonage", "token", "--user", "root", "--admin").strip()
+    admin = _in_control(site, "commonage", "token", "--user", "admin", "--admin").strip()
+    _agent_on(site, admin, site.machine)
+    yield admin
     site.run("docker", "stack", "rm", "site")
     until(lambda: not site.states(STACKED), within_s=120)
 
@@ -265,7 +267,38 @@ def _attempts_on(machine: Machine) -> list[str]:
     return [one["Labels"]["commonage.attempt"] for one in machine.daemon.containers(label=["commonage.attempt"])]
 
 
-def test_jobs_are_services_on_both_machines(site: Host, admin: str, token: str) -> None:
+def test_a_worker_that_joined_the_swarm_by_hand_takes_no_work(site: Host, admin: str) -> None:
+    worker = until(lambda: site.visit("nodes", admin).get("worker1"), every_s=0.5)
+    assert worker["state"] == "faulty" and "no certificate of this site is bound" in worker["reason"], worker
+
+
+@pytest.fixture(scope="module")
+def agent(site: Host, admin: str) -> dict[str, Any]:
+    """What Docker says of the container of the worker's agent, once the control plane hears it."""
+    _agent_on(site, admin, site.worker)
+    [found] = site.worker.daemon.containers(label=[f"{COMPOSED}=agent"])
+    return dict(site.worker.daemon.ask("GET", f"/containers/{found['Id']}/json"))
+
+
+def _agent_on(site: Host, admin: str, machine: Machine) -> None:
+    """Have the machine's agent in a container, and wait until the control plane hears it."""
+    made = _in_control(site, "commonage", "node", "token", "--data-dir", str(site.data))
+    site.agent_on(machine, made)
+    try:
+        until(lambda: _agent_is_heard(site, admin, machine.name), within_s=60, every_s=0.5)
+    except AssertionError:
+        [found] = machine.daemon.containers(label=[f"{COMPOSED}=agent"])
+        log = site.run("docker", "-H", machine.daemon.url, "logs", found["Id"])
+        raise AssertionError(f"{site.visit('nodes', admin)}\n{log}") from None
+
+
+def _agent_is_heard(site: Host, admin: str, name: str = "worker1") -> bool:
+    node = site.visit("nodes", admin)[name]
+    return bool((node["state"], node["reason"], node["cards"]) == ("ready", "", 1))
+
+
+def test_jobs_are_services_on_both_machines(site: Host, admin: str, token: str, agent: dict[str, Any]) -> None:
+    assert agent
     assert sorted(site.visit("nodes", admin)) == ["manager", "worker1"]
     for node in ("manager", "worker1"):
         done = site.visit("job", token, f"@{node}", "sh", "-c", "echo $COMMONAGE_USER >>seen; cat seen")
@@ -275,7 +308,8 @@ def test_jobs_are_services_on_both_machines(site: Host, admin: str, token: str) 
     assert (site.shared / "workspaces" / "alice" / "seen").exists()
 
 
-def test_a_session_is_a_service_on_another_machine_than_the_hub(site: Host, admin: str) -> None:
+def test_a_session_is_a_service_on_another_machine_than_the_hub(site: Host, admin: str, agent: dict[str, Any]) -> None:
+    assert agent
     assert site.visit("drained", admin, "manager", "yes") == "draining"
     try:
         assert "a session of alice in " in site.visit("session", _hub_token(site), "alice")
@@ -332,29 +366,10 @@ def test_the_filter_keeps_what_makes_managers(site: Host, admin: str, ask: Calla
     renewed = site.daemon.ask("GET", "/swarm")["JoinTokens"]
     assert (renewed["Worker"] != tokens["Worker"], renewed["Manager"] == tokens["Manager"]) == (True, True)
     for method, path in (("POST", "/nodes/x/update?version=1"), ("GET", "/swarm/unlockkey"), ("POST", "/swarm/join")):
-        assert ask(method, path)[0] == 403
+        assert ask(method, f"/v1.41{path}")[0] == 403
 
 
 # --- an agent in a container, on the other machine --------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def agent(site: Host, admin: str) -> dict[str, Any]:
-    """What Docker says of the container of the worker's agent, once the control plane hears it."""
-    made = _in_control(site, "commonage", "node", "token", "--data-dir", str(site.data))
-    site.agent_on(site.worker, made)
-    [found] = site.worker.daemon.containers(label=[f"{COMPOSED}=agent"])
-    try:
-        until(lambda: _agent_is_heard(site, admin), within_s=60, every_s=0.5)
-    except AssertionError:
-        log = site.run("docker", "-H", site.worker.daemon.url, "logs", found["Id"])
-        raise AssertionError(f"{site.visit('nodes', admin)}\n{log}") from None
-    return dict(site.worker.daemon.ask("GET", f"/containers/{found['Id']}/json"))
-
-
-def _agent_is_heard(site: Host, admin: str) -> bool:
-    worker = site.visit("nodes", admin)["worker1"]
-    return bool((worker["state"], worker["reason"], worker["cards"]) == ("ready", "", 1))
 
 
 def test_an_agent_in_a_container_joins_with_a_token_that_nobody_sees(site: Host, agent: dict[str, Any]) -> None:
@@ -362,10 +377,10 @@ def test_an_agent_in_a_container_joins_with_a_token_that_nobody_sees(site: Host,
     assert token not in json.dumps(agent)
     [secret] = [one for one in agent["Mounts"] if one["Destination"] == "/run/secrets/token"]
     assert secret["RW"] is False
-    assert sorted(agent["HostConfig"]["CapAdd"]) == ["KILL", "NET_ADMIN", "NET_RAW"]
+    added = ["DAC_READ_SEARCH", "KILL", "NET_ADMIN", "NET_RAW", "SYS_ADMIN"]
+    assert sorted(agent["HostConfig"]["CapAdd"]) == added
     walls = site.run(*site.worker.inside(), "iptables", "-S")
     assert "-N COMMONAGE-FORWARD" in walls
-    assert "-N COMMONAGE-FORWARD" not in site.run(*site.machine.inside(), "iptables", "-S")
 
 
 def test_it_measures_weighs_and_ends_what_a_dead_daemon_left(

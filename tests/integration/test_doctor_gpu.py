@@ -9,8 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,22 +100,26 @@ def machine(tmp_path: Path, nvml: Path) -> Iterator[FakeMachine]:
     assert [line.split()[-1] for line in machine.modes()][-1:] in ([], ["0"]), "the compute mode is as before"
 
 
-FOLDER = Path("/tmp") / f"dg-{os.getpid()}"  # short, as the sockets of MPS need it
+def command(machine: FakeMachine, level: str, folder: Path) -> list[str]:
+    return [sys.executable, "-c", PROGRAM_OF_TEST, str(machine.libraries / LIBRARY), str(folder), level]
 
 
-def command(machine: FakeMachine, level: str) -> list[str]:
-    return [sys.executable, "-c", PROGRAM_OF_TEST, str(machine.libraries / LIBRARY), str(FOLDER), level]
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path, as the sockets of MPS need it."""
+    with tempfile.TemporaryDirectory(prefix="dg-") as path:
+        yield Path(path)
 
 
 def tried(machine: FakeMachine, level: str) -> Result:
-    ended = subprocess.run(
-        command(machine, level),
-        env=machine.variables(machine.folder.parent / "bin"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="dg-") as folder:
+        ended = subprocess.run(
+            command(machine, level, Path(folder)),
+            env=machine.variables(machine.folder.parent / "bin"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)
     assert not said["left"], "no control group is left"
@@ -234,12 +239,23 @@ def test_without_a_card_the_command_says_so(tmp_path: Path, commonage_command: s
     assert "nothing can be tried" in ended.stderr
 
 
-def test_one_that_is_ended_in_the_middle_leaves_no_daemon_and_no_mode(machine: FakeMachine) -> None:
+def has_started(folder: Path) -> bool:
+    return any(folder.glob("*/pipe"))
+
+
+def runs(folder: Path) -> bool:
+    return any(folder.glob("*/pipe/*.pid"))
+
+
+@pytest.mark.parametrize("moment", [has_started, runs, None], ids=["daemon starting", "daemon running", "mode set"])
+def test_one_that_is_ended_in_the_middle_leaves_no_daemon_and_no_mode(
+    machine: FakeMachine, folder: Path, moment: Callable[[Path], bool] | None
+) -> None:
     variables = machine.variables(machine.folder.parent / "bin")
-    with subprocess.Popen(command(machine, "mps"), env=variables, stdout=subprocess.DEVNULL) as process:
-        while not machine.modes() and process.poll() is None:
-            time.sleep(0.02)
+    arguments = command(machine, "mps", folder)
+    with subprocess.Popen(arguments, env=variables, stdout=subprocess.DEVNULL) as process:
+        while not (moment(folder) if moment else machine.modes()) and process.poll() is None:
+            time.sleep(0.002)
         process.terminate()
     assert process.returncode == 128 + signal.SIGTERM
-    assert not list(FOLDER.glob("*/pipe/*.pid"))
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    assert not runs(folder)

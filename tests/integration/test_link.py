@@ -303,10 +303,10 @@ async def test_who_was_removed_is_not_renewed_even_while_its_link_stands(site: S
 async def test_an_expired_certificate_is_refused_and_one_that_ends_soon_renewed(site: Site) -> None:
     config = site.config()
     old = Authority.open(site.folder / "ca", now=lambda: time.time() - 40 * 86_400)
-    Path(config.certificate).write_text(old.sign(Path(config.request).read_text(), NODE))
+    Path(config.certificate).write_text(old.sign(Path(config.request).read_text(), NODE, NODE))
     assert "may not take our certificate" in await refusal(config)
     ageing = Authority.open(site.folder / "ca", now=lambda: time.time() - 25 * 86_400)
-    Path(config.certificate).write_text(ageing.sign(Path(config.request).read_text(), NODE))
+    Path(config.certificate).write_text(ageing.sign(Path(config.request).read_text(), NODE, NODE))
     before = Path(config.certificate).read_text()
     async with Machine(config):
         await until(lambda: Path(config.certificate).read_text() != before, "it is renewed")

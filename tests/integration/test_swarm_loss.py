@@ -83,7 +83,7 @@ class Blow:
 def cut_off(machine: Machine, data: Path) -> None:
     """From the share, too: what is wished there is not heard. What it writes itself is seen here, to tell of it."""
     machine.unplug()
-    for wish in data.glob("swarm/runs/*/box/wish"):
+    for wish in data.glob("swarm/attempts/*/box/wish"):
         wish.unlink()
 
 
@@ -95,7 +95,9 @@ CUT_OFF = Blow(cut_off, Machine.plug)
 async def control_on(swarm: Swarm, data: Path, agents: Agents | None = None) -> AsyncIterator[Control]:
     """The control plane over this Swarm."""
     settings = SwarmSettings(url=swarm.manager.daemon.url)
-    engine = SwarmEngine("local", data, agents=agents or LocalAgents(swarm), settings=settings)
+    engine = SwarmEngine(
+        "local", data.with_name(f"{data.name}-control"), data, agents=agents or LocalAgents(swarm), settings=settings
+    )
     world = World(
         store=MemoryStore(),
         metrics=KeptMetrics(),

@@ -89,13 +89,13 @@ async def test_the_control_planes_machine_loses_its_power_and_nobody_any_work(sw
         await rig.until(goes_on, "it goes on where it stood")
         assert first in processes_of(order.attempt_id)
         await rig.seen(order.attempt_id, Seen.RUNNING)
-        warnings: list[tuple[str, str]] = []
+        warnings: list[tuple[str, str, str]] = []
 
         async def is_told() -> bool:
             warnings.extend(agents.linked.take_warnings())
             return bool(warnings)
 
         await rig.until(is_told, "how long it stood still is told")
-        [(attempt, words)] = warnings
+        [(_, attempt, words)] = warnings
         assert attempt == order.attempt_id
         assert "it stood still for" in words

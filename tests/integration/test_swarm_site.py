@@ -201,7 +201,7 @@ def test_users_whose_machine_dies_read_why_and_go_on_elsewhere_where_they_wished
     site.use(DIES)
     lost = {"ada": site.session("ada", requeue="true"), "bob": site.session("bob")}
     assert {one.node for one in lost.values()} == {DIES}
-    assert site.browser("ada").put("/user/ada/api/contents/kept", content=b"saved").status_code == 201
+    assert site.at_session("ada", "PUT", "api/contents/kept", content=b"saved").status_code == 201
     site.use(*WORKERS)
     daemon = site.swarm.machines[DIES].daemon
     daemon.kill()
@@ -232,7 +232,7 @@ def _goes_on_elsewhere(site: SwarmSite, lost: str) -> None:
     until(lambda: site.is_ready("ada") and (site.says("ada") or {}).get("workload") not in (None, lost), 120)
     [again] = site.live("ada")
     assert (again.node, again.state, site.says("ada")["workload"]) == (STAYS, "running", again.id)
-    assert site.browser("ada").get("/user/ada/api/contents/kept").content == b"saved"
+    assert site.at_session("ada", "GET", "api/contents/kept").content == b"saved"
     told = [one.message for one in site.client("ada").event_page(again.id).items]
     assert any(f"started again in the place of {lost}" in one and "kernels" in one for one in told), told
     [notice] = site.client("ada").launch_options().notices

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def refused(*flags: str, **environment: str) -> str:
 
 def test_from_the_first_start_to_the_second(here: Served) -> None:
     until(lambda: "people are kept apart" in here.output)
-    assert f"{here.url}/" in here.output
+    assert f"http://localhost:{here.port}/" in here.output
     assert "simulated" in here.output.lower()
     assert "kept apart by agreement only" in here.output
 
@@ -213,3 +214,17 @@ def command(pid: int) -> bytes:
     except OSError as error:
         assert error.errno in (errno.ENOENT, errno.ESRCH)
         return b""
+
+
+def has_started(here: Served, times: int) -> bool:
+    return here.output.count("Commonage is ready") == times
+
+
+def test_the_portal_is_there_after_the_names_of_sessions_change(here: Served) -> None:
+    """The hub finds in its proxy the route to the portal at the address of the start before."""
+    for times, names in enumerate(("none", "*.localhost", "none"), start=1):
+        until(partial(has_started, here, times))  # it answers a moment before
+        assert here.stop() == 0
+        here.variables = {"COMMONAGE_PUBLIC_URL": f"http://localhost:{here.port}", "COMMONAGE_SESSION_HOST": names}
+        here.start()
+        assert sign_in(here.url, "alice", USERS_PASSWORD) == "alice"

@@ -36,6 +36,7 @@ from commonage.api import (
     workloads,
 )
 from commonage.api.auth import Auth
+from commonage.api.body_limit import BodyLimit
 from commonage.api.openapi import complete
 from commonage.api.routing import Door
 from commonage.control.control import Control
@@ -64,6 +65,7 @@ def create_app(
     Before the server stops, call `end_streams(app)`: a stream that is open would keep it from stopping.
     """
     app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
+    app.add_middleware(BodyLimit, unlimited=frozenset({API_PATH + bundles.PATH}))
     app.state.door = Door(control, auth, machines, images)
     api = _api()
     api.state.door = app.state.door

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from urllib.parse import quote
 
 from commonage.api import encode_cards
 from commonage.control.fleet import EnvironmentView, LaunchView, NodeView
@@ -17,6 +16,7 @@ from commonage.domain.sightings import LogLine
 from commonage.domain.usage import Prices, Usage
 from commonage.domain.workloads import Attempt, Kind, State, Workload
 from commonage.ports.metrics import Point
+from commonage.wire.origins import session_url
 from commonage.wire.platform import (
     EnvironmentOut,
     LaunchOptions,
@@ -54,8 +54,8 @@ UNITS = {
 }
 
 
-def workload(found: Workload, standing: Standing, *, internal: bool = False) -> WorkloadOut:
-    """A workload as it stands. `internal` adds where it answers on the site's own network, for the hub alone."""
+def workload(found: Workload, standing: Standing, session_origin: str = "", *, internal: bool = False) -> WorkloadOut:
+    """A workload; browsers reach sessions at `session_origin`. `internal` adds its address on the site's network."""
     spec, attempt = found.spec, found.attempt
     # While it waits for another try, where the last one was says nothing about it.
     placed = attempt if attempt is not None and not found.state.waits else None
@@ -97,19 +97,18 @@ def workload(found: Workload, standing: Standing, *, internal: bool = False) -> 
         volumes=[one.text for one in spec.volumes],
         variables=dict(spec.variables),
         stopping=found.stop is not None and not ended,
-        url=_address(found),
+        url=_address(found, session_origin),
         bundle=spec.bundle,
         key=spec.key,
         internal_url=attempt.url if attempt and (internal or spec.kind is Kind.SERVICE) else None,
     )
 
 
-def _address(found: Workload) -> str | None:
-    """The path of a running session under the portal's address; services have no route of their own."""
+def _address(found: Workload, session_origin: str) -> str | None:
+    """Where browsers reach a running session; services have no route of their own."""
     if found.spec.kind is not Kind.SESSION or found.state is not State.RUNNING:
         return None
-    base = f"/user/{quote(found.spec.owner, safe='@~')}/"
-    return f"{base}{quote(found.spec.name, safe='@~')}/" if found.spec.name else base
+    return session_url(session_origin, found.spec.owner, found.spec.name)
 
 
 def request(asked: Request) -> RequestOut:

@@ -6,6 +6,7 @@ Installed on the API by `app`. The table of codes stands in `problems`.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commonage.api.problems import MEDIA_TYPE, PROBLEMS, problem, problem_of
-from commonage.domain.errors import CommonageError
+from commonage.domain.errors import CommonageError, TooMany
 from commonage.wire.workloads import Problem
 
 log = logging.getLogger(__name__)
@@ -66,9 +67,15 @@ def answer(document: Problem, headers: Mapping[str, str] | None = None) -> Respo
     return Response(content, document.status, kept, MEDIA_TYPE)
 
 
+def of_error(error: CommonageError) -> Response:
+    """The response to one of our errors."""
+    wait_s = error.retry_after_s if isinstance(error, TooMany) else None
+    return answer(problem_of(error), None if wait_s is None else {"Retry-After": str(math.ceil(wait_s))})
+
+
 async def _ours(_request: Request, error: Exception) -> Response:
     assert isinstance(error, CommonageError)
-    return answer(problem_of(error))
+    return of_error(error)
 
 
 async def _bad_input(_request: Request, error: Exception) -> Response:

@@ -57,7 +57,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "image-not-found": ("No such image", "The catalogue has none of this name that you may see."),
         "user-not-found": ("No such user", "The hub knows nobody of this name."),
         "registry-not-found": ("No registry", "This installation runs no registry of images."),
-        "bundle-not-found": ("No such bundle", "No files of this digest were sent; send them first."),
+        "bundle-not-found": (
+            "No such bundle",
+            "You sent no files of this digest, or they were removed as no workload needed them; send them again.",
+        ),
     },
     405: {
         "method-not-allowed": (
@@ -86,7 +89,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "stale-version": ("Somebody else was first", "It was changed meanwhile; read it again and repeat."),
     },
     413: {
-        "too-large": ("Too large", "A body is limited to 1 MiB (a bundle to 64 MiB), a command to 128 KiB."),
+        "too-large": ("Too large", "A body is limited to 1 MiB (a bundle to `max_bundle`), a command to 128 KiB."),
     },
     415: {
         "unsupported-media-type": (
@@ -166,6 +169,33 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
     },
     426: {
         "upgrade-required": ("By a WebSocket", "It is a WebSocket, and was asked for by plain HTTP."),
+    },
+    429: {
+        "too-many-requests": (
+            "Too many requests",
+            "A user, or an address with tokens that are not valid, asks too often; `Retry-After` says when to go on.",
+        ),
+        "too-many-workloads": (
+            "Too many workloads",
+            "The user, the tenant or all together have as many live workloads as are allowed; the sentence has both.",
+        ),
+        "too-many-streams": (
+            "Too many streams",
+            "The user or all together have as many event streams and followed logs open as are allowed.",
+        ),
+        "too-many-commands": (
+            "Too many commands",
+            "The user or all together run as many commands beside workloads as are allowed.",
+        ),
+        "too-many-bundles": (
+            "Too many bundles",
+            "The user or the tenant keeps as many bundles, or as large ones in all, as are allowed; the sentence says "
+            "how many.",
+        ),
+        "too-many-uploads": (
+            "Too many uploads",
+            "The user or all together send as many bundles at the same time as are allowed.",
+        ),
     },
     500: {
         "internal": ("Something broke", "A fault of ours. The `id` in the sentence stands in the server's log, too."),

@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commonage.api import failures
-from commonage.api.problems import problem_of
 from commonage.api.routing import Guarded, answer, caller, door, problems
 from commonage.control.control import Control
 from commonage.control.membership import tenants_of
@@ -109,7 +108,7 @@ def images_in_use(control: Control) -> set[str]:
 
 def _refused(error: CommonageError) -> Response:
     """The problem, with the sentence where clients of registries look for it."""
-    found = failures.answer(problem_of(error))
+    found = failures.of_error(error)
     document = {**json.loads(bytes(found.body)), "details": error.message}
     headers = {name: value for name, value in found.headers.items() if name != "content-length"}
     if found.status_code == 401:
@@ -125,7 +124,7 @@ async def _rights(request: Request, registry: Registry | None) -> tuple[str, Rig
         if registry is not None and await asyncio.to_thread(registry.is_machine, user, password):
             return user, Rights(pulls_all=True)
         header = f"token {password}"
-    who = await at.auth.identify(header)
+    who = await at.identify(request, header)
     if password is not None and user != who.name:
         raise Unauthenticated(f"the token given as password is that of {who.name}, and not of {user[:60]!r}")
     return who.name, rights_of(who, at.control.settings)

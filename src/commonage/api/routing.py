@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -12,16 +13,17 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from commonage.api.auth import Auth
+from commonage.api.failed_tokens import FailedTokens
 from commonage.api.problems import MEDIA_TYPE, PROBLEMS
 from commonage.api.streams import Streams
+from commonage.control.connections import Connection
 from commonage.control.control import Control
-from commonage.domain.errors import CommonageError, InvalidInput, TooLarge
+from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal
 from commonage.ports.joining import Joining
 from commonage.ports.registry import Registry
 from commonage.wire.workloads import Problem
 
-MAX_BODY_BYTES = 1024 * 1024
 _NO_STORE = {"Cache-Control": "no-store"}
 _WHO = "commonage.who"
 
@@ -37,6 +39,29 @@ class Door:
     joining: Joining | None = None
     registry: Registry | None = None
     streams: Streams = field(default_factory=Streams)
+    failed: FailedTokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.failed = FailedTokens(self.control.clock, self.control.settings.limits.failed_tokens_per_s)
+
+    async def identify(self, connection: HTTPConnection, header: str | None = None) -> Principal:
+        """Who asks, by the Authorization header (or this one in its place).
+
+        Raises Unauthenticated, Forbidden, Unavailable, TooMany. The hub's spawner asks for everybody, without limits.
+        """
+        header = header or connection.headers.get("authorization")
+        with self.failed.counted(header, client_address(connection)):
+            who = await self.auth.identify(header)
+        if not self.auth.is_spawner(who):
+            self.control.requests.take(who.name)
+        return who
+
+    def hold(self, kind: Connection, connection: HTTPConnection, who: Principal) -> AbstractAsyncContextManager[None]:
+        """The connection is a long one: counted, and cancelled when its token no longer holds. See `Connections`."""
+        if self.auth.is_spawner(who):
+            return nullcontext()
+        header = connection.headers.get("authorization")
+        return self.control.connections.hold(kind, who, lambda: self.auth.identify(header))
 
 
 class BadEncoding(InvalidInput):
@@ -56,9 +81,19 @@ def door(request: HTTPConnection) -> Door:
     return cast(Door, request.app.state.door)
 
 
+def client_address(connection: HTTPConnection) -> str:
+    """The address that it comes from; the proxy's word where it comes from the proxy."""
+    return connection.client.host if connection.client is not None else "an unknown address"
+
+
 def caller(request: Request) -> Principal:
     """Who asks; set by Guarded."""
     return cast(Principal, request.scope[_WHO])
+
+
+async def expiry(request: Request) -> float | None:
+    """When the caller's token expires, in unix seconds; None if never. Raises Unauthenticated, Unavailable."""
+    return await door(request).auth.expires_at(request.headers.get("authorization"), caller(request))
 
 
 class Guarded(APIRoute):
@@ -69,7 +104,7 @@ class Guarded(APIRoute):
         handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
-            request.scope[_WHO] = await door(request).auth.identify(request.headers.get("authorization"))
+            request.scope[_WHO] = await door(request).identify(request)
             return await handle(request)
 
         return guarded
@@ -78,12 +113,12 @@ class Guarded(APIRoute):
 async def read_json(request: Request, message: type[Message], *, optional: bool = False) -> Message:
     """The body as this message; `optional`: an empty body stands for one without fields.
 
-    Raises TooLarge as soon as too much has come, BadEncoding, NotJson, and pydantic's ValidationError.
+    Raises TooLarge (see `body_limit`), BadEncoding, NotJson, and pydantic's ValidationError.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise NotJson(f"the body must be sent as application/json, not {kind[:60]!r}")
-    body = await _read(request)
+    body = await request.body()
     if optional and not body:
         return message()
     try:
@@ -94,23 +129,6 @@ async def read_json(request: Request, message: type[Message], *, optional: bool 
     return message.model_validate_json(body, strict=True)
 
 
-async def _read(request: Request) -> bytes:
-    announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
-        raise _too_large()
-    parts, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise _too_large()
-        parts.append(chunk)
-    return b"".join(parts)
-
-
-def _too_large() -> CommonageError:
-    return TooLarge("the body is more than 1 MiB; send files along as a bundle, data in a volume")
-
-
 def answer(message: BaseModel, status: int = 200) -> Response:
     """This message as JSON."""
     return Response(message.model_dump_json().encode(), status, _NO_STORE, "application/json")
@@ -119,7 +137,7 @@ def answer(message: BaseModel, status: int = 200) -> Response:
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may answer with these codes, besides those that every route may."""
     by_status: dict[int, list[str]] = {}
-    for code in ("unauthenticated", "scope-missing", "internal", "unavailable", *codes):
+    for code in ("unauthenticated", "scope-missing", "too-many-requests", "internal", "unavailable", *codes):
         by_status.setdefault(PROBLEMS[code].status, []).append(code)
     return {status: _documented(status, found) for status, found in by_status.items()}
 
@@ -133,7 +151,7 @@ def _documented(status: int, codes: list[str]) -> dict[str, Any]:
     }
     if status == 401:
         found["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
-    if status == 503:
+    if status in (429, 503):
         found["headers"] = {"Retry-After": {"schema": {"type": "string"}}}
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -17,6 +18,7 @@ from commonage.api.ids import WORKLOAD, known_form
 from commonage.api.routing import Door, Guarded, answer, caller, door, problems
 from commonage.api.spans import span_of
 from commonage.api.streams import EVENT_STREAM, sse
+from commonage.control.connections import Connection
 from commonage.domain.errors import NotFound
 from commonage.domain.principals import Principal
 from commonage.domain.sightings import LogLine
@@ -110,7 +112,7 @@ async def metrics(request: Request, workload_id: str, query: Annotated[MetricsQu
     summary="What has happened to it",
     response_model=EventPage,
     responses={
-        **problems("workload-not-found", "invalid-parameter", "unknown-field"),
+        **problems("workload-not-found", "invalid-parameter", "unknown-field", "too-many-streams"),
         200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}},
     },
 )
@@ -130,7 +132,14 @@ async def events(
     summary="Its output",
     response_class=Response,
     responses={
-        **problems("workload-not-found", "log-not-found", "invalid-parameter", "unknown-field", "engine-failure"),
+        **problems(
+            "workload-not-found",
+            "log-not-found",
+            "invalid-parameter",
+            "unknown-field",
+            "engine-failure",
+            "too-many-streams",
+        ),
         200: {
             "description": "stdout and stderr together.",
             "content": {"text/plain": {"schema": {"type": "string"}}, EVENT_STREAM: {"schema": {"type": "string"}}},
@@ -158,11 +167,12 @@ async def logs(
     query.follow = stream if query.follow is None else query.follow
     if query.attempt is not None and query.attempt > workload.attempts:
         raise NotFound(f"{workload_id} has no attempt {query.attempt}", code="log-not-found")
+    hold = partial(at.hold, Connection.STREAM, request, who)
     if stream:
-        return at.streams.events(_as_events(at, who, workload, query))
+        return at.streams.events(_as_events(at, who, workload, query), hold)
     lines = _lines(at, who, workload, query)
     first = await anext(lines, None)  # here, so that a missing log is an answer of its own and not an empty text
-    return at.streams.text(_as_text(first, lines))
+    return at.streams.text(_as_text(first, lines), hold)
 
 
 async def _as_text(first: LogLine | None, lines: AsyncGenerator[LogLine]) -> AsyncGenerator[bytes]:

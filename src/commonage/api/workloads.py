@@ -48,7 +48,9 @@ _INVALID = (
     "not-admin",
     "not-a-member",
     "bundle-not-found",
+    "too-many-bundles",
     "dependency-broken",
+    "too-many-workloads",
 )
 _EXAMPLE = {"command": ["python", "train.py"], "gpus": "6GiB", "time": "30m", "key": "first-try"}
 _PAGE_OF_IDS = 500
@@ -167,4 +169,6 @@ async def stop(request: Request, workload_id: str) -> Response:
 
 def shown(at: Door, who: Principal, found: Workload) -> WorkloadOut:
     """A workload as this caller may see it."""
-    return encode.workload(found, at.control.look.standing(found), internal=at.auth.is_spawner(who))
+    control = at.control
+    standing, origin = control.look.standing(found), control.settings.session_origin
+    return encode.workload(found, standing, origin, internal=at.auth.is_spawner(who))

@@ -8,6 +8,7 @@
     ├── NotFound                …-not-found      404    no
     ├── Conflict                conflict         409    no    what is there does not allow it
     │   └── StaleVersion        stale-version    409    yes   somebody else wrote first
+    ├── TooMany                 too-many-…       429    yes   one user, tenant or address has reached its limit
     ├── Unplaceable             unplaceable      422    no    no machine here could ever run it
     ├── Unavailable             unavailable      503    yes   a part we need does not answer
     └── EngineFailure           engine-failure   502    see   an engine's native error, translated at its door
@@ -96,6 +97,21 @@ class StaleVersion(Conflict):
 
     code = "stale-version"
     retryable = True
+
+
+class TooMany(CommonageError):
+    """A limit on how much one user, tenant or address may have at once, or how often it may ask.
+
+    The message names the limit. `retry_after_s` is known where time alone makes room.
+    """
+
+    code = "too-many-requests"
+    status = 429
+    retryable = True
+
+    def __init__(self, message: str, *, code: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message, code=code)
+        self.retry_after_s = retry_after_s
 
 
 class Unplaceable(CommonageError):

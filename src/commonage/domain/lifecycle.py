@@ -191,7 +191,7 @@ def _progressed(workload: Workload, attempt: Attempt, sighting: Sighting) -> Ste
 
 def _runs(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) -> Step:
     if attempt.state is not State.STARTING:
-        return Step(workload)
+        return _warned(workload, sighting)
     running = replace(attempt, state=State.RUNNING, started_at=sighting.started_at or sighting.at, url=sighting.url)
     if workload.stop is not None:  # it is already being ended: it only matters that it began
         begun = replace(attempt, started_at=running.started_at)
@@ -199,6 +199,13 @@ def _runs(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) 
     place = f"running on {attempt.lease.node}"
     after = replace(workload, state=State.RUNNING, since=now, reason=place, attempt=running)
     return Step(after, (Record(EventKind.RUNNING, place),))
+
+
+def _warned(workload: Workload, sighting: Sighting) -> Step:
+    """What its owner should know of one that runs, once."""
+    if workload.stop is not None or sighting.detail in ("", workload.reason):
+        return Step(workload)
+    return Step(replace(workload, reason=sighting.detail), (Record(EventKind.WARNING, sighting.detail),))
 
 
 def _ended(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) -> Step:

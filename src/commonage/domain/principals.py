@@ -14,11 +14,16 @@ class Scope(StrEnum):
     READ = "custom:commonage:read"
     SUBMIT = "custom:commonage:submit"
     ADMIN = "custom:commonage:admin"
+    TOKENS = "custom:commonage:tokens"
+
+
+OPERATOR = "_operator"
+"""The command line on the server's own machine, as a principal. A user's name begins with a letter or a digit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The one who asks: a user of the hub, or the hub's spawner acting for one."""
+    """The one who asks: a user of the hub, the hub's spawner acting for one, or the operator."""
 
     name: str
     scopes: frozenset[Scope]
@@ -30,8 +35,8 @@ class Principal:
         return Scope.ADMIN in self.scopes
 
     def need(self, scope: Scope) -> None:
-        """Raise Forbidden unless this scope, or admin, is held."""
-        if scope not in self.scopes and not self.is_admin:
+        """Raise Forbidden unless this scope is held. Admin stands for all but TOKENS."""
+        if scope not in self.scopes and not (self.is_admin and scope is not Scope.TOKENS):
             only = "this is for admins; " if scope is Scope.ADMIN else ""
             raise Forbidden(
                 f"{only}the token of {self.name} lacks the scope {scope.value}; ask an admin for one that has it",

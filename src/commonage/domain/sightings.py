@@ -49,7 +49,8 @@ class Sighting:
     """What an engine says it sees of an attempt right now.
 
     `exit_code` of an ended one is None when nobody can know it any more (its machine went away: it is lost).
-    `detail` says what a starting one is doing, or why an ended one ended, in words. `oom`: ended for want of memory.
+    `detail` says what a starting one is doing, what the owner of a running one should know, or why an ended one ended,
+    in words. `oom`: ended for want of memory.
     """
 
     attempt_id: str

@@ -76,7 +76,8 @@ class Tenant:
     """A lab, course or customer. `weight` is its part of a crowded fleet, beside those of the others.
 
     Members are the hub's group of the same name; the default tenant has everybody. `sites` and `environments`, where
-    not empty, are those its members may use.
+    not empty, are those its members may use. `max_workloads` bounds its live jobs and services in place of the limit
+    that holds for every tenant.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Tenant:
     quota: Quota = Quota()
     sites: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
+    max_workloads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -360,7 +360,7 @@ class AsyncClient:
             reached = True
             try:
                 response = await self._http.request(**request)
-                return call.parse(response.status_code, response.content)
+                return call.parse(response.status_code, response.content, response.headers.get("Retry-After"))
             except httpx2.TransportError as error:
                 problem, reached = transport.failure(error, self._http.base_url)
             except ApiError as error:
@@ -378,7 +378,9 @@ class AsyncClient:
             try:
                 async with self._http.stream(**transport.stream_request(path, query, last_id)) as response:
                     if not response.is_success:
-                        raise ApiError.of(response.status_code, await response.aread())
+                        raise ApiError.of(
+                            response.status_code, await response.aread(), response.headers.get("Retry-After")
+                        )
                     async for event in transport.events_of(response):
                         if event.event == "error":
                             raise transport.told(event)

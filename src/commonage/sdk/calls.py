@@ -46,6 +46,7 @@ JSON = "application/json"
 STREAM = "text/event-stream"
 # The server sends a sign of life every 15 seconds; without one for so long, the stream is taken for dead.
 SILENCE_S = 45.0
+_TOO_MANY = 429
 
 
 class Which(TypedDict, total=False):
@@ -85,10 +86,10 @@ class Call(Generic[Answer]):
         """The body as JSON, without what was not set."""
         return None if self.body is None else self.body.model_dump_json(exclude_unset=True).encode()
 
-    def parse(self, status: int, body: bytes) -> Answer:
-        """The answer as a message. Raises ApiError when it is none."""
+    def parse(self, status: int, body: bytes, retry_after: str | None) -> Answer:
+        """The answer as a message; `retry_after` is the header of that name. Raises ApiError when it is none."""
         if not 200 <= status < 300:
-            raise ApiError.of(status, body)
+            raise ApiError.of(status, body, retry_after)
         try:
             return self.answer.model_validate_json(body)
         except ValueError:
@@ -110,16 +111,24 @@ class Patience:
 
     def pause_after(self, error: ApiError) -> float:
         """Seconds to wait before the next try; raises `error` when patience is over."""
-        if self._waited >= self._seconds:
+        asked = _asked_pause(error)
+        if self._waited >= self._seconds or asked > self._seconds:
             raise error
-        pause, self._next = self._next, min(2.0, self._next * 2)
+        pause, self._next = max(asked, self._next), min(2.0, self._next * 2)
         self._waited += pause
         return pause
 
 
 def may_repeat(repeatable: bool, error: ApiError, reached: bool) -> bool:
     """True if the call may be sent again after `error`. `reached`: the server may have seen it."""
+    if _asked_pause(error):
+        return True  # it was refused before anything was done
     return error.retryable and (repeatable or not reached) and (error.status == 0 or error.status in GATEWAY)
+
+
+def _asked_pause(error: ApiError) -> float:
+    """Seconds that a client which asks too often is told to wait."""
+    return error.retry_after_s or 0.0 if error.status == _TOO_MANY else 0.0
 
 
 def address(url: str) -> str:

@@ -15,8 +15,9 @@ from typing import Any
 class ApiError(Exception):
     """A refusal. `code` is stable, `detail` is a sentence for people, `field` the culprit's name where there is one.
 
-    `status` is HTTP's (0 where there was no answer); `retryable`: the same call may succeed later. `errors` lists every
-    culprit where there are several, each with `field`, `code` and `detail`.
+    `status` is HTTP's (0 where there was no answer); `retryable`: the same call may succeed later, after
+    `retry_after_s` if the server says when. `errors` lists every culprit where there are several, each with `field`,
+    `code` and `detail`.
     """
 
     def __init__(self, code: str, detail: str, *, status: int = 0, retryable: bool = False) -> None:
@@ -27,11 +28,15 @@ class ApiError(Exception):
         self.retryable = retryable
         self.title = ""
         self.field: str | None = None
+        self.retry_after_s: float | None = None
         self.errors: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
-    def of(cls, status: int, body: bytes) -> ApiError:
-        """Make one from an answer that is no success: a problem document, or what a proxy in between had to say."""
+    def of(cls, status: int, body: bytes, retry_after: str | None = None) -> ApiError:
+        """Make one from an answer that is no success: a problem document, or what a proxy in between had to say.
+
+        `retry_after` is the header of that name; a date in it is ignored, as the control plane sends none.
+        """
         try:
             problem = json.loads(body)
         except ValueError:
@@ -47,6 +52,7 @@ class ApiError(Exception):
         error.title = str(problem.get("title") or "")
         error.field = problem.get("field")
         error.errors = problem.get("errors") or ()
+        error.retry_after_s = float(retry_after) if retry_after and retry_after.isdigit() else None
         return error
 
     @classmethod

@@ -340,7 +340,7 @@ class Client:
             reached = True
             try:
                 response = self._http.request(**request)
-                return call.parse(response.status_code, response.content)
+                return call.parse(response.status_code, response.content, response.headers.get("Retry-After"))
             except httpx2.TransportError as error:
                 problem, reached = transport.failure(error, self._http.base_url)
             except ApiError as error:
@@ -358,7 +358,7 @@ class Client:
             try:
                 with self._http.stream(**transport.stream_request(path, query, last_id)) as response:
                     if not response.is_success:
-                        raise ApiError.of(response.status_code, response.read())
+                        raise ApiError.of(response.status_code, response.read(), response.headers.get("Retry-After"))
                     for event in transport.events_of(response):
                         if event.event == "error":
                             raise transport.told(event)

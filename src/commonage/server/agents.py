@@ -14,15 +14,16 @@ from commonage.server.settings import Settings
 _WITH_AGENTS = frozenset({"swarm"})
 
 
-def agents_of(settings: Settings, data_dir: Path) -> LinkedAgents | None:
+def agents_of(settings: Settings, data_dir: Path, gateway_port: int) -> LinkedAgents | None:
     """Those of the site, not listened for yet; None for an engine whose only machine is this. Raises AuthorityError.
 
-    Blocks a moment when the authority is made.
+    `gateway_port` is the workload gateway's on the loopback. Blocks a moment when the authority is made.
     """
     if str(settings.engine) not in _WITH_AGENTS:
         return None
     memory = _memory(data_dir)
-    return LinkedAgents(authority_of(data_dir), memory=memory, always_reach=settings.containers_reach)
+    authority = authority_of(data_dir)
+    return LinkedAgents(authority, memory=memory, always_reach=settings.containers_reach, gateway_port=gateway_port)
 
 
 def _memory(data_dir: Path) -> Path:

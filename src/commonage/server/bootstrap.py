@@ -19,7 +19,7 @@ from commonage.api.auth import Auth
 from commonage.catalogue import builtin_environments
 from commonage.clouds.libcloud_machines import LibcloudMachines
 from commonage.control.control import Control, World
-from commonage.control.settings import ControlSettings
+from commonage.control.settings import BundleLimits, ControlSettings
 from commonage.domain.environments import Environment
 from commonage.gpus.detect import Opened, share_devices
 from commonage.gpus.isolation.devices import Sharing
@@ -32,16 +32,18 @@ from commonage.server.agents import agents_of
 from commonage.server.authority import authority_of
 from commonage.server.clock import SystemClock
 from commonage.server.data_dir import DataDir, Ports
-from commonage.server.engines import SITE, make_engine, shared_dir
+from commonage.server.engines import SITE, homes_dir, make_engine, shared_dir
 from commonage.server.hub import HubPlan
 from commonage.server.identity import HubIdentity
 from commonage.server.joining import Joining, joining_plan
+from commonage.server.origins import Origins, origins_of, warning_of
 from commonage.server.parts import Apart
 from commonage.server.registry import PlatformRegistry, RegistryPlan
 from commonage.server.reserve import why_full
 from commonage.server.rules import priority_classes_of, rules_of, volumes_of
 from commonage.server.secrets import Secrets
 from commonage.server.settings import Settings
+from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
 from commonage.storage.homes import HomeFolders
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
@@ -71,6 +73,7 @@ class Parts:
     cards: Opened
     engines: Sequence[Engine]
     web: Application
+    gateway: WorkloadGateway
     registry: PlatformRegistry | None = None
     agents: LinkedAgents | None = None
     joining: Joining | None = None
@@ -95,7 +98,8 @@ def without_image(settings: Settings) -> list[Environment]:
 
 
 def hub_plan(settings: Settings, data: DataDir, ports: Ports, port: int) -> HubPlan:
-    """How hub and proxy are to run."""
+    """How hub and proxy are to run. Raises InvalidInput where the origins do not fit together."""
+    origins = origins_of(settings, port)
     return HubPlan(
         data_dir=data.path,
         bind=settings.bind,
@@ -104,10 +108,13 @@ def hub_plan(settings: Settings, data: DataDir, ports: Ports, port: int) -> HubP
         hub_port=ports.hub,
         proxy_api_port=ports.proxy_api,
         database_url=settings.hub_database_url,
-        public_url=settings.public_url,
+        public_url=origins.hub,
+        session_origin=origins.sessions,
         authenticator_class=settings.authenticator_class,
         admin_users=settings.admin_users,
+        max_failed_sign_ins_per_minute=settings.max_failed_sign_ins_per_minute,
         extra_config=settings.hub_config,
+        token_lifetime_s=settings.token_lifetime,
     )
 
 
@@ -122,15 +129,29 @@ def control_settings(settings: Settings) -> ControlSettings:
         session_environment=settings.session_environment,
         job_environment=settings.job_environment,
         max_array=settings.max_array,
+        limits=settings.limits,
+        token_lifetime_s=settings.token_lifetime,
         prices=settings.prices,
         volumes=volumes_of(settings, [ControlSettings().default_tenant, *(one.name for one in settings.tenants)]),
         home_quota_mib=settings.home_quota,
+        bundles=bundle_limits(settings),
         prepull=settings.prepull,
         warn_before_s=settings.warn_before,
         sample_every_s=settings.sample_every,
         gpu_over_share=settings.gpu_over_share,
         gpu_over_share_after_s=settings.gpu_over_share_after,
         gpu_over_share_tolerance_mib=settings.gpu_over_share_tolerance,
+    )
+
+
+def bundle_limits(settings: Settings) -> BundleLimits:
+    """How much may be sent along."""
+    return BundleLimits(
+        per_user=settings.bundles_per_user,
+        per_user_mib=settings.bundle_space_per_user,
+        per_tenant=settings.bundles_per_tenant,
+        per_tenant_mib=settings.bundle_space_per_tenant,
+        keep_s=settings.keep_bundles,
     )
 
 
@@ -165,28 +186,25 @@ async def assemble(
     settings: Settings,
     data: DataDir,
     secrets: Secrets,
-    hub_url: str,
-    reaches: tuple[int, ...] = (),
+    hub: HubPlan,
+    access: WorkloadAccess = NO_ACCESS,
     registry: PlatformRegistry | None = None,
 ) -> Parts:
-    """Make all parts, wired, none of them open yet but the cards. Raises InvalidInput, DevicesUnavailable.
-
-    `reaches` are the ports of the loopback that workloads need: the hub's, the control plane's.
-    """
+    """Make all parts, wired, none of them open yet but the cards. Raises InvalidInput, DevicesUnavailable."""
     clock = SystemClock()
     node_name = settings.node_name or socket.gethostname()
     sharing = sharing_of(settings, data.path)
-    agents = await asyncio.to_thread(agents_of, settings, data.path)
+    agents = await asyncio.to_thread(agents_of, settings, data.path, access.gateway_port)
     # Where there are agents, the cards of this machine are given out by its own.
     wanted = settings.gpus if agents is None else "none"
     cards = await asyncio.to_thread(share_devices, wanted, sharing, node_name=node_name, clock=clock)
     if agents is not None:
         cards = cards._replace(said="The GPUs of each machine are given out by its own agent.")
     account = registry.account if registry is not None else None
-    engine = make_engine(settings, data.path, cards.devices, reaches, account, agents)
+    engine = make_engine(settings, data.path, cards.devices, access, account, agents)
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database)
-    identity = HubIdentity(hub_url, secrets.hub_service_token, doubt=partial(why_full, data.path))
+    identity = HubIdentity(hub.hub_url, secrets.hub_service_token, doubt=partial(why_full, data.path))
     plan = joining_plan(settings, shared_dir(settings, data.path), settings.agents_port, account)
     joining = None if plan is None else Joining(plan, authority_of(data.path), data.path / "joining", clock)
     world = World(
@@ -202,23 +220,28 @@ async def assemble(
         chance=random.SystemRandom().randrange,
         clouds=[(one.policy(), LibcloudMachines(one.rental())) for one in settings.fleets],
         joining=None if joining is None else joining.office,
-        homes=HomeFolders(shared_dir(settings, data.path) / "workspaces"),
+        homes=HomeFolders(homes_dir(settings, data.path)),
     )
-    control = Control(world, control_settings(settings))
+    origins = Origins(hub.public_url, hub.session_origin)
+    about = replace(control_settings(settings), session_origin=origins.sessions, origin_warning=warning_of(origins))
+    control = Control(world, about)
     if agents is not None:
         agents.departures = control.departures
-    web = _application(control, secrets, registry, joining)
-    return Parts(control, store, metrics, identity, cards, world.engines, web, registry, agents, joining)
+    web = _application(control, secrets, registry, joining, origins)
+    gateway = WorkloadGateway(web.serve, hub.hub_url)
+    return Parts(control, store, metrics, identity, cards, world.engines, web, gateway, registry, agents, joining)
 
 
 def _application(
-    control: Control, secrets: Secrets, registry: PlatformRegistry | None, joining: Joining | None
+    control: Control, secrets: Secrets, registry: PlatformRegistry | None, joining: Joining | None, origins: Origins
 ) -> Application:
     """API, portal and /metrics, measured."""
     meter = HttpMeter()
     identity, clock = control.identity, control.clock
-    portal = create_router(control, PortalAuth(identity, clock, secrets.cookie_secret))
+    apart_by_https = bool(origins.sessions) and (origins.hub or "").startswith("https:")
+    portal = create_router(control, PortalAuth(identity, clock, secrets.cookie_secret, host_cookies=apart_by_https))
     figures = metrics_router(control, meter)
-    auth, machines = Auth(identity, secrets.spawner_token), None if joining is None else joining.office
+    auth = Auth(identity, secrets.spawner_token, secrets.operator_token)
+    machines = None if joining is None else joining.office
     app = create_app(control, auth, portal, figures.routes, machines=machines, images=registry)
     return Application(meter.around(app), lambda: end_streams(app))

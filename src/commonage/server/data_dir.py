@@ -51,7 +51,6 @@ class Running:
     url: str = ""
     hub_url: str = ""
     control_url: str = ""
-    admin: str = "admin"
 
 
 class DataDir:

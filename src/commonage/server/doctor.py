@@ -9,6 +9,7 @@ import asyncio
 import email.utils
 import os
 import shutil
+import socket
 import sqlite3
 import sys
 import time
@@ -32,9 +33,11 @@ from commonage.server.bootstrap import database_of
 from commonage.server.clock import SystemClock
 from commonage.server.data_dir import LEAST_FREE_MIB, DataDirError, Running, running_server
 from commonage.server.engines import shared_dir
+from commonage.server.origins import origins_of, warning_of
 from commonage.server.settings import Settings
 from commonage.store.upgrade import check as check_schema
 from commonage.wire.hub import API_PATH
+from commonage.wire.origins import label_of, session_domain
 
 Verdict = Literal["ok", "note", "bad"]
 _CLOCK_OFF_S = 5.0
@@ -236,6 +239,27 @@ def _port(patient: Patient) -> Finding:
     return Finding("port", "ok", f"{settings.bind}:{settings.port} is free")
 
 
+def _origins(patient: Patient) -> Finding:
+    """Sessions need origins of their own, and a name below each of which browsers find them."""
+    settings = patient.settings
+    try:
+        origins = origins_of(settings, settings.port)
+    except CommonageError as error:
+        return Finding("origins", "bad", str(error))
+    if warning := warning_of(origins):
+        found, advice = "sessions share the origin of hub and portal", warning
+        return Finding("origins", "note", found, advice)
+    domain = session_domain(origins.sessions)
+    if domain == "localhost":
+        return Finding("origins", "ok", f"each user's sessions at {origins.sessions}; browsers know these names")
+    try:
+        socket.getaddrinfo(f"{label_of('doctor')}.{domain}", None)
+    except OSError as error:
+        advice = f"add a wildcard record *.{domain} to the DNS that leads to this machine; without it no session opens"
+        return Finding("origins", "bad", f"names below {domain} lead nowhere: {error.strerror}", advice)
+    return Finding("origins", "ok", f"each user's sessions at {origins.sessions}")
+
+
 def _not_running(patient: Patient) -> Finding:
     data_dir = patient.settings.data_dir
     return Finding("server", "note", f"none runs on {data_dir}", f"start one: commonage up --data-dir {data_dir}")
@@ -292,7 +316,7 @@ def _clock(patient: Patient) -> Finding:
 
 _Check = Callable[[Patient], Finding]
 _OF_THE_MACHINE: tuple[_Check, ...] = (
-    _python, _disk, _programs, _compiler, _cgroups, _docker, _volumes, _registry, _gpus, _database, _clock,
+    _python, _disk, _programs, _compiler, _cgroups, _docker, _volumes, _registry, _gpus, _database, _clock, _origins,
 )  # fmt: skip
 _BEFORE_A_START: tuple[_Check, ...] = (_port, _not_running)
 _OF_A_RUNNING_SERVER: tuple[_Check, ...] = (_control, _hub, _proxy)

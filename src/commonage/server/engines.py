@@ -12,11 +12,13 @@ from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.settings import SwarmSettings
+from commonage.files.beneath import Beneath
 from commonage.ports.agents import Agents
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.registry import RegistryAccount
 from commonage.server.settings import Settings
+from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess
 
 SITE = "local"
 
@@ -25,19 +27,19 @@ def make_engine(
     settings: Settings,
     data: Path,
     devices: Devices,
-    reaches: tuple[int, ...],
+    access: WorkloadAccess,
     account: RegistryAccount | None = None,
     agents: Agents | None = None,
 ) -> Engine:
-    """The engine of the settings, not open yet. `reaches`: ports of the loopback that containers are to reach.
+    """The engine of the settings, not open yet. `access`: how containers reach the hub and the control plane.
 
     `account`: with what images of our own registry are fetched; `agents`: those of the site's machines.
     """
     if settings.engine == "swarm":
-        meant = replace(swarm_settings(settings, reaches), account=account)
-        return SwarmEngine(SITE, shared_dir(settings, data), agents=agents, settings=meant)
+        meant = replace(swarm_settings(settings, access), account=account)
+        return SwarmEngine(SITE, data, shared_dir(settings, data), agents=agents, settings=meant)
     if settings.engine == "docker":
-        told = replace(docker_settings(settings, reaches), account=account)
+        told = replace(docker_settings(settings, access), account=account)
         return DockerEngine(SITE, data, devices=devices, settings=told)
     return ProcessEngine(SITE, data, devices=devices, settings=process_settings(settings))
 
@@ -52,10 +54,11 @@ def process_settings(settings: Settings) -> ProcessSettings:
         cpu_hold=settings.cpu_hold,
         warm_sessions=settings.warm_sessions,
         keep_logs_days=settings.keep_logs_days,
+        max_log_mib=settings.max_log,
     )
 
 
-def docker_settings(settings: Settings, reaches: tuple[int, ...] = ()) -> DockerSettings:
+def docker_settings(settings: Settings, access: WorkloadAccess = NO_ACCESS) -> DockerSettings:
     """What the Docker engine is told."""
     return DockerSettings(
         url=settings.docker_url,
@@ -65,10 +68,12 @@ def docker_settings(settings: Settings, reaches: tuple[int, ...] = ()) -> Docker
         memory_mib=settings.memory,
         labels=tuple(settings.node_labels.items()),
         cpu_hold=settings.cpu_hold,
-        reaches=reaches,
+        reaches=access.ports,
+        gateway_port=access.gateway_port,
         networks=settings.docker_networks,
         mounts=tuple(parse_mount(one) for one in settings.docker_mounts),
         keep_logs_days=settings.keep_logs_days,
+        max_log_mib=settings.max_log,
     )
 
 
@@ -77,16 +82,27 @@ def shared_dir(settings: Settings, data: Path) -> Path:
     return settings.shared_dir.absolute() if settings.shared_dir and settings.engine == "swarm" else data
 
 
-def swarm_settings(settings: Settings, reaches: tuple[int, ...] = ()) -> SwarmSettings:
+def homes_dir(settings: Settings, data: Path) -> Beneath:
+    """The folder with all homes. It may be a link, but on a Swarm, where other machines write to what it lies in."""
+    if settings.engine == "swarm":
+        return Beneath(shared_dir(settings, data)) / "workspaces"
+    return Beneath(data / "workspaces")
+
+
+def swarm_settings(settings: Settings, access: WorkloadAccess = NO_ACCESS) -> SwarmSettings:
     """What the Swarm engine is told."""
     return SwarmSettings(
         url=settings.docker_url,
         pull=settings.docker_pull,
         cpu_hold=settings.cpu_hold,
-        reaches=reaches,
+        reaches=access.ports,
+        gateway_port=access.gateway_port,
         address=settings.swarm_address,
         networks=settings.swarm_networks,
         encrypted=settings.swarm_encrypted,
+        sources=settings.port_source_ranges,
+        without_agents=settings.swarm_without_agents,
         mounts=tuple(parse_mount(one) for one in settings.docker_mounts),
         keep_logs_days=settings.keep_logs_days,
+        max_log_mib=settings.max_log,
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
 from commonage.domain.fleet import Device, Isolation
 from commonage.gpus.detect import open_devices
@@ -22,6 +20,7 @@ from commonage.gpus.isolation.mps import Mps
 from commonage.server.clock import SystemClock
 from commonage.server.gpu_probes import Places
 from commonage.server.gpu_trials import GpuTrials, Trial
+from commonage.server.termination import Termination
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,12 @@ def try_all(
 ) -> Iterator[Trial]:
     """The trials at the levels that are wanted, on all cards that nobody gives out. What is made is removed."""
     places = places or Places.here()
+    termination = Termination()
     try:
-        with claimed(found.cards) as cards, _folder() as folder:
+        with termination.watched(), claimed(found.cards) as cards, _folder() as folder:
             all_levels = levels or _levels(folder)
             chosen = [level for level in all_levels if level.isolation in wanted]
-            yield from GpuTrials(cards, chosen, places, found.free_mib, library).run()
+            yield from GpuTrials(cards, chosen, places, found.free_mib, termination, library).run()
     finally:
         places.close()
 
@@ -68,7 +68,6 @@ def claimed(cards: Sequence[Device]) -> Iterator[list[Device]]:
     """The cards, ours for the time of the block; with a fault where another server gives one out, whose work must not
     be disturbed."""
     claims = Claims("commonage doctor gpu")
-    before = signal.signal(signal.SIGTERM, _ended)
     try:
         found = []
         for card in cards:
@@ -77,13 +76,7 @@ def claimed(cards: Sequence[Device]) -> Iterator[list[Device]]:
             found.append(replace(card, faults=(*card.faults, *faults)))
         yield found
     finally:
-        signal.signal(signal.SIGTERM, before)
         claims.close()
-
-
-def _ended(number: int, _frame: object) -> NoReturn:
-    """As an interrupt from the keyboard: what was applied is released on the way out."""
-    raise SystemExit(128 + number)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from commonage.gpus.isolation.level import Level
 from commonage.gpus.isolation.mps import Mps
 from commonage.ports.devices import Hold
 from commonage.server.gpu_probes import Answer, Burning, Place, Places, ask
+from commonage.server.termination import Termination
 
 LEAST_SHARE_MIB = 1024
 _SMALL_MIB = 64
@@ -98,10 +99,11 @@ class GpuTrials:
         levels: Sequence[Level],
         places: Places,
         free_mib: dict[str, int],
+        termination: Termination,
         library: str = "",
     ) -> None:
         self._devices, self._levels, self._places = devices, levels, places
-        self._free_mib, self._library = free_mib, library
+        self._free_mib, self._termination, self._library = free_mib, termination, library
 
     def run(self) -> Iterator[Trial]:
         """One after the other; everything is released whatever happens."""
@@ -123,16 +125,18 @@ class GpuTrials:
     def _try(self, device: Device, level: Level) -> Iterator[Trial]:
         holds: list[Hold] = []
         try:
-            there = self._prepare(device, level, holds)
+            with self._termination.deferred():
+                there = self._prepare(device, level, holds)
             if isinstance(level, Mps) and level.is_exclusive(device.uuid):
                 there = replace(there, promises=there.promises | {Check.EMPTY})
             yield from self._checks(there)
         except EngineFailure as error:
             yield _not_tried(device, level.isolation, f"it cannot be applied: {error.message}", held=False)
         finally:
-            for hold in holds:
-                level.release(hold)
-            self._places.clear()
+            with self._termination.deferred():
+                for hold in holds:
+                    level.release(hold)
+                self._places.clear()
 
     def _prepare(self, device: Device, level: Level, holds: list[Hold]) -> _Set:
         """Two shares, applied. What is applied is put into `holds` first."""
@@ -152,9 +156,10 @@ class GpuTrials:
 
     def _checks(self, there: _Set) -> Iterator[Trial]:
         burning = None
-        if there.neighbour is not None:
-            burning = Burning(there.neighbour, min(_SMALL_MIB, there.share_mib // 4), self._library)
         try:
+            if there.neighbour is not None:
+                with self._termination.deferred():
+                    burning = Burning(there.neighbour, min(_SMALL_MIB, there.share_mib // 4), self._library)
             answer = self._fill(there)
             yield _beyond(there, Check.BEYOND, answer, must_work=True)
             yield _hidden(there, Check.HIDDEN, answer, self._others(there))
@@ -164,7 +169,8 @@ class GpuTrials:
             yield _hidden(there, Check.EMPTY_HIDDEN, seen, self._others(there))
             yield self._from_another_group(there)
         finally:
-            done = burning.end() if burning is not None else None
+            with self._termination.deferred():
+                done = burning.end() if burning is not None else None
         yield _undisturbed(there, burning, done)
 
     def _fill(self, there: _Set, *words: str, bare: bool = False) -> Answer:

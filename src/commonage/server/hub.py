@@ -18,9 +18,12 @@ import httpx2
 import yaml
 
 from commonage.server.children import Child, ChildFailed
+from commonage.server.listen import is_here
 from commonage.wire.hub import HubSettings
 
 _LOOPBACK = "127.0.0.1"
+_LOOPBACKS = frozenset({_LOOPBACK, "::1"})
+_HEADER_BYTES = 64 * 1024
 # The health check answers earlier, when a SIGTERM would still go wrong.
 HUB_READY_LINE = "JupyterHub is now running"
 
@@ -36,10 +39,13 @@ class HubPlan:
     hub_port: int
     proxy_api_port: int
     database_url: str | None = None  # the hub's own; a file in the data folder if not given
-    public_url: str | None = None
+    public_url: str | None = None  # the origin of hub and portal, if it is known
+    session_origin: str = ""  # like https://*.hub.example.org; empty if sessions share the origin of hub and portal
     authenticator_class: str = "shared-password"
     admin_users: tuple[str, ...] = ("admin",)
+    max_failed_sign_ins_per_minute: int = 10
     extra_config: Path | None = None
+    token_lifetime_s: int = 90 * 24 * 3600
     log_level: str = "INFO"
 
     @property
@@ -59,6 +65,18 @@ class HubPlan:
         return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
 
     @property
+    def addresses(self) -> dict[str, str]:
+        """Where the proxy listens for people, by traefik's names of the entry points.
+
+        `localhost` is two addresses: were one left free, a workload of this machine could answer there in our place.
+        """
+        found = {"http": self.bind}
+        if (self.public_url or "").startswith("http://localhost:") and self.bind in _LOOPBACKS:
+            [other] = _LOOPBACKS - {self.bind}
+            found |= {"http-other": other} if is_here(other) else {}
+        return found
+
+    @property
     def rules_file(self) -> Path:
         """The routes, written by the hub and watched by traefik."""
         return self.data_dir.absolute() / "proxy" / "rules.toml"
@@ -75,15 +93,19 @@ def _hub(plan: HubPlan) -> Child:
     settings = HubSettings(
         bind_url=plan.proxy_url,
         public_url=plan.public_url,
+        session_origin=plan.session_origin,
         hub_url=plan.hub_url,
         control_url=f"http://{_LOOPBACK}:{plan.control_port}",
         proxy_api_url=f"http://{_LOOPBACK}:{plan.proxy_api_port}",
+        entry_points=list(plan.addresses),
         proxy_rules_file=str(plan.rules_file),
         database_url=plan.database_url or f"sqlite:///{database}",
         secrets_dir=str(plan.data_dir.absolute() / "secrets"),
         authenticator_class=plan.authenticator_class,
         admin_users=list(plan.admin_users),
+        max_failed_sign_ins_per_minute=plan.max_failed_sign_ins_per_minute,
         extra_config=str(plan.extra_config.absolute()) if plan.extra_config else None,
+        token_lifetime_s=plan.token_lifetime_s,
         log_level=plan.log_level,
     )
     settings_file = folder / "settings.json"
@@ -126,26 +148,13 @@ def _proxy(plan: HubPlan) -> Child:
 
 def proxy_settings(plan: HubPlan) -> dict[str, Any]:
     """traefik's static configuration."""
-    bind = f"[{plan.bind}]" if ":" in plan.bind and not plan.bind.startswith("[") else plan.bind
     return {
         "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
         "log": {"level": "WARN", "noColor": True},
         "api": {"dashboard": False},
         "ping": {"entryPoint": "auth_api"},
         "entryPoints": {
-            # The names are those the hub's proxy class writes into its routes.
-            "http": {
-                "address": f"{bind}:{plan.port}",
-                "transport": {
-                    # No limit on how long a request or an answer may take: uploads, live logs and terminals
-                    # are long.
-                    "respondingTimeouts": {"readTimeout": "0s", "writeTimeout": "0s", "idleTimeout": "180s"},
-                    "lifeCycle": {"requestAcceptGraceTimeout": "0s", "graceTimeOut": "1s"},
-                },
-                # An HTTPS edge on this machine is believed about whom it speaks for; nobody else is.
-                "forwardedHeaders": {"trustedIPs": ["127.0.0.1/32", "::1/128"]},
-                "http": {"aliasHeadersStrategy": "delete"},
-            },
+            **{name: _entry_point(address, plan.port) for name, address in plan.addresses.items()},
             "auth_api": {
                 "address": f"{_LOOPBACK}:{plan.proxy_api_port}",
                 "http": {"aliasHeadersStrategy": "delete"},
@@ -155,6 +164,22 @@ def proxy_settings(plan: HubPlan) -> dict[str, Any]:
             "providersThrottleDuration": "0s",
             "file": {"filename": str(plan.rules_file), "watch": True},
         },
+    }
+
+
+def _entry_point(address: str, port: int) -> dict[str, Any]:
+    bind = f"[{address}]" if ":" in address and not address.startswith("[") else address
+    return {
+        "address": f"{bind}:{port}",
+        "transport": {
+            # No limit on how long a request or an answer may take: uploads, live logs and terminals
+            # are long.
+            "respondingTimeouts": {"readTimeout": "0s", "writeTimeout": "0s", "idleTimeout": "180s"},
+            "lifeCycle": {"requestAcceptGraceTimeout": "0s", "graceTimeOut": "1s"},
+        },
+        # An HTTPS edge on this machine is believed about whom it speaks for; nobody else is.
+        "forwardedHeaders": {"trustedIPs": ["127.0.0.1/32", "::1/128"]},
+        "http": {"aliasHeadersStrategy": "delete", "maxHeaderBytes": _HEADER_BYTES},
     }
 
 

@@ -36,6 +36,15 @@ def listen(bind: str, port: int, flag: str) -> socket.socket:
     return made
 
 
+def is_here(address: str) -> bool:
+    """Whether this machine has the address."""
+    try:
+        listen(address, 0, "").close()
+    except PortError:
+        return False
+    return True
+
+
 def _sentence(error: OSError, bind: str, port: int, flag: str) -> str:
     match error.errno:
         case errno.EADDRINUSE:

@@ -29,6 +29,7 @@ from commonage.api.registry import images_in_use
 from commonage.domain.errors import CommonageError
 from commonage.domain.sightings import Seen
 from commonage.domain.workloads import State
+from commonage.engines.process.processes import raise_file_limit
 from commonage.server import listen, logs
 from commonage.server.agents import listen_for_agents
 from commonage.server.bootstrap import Parts, assemble, database_of, hub_plan, registry_of, without_image
@@ -39,9 +40,10 @@ from commonage.server.listen import LOOPBACK, PortError
 from commonage.server.parts import PartError, check_ports, write_parts
 from commonage.server.reserve import Reserve
 from commonage.server.secrets import Secrets, SecretsError, load_secrets
-from commonage.server.settings import Settings, admins_by_name
+from commonage.server.settings import Settings
 from commonage.server.terminal import Terminal
 from commonage.server.web import Web
+from commonage.server.workload_gateway import WorkloadAccess
 from commonage.store.upgrade import upgrade
 from commonage.wire.hub import API_PATH
 
@@ -68,6 +70,7 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
             first = not (data.path / "secrets").exists() and settings.password_file is None
             secrets = load_secrets(data.path, settings.password_file)
             server = _Server(settings, data, secrets, first=first, stop_workloads=stop_workloads)
+            raise_file_limit()  # containers' connections take some as well
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(server.live())
     except _UNFIT as error:
@@ -165,7 +168,8 @@ class _Server:
         plan = hub_plan(settings, data, ports, port)
         control_socket = listen.listen(LOOPBACK, ports.control, "COMMONAGE_CONTROL_PORT")
         if settings.children == "own":
-            listen.check(settings.bind, port, "--port")
+            for address in plan.addresses.values():
+                listen.check(address, port, "--port")
             for number, variable in ((ports.hub, "COMMONAGE_HUB_PORT"), (ports.proxy_api, "COMMONAGE_PROXY_API_PORT")):
                 listen.check(LOOPBACK, number, variable)
         with self._terminal.step("database"):
@@ -179,11 +183,13 @@ class _Server:
         # answered, and a long queue makes that happen often.
         gc.collect()
         gc.freeze()
-        url = settings.public_url or plan.proxy_url
+        url = plan.public_url or plan.proxy_url
         self._terminal.ready(url, settings, self._secrets, first=self._first)
         self._terminal.notes(_notes(settings, opened.parts))
         if sys.stdout.isatty():
             self._terminal.line("Ctrl-C stops everything.")
+        if opened.parts.control.settings.origin_warning:
+            log.warning(opened.parts.control.settings.origin_warning)
         log.info("ready", extra={"url": url, "seconds": f"{time.time() - self._started_at:.1f}"})
         return opened
 
@@ -198,7 +204,11 @@ class _Server:
 
     async def _open(self, closing: AsyncExitStack, plan: HubPlan, listening: socket.socket) -> _Opened:
         registry = registry_of(self._settings, self._data, self._secrets, plan.port)
-        parts = await assemble(self._settings, self._data, self._secrets, plan.hub_url, plan.inner_ports, registry)
+        gateway_socket = listen.listen(LOOPBACK, 0, "")
+        closing.callback(gateway_socket.close)
+        access = WorkloadAccess(plan.inner_ports, gateway_socket.getsockname()[1])
+        parts = await assemble(self._settings, self._data, self._secrets, plan, access, registry)
+        closing.push_async_callback(parts.gateway.close)
         closing.callback(parts.cards.devices.close)
         closing.push_async_callback(parts.identity.aclose)
         await _opened(closing, parts.store.open, parts.store.close)
@@ -211,7 +221,9 @@ class _Server:
         loops = asyncio.create_task(parts.control.run(), name="control")
         closing.push_async_callback(_cancel, loops)
         web = Web(parts.web.serve, listening)
+        gateway = Web(parts.gateway, gateway_socket, behind_proxy=False)
         closing.push_async_callback(web.stop)
+        closing.push_async_callback(gateway.stop)
         closing.callback(parts.web.end_streams)
         if registry is not None:
             await _opened(closing, registry.start, registry.stop)
@@ -219,7 +231,7 @@ class _Server:
             closing.push_async_callback(_cancel, tending)
         if parts.joining is not None:
             await _opened(closing, partial(parts.joining.open, parts.agents), parts.joining.close)
-        return _Opened(parts, (loops, web.start()))
+        return _Opened(parts, (loops, web.start(), gateway.start()))
 
     def _announce(self, plan: HubPlan) -> None:
         self._data.announce(
@@ -230,7 +242,6 @@ class _Server:
                 url=plan.proxy_url,
                 hub_url=plan.hub_url,
                 control_url=f"http://{LOOPBACK}:{plan.control_port}",
-                admin=next(iter(admins_by_name(self._settings)), ""),
             )
         )
 
@@ -308,8 +319,9 @@ def _notes(settings: Settings, parts: Parts) -> list[str]:
         f"Not on offer, as they have no image and workloads run in containers here: {bare}. Set docker_image for those "
         "that come with us, give others an `image`, or push one (docs/howto/images.md)."
     ]
+    origin = [parts.control.settings.origin_warning] if parts.control.settings.origin_warning else []
     engines = (note for one in parts.control.fleet.capabilities() for note in one.notes)
-    return [*(lacking if bare else []), parts.cards.said, *engines, *parts.control.volumes.warnings()]
+    return [*origin, *(lacking if bare else []), parts.cards.said, *engines, *parts.control.volumes.warnings()]
 
 
 async def _opened(

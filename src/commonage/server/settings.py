@@ -21,9 +21,12 @@ from commonage.gpus.slots import parse_slots
 from commonage.placement.policies import registry
 from commonage.placement.sites import SitePolicy
 from commonage.server.settings_agents import AgentSettings
+from commonage.server.settings_bundles import BundleSettings
 from commonage.server.settings_fleets import FleetSettings
 from commonage.server.settings_images import ImageSettings
+from commonage.server.settings_limits import LimitSettings
 from commonage.server.settings_machines import MachineSettings
+from commonage.server.settings_origins import OriginSettings
 from commonage.server.settings_parts import PartSettings
 from commonage.server.settings_rules import Labels, PolicyName, PriorityClasses, Tenants
 from commonage.server.settings_storage import StorageSettings
@@ -31,6 +34,7 @@ from commonage.server.settings_swarm import SwarmSettings
 from commonage.server.settings_table import A_PORT as _A_PORT
 from commonage.server.settings_table import Row
 from commonage.server.settings_table import setting as _setting
+from commonage.server.settings_tokens import TokenSettings
 from commonage.server.settings_types import (
     Mib,
     Milli,
@@ -127,11 +131,6 @@ class _Settings(BaseModel):
         Row("an IP address of this machine", "Where", flag="--bind"),
     )
     port: Port = _setting(8000, "Port that people reach.", Row(_A_PORT, "Where", flag="--port"))
-    public_url: OptionalText = _setting(
-        None,
-        "What people type if an edge with HTTPS stands in front.",
-        Row("an address like https://hub.example.org", "Where"),
-    )
     control_port: Port = _setting(
         0,
         "Port of the control plane on the loopback; 0 takes a free one at the first start and keeps it.",
@@ -278,12 +277,6 @@ class _Settings(BaseModel):
         "contexts were measured and are larger, so much.",
         Row("an amount of memory, like 512MiB", "Work"),
     )
-    max_array: Annotated[int, Field(ge=1, le=10_000)] = _setting(
-        10_000, "Most workloads in one array.", Row("a number from 1 to 10000", "Work")
-    )
-    max_bundle: Mib = _setting(
-        64, "Most that may be sent along with a workload, packed.", Row("an amount of memory, like 64MiB", "Work")
-    )
     warn_before: Seconds = _setting(
         300, "How long before its time limit a workload is warned.", Row("a duration, like 5m", "Work")
     )
@@ -291,7 +284,7 @@ class _Settings(BaseModel):
         (),
         "Who shares the machines, each with a weight and a quota (docs/howto/tenants.md). Only in the file, as "
         "`[[tenants]]` tables with `name`, `title`, `weight`, `nominal`, `borrowing`, `lending`, `per_user`, `sites`, "
-        "`environments`.",
+        "`environments`, `max_workloads`.",
         Row("tables [[tenants]] in the file", "Whose turn it is"),
     )
     priority_classes: PriorityClasses = _setting(
@@ -372,6 +365,7 @@ class _Settings(BaseModel):
 
 
 class Settings(
+    BundleSettings,
     StorageSettings,
     ImageSettings,
     MachineSettings,
@@ -379,16 +373,12 @@ class Settings(
     PartSettings,
     FleetSettings,
     SwarmSettings,
+    OriginSettings,
+    LimitSettings,
+    TokenSettings,
     _Settings,
 ):
     """All of them, as they hold for one run of the server; pydantic takes the last of the bases first."""
-
-
-def admins_by_name(settings: Settings) -> tuple[str, ...]:
-    """The admins whom the settings name; with another authenticator `admin` is nobody we know (see `hub.config`)."""
-    if settings.authenticator_class == "shared-password":
-        return tuple(settings.admin_users)
-    return tuple(name for name in settings.admin_users if name != "admin")
 
 
 def row_of(name: str) -> Row:

@@ -63,6 +63,7 @@ class TenantEntry(BaseModel):
     per_user: BoundsEntry = BoundsEntry()
     sites: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
+    max_workloads: Annotated[int, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _is_of_something(self) -> TenantEntry:
@@ -79,7 +80,8 @@ class TenantEntry(BaseModel):
     def tenant(self) -> Tenant:
         """The same as the domain has it."""
         bounds = (self.nominal.bounds(), self.borrowing.bounds(), self.lending.bounds(), self.per_user.bounds())
-        return Tenant(self.name, self.title, self.weight, Quota(*bounds), self.sites, self.environments)
+        quota = Quota(*bounds)
+        return Tenant(self.name, self.title, self.weight, quota, self.sites, self.environments, self.max_workloads)
 
 
 class PriorityClassEntry(BaseModel):

@@ -68,8 +68,9 @@ def _reference() -> Iterator[str]:
             yield f"| {' | '.join(cells)} | {row.allowed} | {Settings.model_fields[name].description} |"
 
 
-_MEMORY, _CPUS = ("memory", "default_memory", "max_bundle"), ("cpus", "default_cpus")
-_DURATIONS = ("warn_before", "half_life", "entry_penalty", "guaranteed_runtime", "patience")
+_MEMORY = ("memory", "default_memory", "max_bundle", "bundle_space_per_user", "bundle_space_per_tenant")
+_CPUS = ("cpus", "default_cpus")
+_DURATIONS = ("warn_before", "half_life", "entry_penalty", "guaranteed_runtime", "patience", "keep_bundles")
 
 
 def _written(name: str, value: Any) -> Any:

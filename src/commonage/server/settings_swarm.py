@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+import ipaddress
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 
 from commonage.server.settings_table import Row, setting
-from commonage.server.settings_types import OptionalPath, OptionalText, PrivateRange
+from commonage.server.settings_types import OptionalPath, OptionalText, PrivateRange, listed
+
+
+def _source_ranges(value: tuple[str, ...]) -> tuple[str, ...]:
+    for one in value:
+        try:
+            ipaddress.ip_network(one)
+        except ValueError as error:
+            raise ValueError(f"{one} is not like 10.0.0.7 or 10.0.0.0/24: {error}") from None
+    return value
+
+
+_SourceRanges = Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(_source_ranges)]
 
 
 class SwarmSettings(BaseModel):
@@ -14,8 +29,14 @@ class SwarmSettings(BaseModel):
     shared_dir: OptionalPath = setting(
         None,
         "Folder that every machine of a Swarm sees under this very path: workspaces and logs lie there. The data "
-        "folder if left out, which then must be such (docs/howto/swarm.md).",
+        "folder if left out; then only the control plane's own machine takes work (docs/howto/swarm.md).",
         Row("a folder", "Containers"),
+    )
+    swarm_without_agents: bool = setting(
+        False,
+        "Whether machines without an agent take work, too. Root of any machine of the Swarm can then have the folders "
+        "of workloads there lead anywhere on such a machine (docs/howto/swarm.md).",
+        Row("true or false", "Containers"),
     )
     swarm_address: OptionalText = setting(
         None,
@@ -31,4 +52,11 @@ class SwarmSettings(BaseModel):
         False,
         "Whether what passes between machines on the networks of the tenants is encrypted, which costs some speed.",
         Row("true or false", "Containers"),
+    )
+    port_source_ranges: _SourceRanges = setting(
+        (),
+        "Addresses that may connect to the ports of sessions and services on a Swarm's machines, besides the addresses "
+        "of this machine: a network from which people call services directly, by plain HTTP; or the address by which "
+        "others see this machine where it does not have that itself (NAT).",
+        Row("addresses or networks like 10.0.0.0/24, with commas between", "Machines"),
     )

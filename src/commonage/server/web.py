@@ -12,10 +12,39 @@ from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from commonage.server.websockets import websocket_protocol
 
+_HEAD_BYTES = 64 * 1024  # of the request line and all headers
 _LAST_ANSWERS_S = 1  # live streams last for ever; at the end they are cut off after this long
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """uvicorn's own, which keeps as many headers in memory as come; the rest of a request has its limits elsewhere."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._head_bytes: int | None = 0  # of the request whose headers are being read
+
+    def data_received(self, data: bytes) -> None:
+        """Refuse a request whose headers have no end."""
+        super().data_received(data)
+        if self._head_bytes is None or self.transport.is_closing():
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > _HEAD_BYTES:
+            self.send_400_response(f"The headers are too large: at most {_HEAD_BYTES} bytes are allowed.")
+
+    def on_headers_complete(self) -> None:
+        """Only the body is left."""
+        self._head_bytes = None
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The next request may begin."""
+        self._head_bytes = 0
+        super().on_message_complete()
 
 
 class _Quiet(uvicorn.Server):
@@ -28,19 +57,21 @@ class _Quiet(uvicorn.Server):
 
 
 class Web:
-    """Serves `app` on a bound socket between `start` and `stop`."""
+    """Serves `app` on a bound socket between `start` and `stop`.
 
-    def __init__(self, app: Any, listening: socket.socket) -> None:
+    `behind_proxy`: what callers from this machine say of whom they speak for is believed, as the proxy is one of them.
+    """
+
+    def __init__(self, app: Any, listening: socket.socket, *, behind_proxy: bool = True) -> None:
         config = uvicorn.Config(
             app,
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            http="httptools",
+            http=HttpProtocol,
             ws=websocket_protocol,  # type: ignore[arg-type]  # it calls it, whatever it is
-            # The proxy before us is on this machine, and says for whom it asks.
-            proxy_headers=True,
+            proxy_headers=behind_proxy,
             forwarded_allow_ips="127.0.0.1",
             timeout_graceful_shutdown=_LAST_ANSWERS_S,
             # Longer than the proxy keeps an idle connection (90 s): else it may ask on one that we are just closing.

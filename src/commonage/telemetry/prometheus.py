@@ -1,13 +1,12 @@
 """GET /services/commonage/metrics: the series in Prometheus' text format, or as OpenMetrics where it is asked for.
 
-Mounted by the server beside API and portal. Open to this machine itself, where the scraper usually runs; everybody
-else, that is whoever comes through the proxy, shows a token with the scope to read.
+Mounted by the server beside API and portal. Everybody shows a token with the scope to read, the programs of this
+machine too: workloads are such programs, or reach it as such.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Iterable, Sequence
 
@@ -29,8 +28,6 @@ log = logging.getLogger(__name__)
 PATH = "/services/commonage/metrics"
 # Counting what has ended is a question to the database; nobody needs it fresher.
 COUNT_EVERY_S = 30.0
-# Any of these says that the request came through a proxy, so that its sender is not the one we are connected to.
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
 
 
 class _Collected(Collector):
@@ -92,8 +89,6 @@ def metrics_router(control: Control, meter: HttpMeter | None = None) -> APIRoute
 
 async def _refusal(request: Request, control: Control) -> Response | None:
     """Why this request gets no figures; None if it may have them."""
-    if _is_local(request):
-        return None
     token = _token(request)
     try:
         who = await control.identity.whois(token) if token else None
@@ -107,15 +102,6 @@ async def _refusal(request: Request, control: Control) -> Response | None:
     except Unavailable as error:
         return _words(503, error.message)
     return None
-
-
-def _is_local(request: Request) -> bool:
-    if request.client is None or any(name in request.headers for name in _FORWARDED):
-        return False
-    try:
-        return ipaddress.ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False
 
 
 def _token(request: Request) -> str | None:

@@ -70,6 +70,13 @@ def test_a_session_has_an_address_only_while_it_runs(state: State, url: str | No
     assert encode.workload(factories.workload(state, kind=Kind.SESSION, name="lab"), Standing("")).url == url
 
 
+def test_a_session_has_the_address_of_its_owners_name() -> None:
+    running = factories.workload(State.RUNNING, kind=Kind.SESSION, name="lab", owner="ann")
+    assert encode.workload(running, STANDING, "https://*.hub.example.org").url == (
+        "https://ann.hub.example.org/user/ann/lab/"
+    )
+
+
 def test_of_others_work_only_the_owner_is_named() -> None:
     held = Holder("w1", "paper-draft", "bob", "session", "gpu-1", "16 GiB of VRAM", None)
     mine = Holder("w2", "mine", "ann", "job", "gpu-1", "4 GiB of VRAM", 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import nullcontext
 
 import pytest
 
@@ -27,7 +28,7 @@ async def test_what_comes_at_once_goes_at_once() -> None:
         for number in range(500):
             yield b"%d;" % number
 
-    got = await chunks(Streams().events(source()))
+    got = await chunks(Streams().events(source(), nullcontext))
     assert b"".join(got) == b"".join(b"%d;" % number for number in range(500))
     assert len(got) < 5
 
@@ -41,7 +42,7 @@ async def test_a_source_is_not_read_faster_than_it_is_sent() -> None:
             given += 1
             yield b"x" * 1000
 
-    body = Streams().events(source()).body_iterator
+    body = Streams().events(source(), nullcontext).body_iterator
     await anext(body)
     for _ in range(100):
         await asyncio.sleep(0)
@@ -55,10 +56,10 @@ async def test_silence_is_filled_for_events_and_left_for_text() -> None:
         yield b"late"
 
     streams = Streams(heartbeat_s=0.01)
-    got = await chunks(streams.events(source()))
+    got = await chunks(streams.events(source(), nullcontext))
     assert set(got) == {b": still here\n\n", b"late"}
     assert got[-1] == b"late"
-    assert await chunks(streams.text(source())) == [b"late"]
+    assert await chunks(streams.text(source(), nullcontext)) == [b"late"]
 
 
 async def test_an_error_of_the_source_is_told_where_there_is_a_way() -> None:
@@ -66,10 +67,10 @@ async def test_an_error_of_the_source_is_told_where_there_is_a_way() -> None:
         yield b"first\n"
         raise NotFound("it is gone", code="log-not-found")
 
-    got = b"".join(await chunks(Streams().events(source())))
+    got = b"".join(await chunks(Streams().events(source(), nullcontext)))
     assert got.startswith(b"first\nevent: error\ndata: {")
     assert b'"code":"log-not-found"' in got
-    assert await chunks(Streams().text(source())) == [b"first\n"]
+    assert await chunks(Streams().text(source(), nullcontext)) == [b"first\n"]
 
 
 async def test_a_fault_of_the_source_ends_the_stream_and_stands_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -77,7 +78,7 @@ async def test_a_fault_of_the_source_ends_the_stream_and_stands_in_the_log(caplo
         yield b"first\n"
         raise RuntimeError("broken inside")
 
-    assert await chunks(Streams().events(source())) == [b"first\n"]
+    assert await chunks(Streams().events(source(), nullcontext)) == [b"first\n"]
     assert "broken inside" in caplog.text
 
 
@@ -93,14 +94,14 @@ async def test_closing_ends_all_that_are_open_and_those_to_come() -> None:
             closed += 1
 
     streams = Streams()
-    bodies = [streams.events(source()).body_iterator for _ in range(3)]
+    bodies = [streams.events(source(), nullcontext).body_iterator for _ in range(3)]
     assert [await anext(body) for body in bodies] == [b"first"] * 3
     assert len(streams) == 3
     streams.close()
     assert [await anext(body, None) for body in bodies] == [None] * 3
     assert closed == 3
-    assert await chunks(streams.events(source())) == []
-    assert await chunks(streams.text(source())) == []
+    assert await chunks(streams.events(source(), nullcontext)) == []
+    assert await chunks(streams.text(source(), nullcontext)) == []
     await asyncio.sleep(0)
     assert len(streams) == 0
 
@@ -116,7 +117,7 @@ async def test_a_reader_that_leaves_closes_the_source() -> None:
             closed.set()
 
     streams = Streams()
-    body = streams.events(source()).body_iterator
+    body = streams.events(source(), nullcontext).body_iterator
     assert await anext(body) == b"first"
     await body.aclose()
     assert closed.is_set()

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from commonage.sdk import ApiError, AsyncClient, Client, SubmitIn, Unreachable
-from commonage.sdk.calls import Patience
+from commonage.sdk.calls import Patience, may_repeat
 
 INFO = {
     "name": "Commonage", "version": "1", "user": "ann", "admin": False, "scopes": [], "simulated_gpus": False,
@@ -191,3 +191,15 @@ def test_patience_doubles_up_to_two_seconds_and_begins_anew() -> None:
         patience.pause_after(error)
     patience.reset()
     assert patience.pause_after(error) == 0.1
+
+
+def test_a_refusal_that_names_a_time_is_waited_out_and_one_that_does_not_is_told() -> None:
+    def too_many(retry_after: str | None) -> ApiError:
+        return ApiError.of(429, b'{"code": "too-many-requests", "retryable": true}', retry_after)
+
+    patience = Patience(3.0)
+    assert may_repeat(False, too_many("2"), True)
+    assert patience.pause_after(too_many("2")) == 2.0
+    assert not may_repeat(True, too_many(None), True)
+    with pytest.raises(ApiError):
+        Patience(3.0).pause_after(too_many("60"))

@@ -45,3 +45,18 @@ def test_a_registry_that_this_machines_docker_does_not_trust(tmp_path: Path, mon
     place.touch()
     assert looked(tmp_path, "--engine", "docker")["registry"]["verdict"] != "bad"
     assert looked(tmp_path, "--engine", "process")["registry"]["verdict"] != "bad"
+
+
+def test_it_says_whether_sessions_have_origins_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looked(tmp_path)["origins"]["verdict"] == "ok"
+    monkeypatch.setenv("COMMONAGE_BIND", "0.0.0.0")
+    shared = looked(tmp_path)["origins"]
+    assert (shared["verdict"], "Set session_host" in shared["advice"]) == ("note", True)
+
+
+def test_it_says_what_is_wrong_with_the_wildcard_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMONAGE_SESSION_HOST", "*.hub.invalid")
+    assert "needs public_url" in looked(tmp_path)["origins"]["found"]
+    monkeypatch.setenv("COMMONAGE_PUBLIC_URL", "https://hub.invalid")
+    found = looked(tmp_path)["origins"]
+    assert (found["verdict"], "wildcard record *.hub.invalid" in found["advice"]) == ("bad", True)

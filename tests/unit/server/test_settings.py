@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.server.settings import Settings, admins_by_name, row_of
+from commonage.server.settings import Settings, row_of
 from commonage.server.settings_show import hide, reference, shown
 from commonage.server.settings_sources import SettingsError, resolve, variable_of
 
@@ -193,9 +193,3 @@ def test_the_reference_has_every_setting() -> None:
     assert [name for name in Settings.model_fields if f"| `{name}` |" not in page] == []
     assert all(row_of(name).allowed for name in Settings.model_fields)
     assert variable_of("port") in page
-
-
-def test_admin_is_nobody_where_others_sign_people_in() -> None:
-    assert admins_by_name(Settings()) == ("admin",)
-    assert admins_by_name(Settings(authenticator_class="dummy")) == ()
-    assert admins_by_name(Settings(authenticator_class="github", admin_users=("admin", "dora"))) == ("dora",)

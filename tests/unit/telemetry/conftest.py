@@ -1,10 +1,10 @@
 """A control plane of fakes with a machine, two cards and some work on its board; no loop of it runs."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from tests.fakes.bundles import MemoryBundles
 
 from commonage.control.control import Control, World
 from commonage.domain.fleet import NodeState
@@ -31,16 +31,6 @@ class NoMetrics:
         return []
 
     async def tidy(self, now: float) -> None: ...
-
-
-class NoBundles:
-    """Takes no files."""
-
-    async def save(self, chunks: AsyncIterator[bytes]) -> tuple[str, int]:
-        raise NotImplementedError
-
-    def path(self, digest: str) -> Path:
-        raise NotImplementedError
 
 
 class FewPeople:
@@ -72,7 +62,7 @@ async def control(anyio_backend: str, node: Any) -> Control:
         metrics=NoMetrics(),
         clock=clock,
         identity=FewPeople(),  # type: ignore[arg-type]  # nothing here signs anybody in
-        bundles=NoBundles(),
+        bundles=MemoryBundles(),
         devices=NoDevices(),
         engines=[FakeEngine(factories.SITE, [node.report], clock)],
         environments=[factories.environment()],

@@ -48,7 +48,7 @@ class Run:
     @property
     def box(self) -> Box:
         """Its box."""
-        return Box(self.folder.path / "box")
+        return Box(self.folder.outside / "box")
 
     @property
     def is_running(self) -> bool:

@@ -27,6 +27,7 @@ from commonage.engines.containers.hands import Away, Gone, Hands
 from commonage.engines.containers.launching import launch_patiently
 from commonage.engines.containers.looking import Looker, Unclear, Unstarted, write_end
 from commonage.engines.containers.turns import Turns
+from commonage.files.beneath import Beneath
 from commonage.ports.execs import ExecStream, Terminal
 
 AGAIN_S = 2.0
@@ -36,14 +37,17 @@ _log = logging.getLogger(__name__)
 
 
 class ContainerEngine(RunsEngine[Run]):
-    """The part of the engine port that needs no daemon's words. `folder` is where its run folders lie."""
+    """The part of the engine port that needs no daemon's words. `folder` is where its run folders lie.
+
+    `shared`: the folder for what other machines see of them.
+    """
 
     _hands: Hands
     _looker: Looker
     _installation: str
 
-    def __init__(self, site: str, name: str, folder: Path) -> None:
-        super().__init__(site, name, folder / "runs", Board())
+    def __init__(self, site: str, name: str, folder: Path, max_log_mib: int, shared: Beneath | None = None) -> None:
+        super().__init__(site, name, folder / "runs", Board(), max_log_mib, shared)
         self._folder = folder
         self._turns = Turns(self._spawn)
 

@@ -102,5 +102,5 @@ class Hands(Protocol):
         ...
 
     async def release(self, run: Run) -> None:
-        """Its processes are gone: give back what it held of the cards. Idempotent, raises nothing."""
+        """Its processes are gone: give back what its machine held for it. Idempotent, raises nothing."""
         ...

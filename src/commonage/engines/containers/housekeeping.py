@@ -1,4 +1,4 @@
-"""What is looked after: logs stay within bounds, and what nobody needs any more is removed. Only ever what is ours.
+"""What is looked after: what nobody needs any more is removed. Only ever what is ours.
 
 Tasks of an engine's.
 """
@@ -14,20 +14,17 @@ from functools import partial
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.common.board import InThread
-from commonage.engines.common.logs import limit_log
 from commonage.engines.common.runs import Runs
 from commonage.engines.containers.board import Board
 
-LOGS_PAUSE_S = 5.0
 CLEAN_PAUSE_S = 600.0
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one log and of all old ones in MiB, and for how many days these are kept."""
+    """For how many days old logs are kept, and how much of them in MiB."""
 
-    log_keep_mib: int
     keep_logs_days: int
     keep_logs_mib: int
 
@@ -40,17 +37,6 @@ class House:
         self._files = files
         self._bounds = bounds
         self._in_thread = in_thread
-
-    async def keep_logs_short(self) -> None:
-        """Hold the log of each running attempt within bounds, for ever."""
-        while True:
-            await asyncio.sleep(LOGS_PAUSE_S)
-            for run in self._board:
-                if run.is_running:
-                    try:
-                        await self._in_thread(partial(limit_log, run.folder.log, self._bounds.log_keep_mib))
-                    except OSError as error:
-                        _log.warning("cannot look after the log of %s: %s", run.id, error)
 
     async def keep_clean(self, clear: Callable[[], Awaitable[None]]) -> None:
         """Remove what is left over now and every few minutes, for ever."""

@@ -1,4 +1,4 @@
-"""The folders of an attempt, made before its container is: workspace, job folder, box, log, volumes. In threads.
+"""The folders of an attempt, made before its container is: workspace, job folder, box, log, volumes.
 
 Everything here may be done again after a crash: folders are made if they are missing.
 """
@@ -8,16 +8,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order
+from commonage.engines.common.unpacking import Unpacker, noted
 from commonage.engines.common.workspaces import make_workspace
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.box import Owner, give
 from commonage.engines.containers.folders import put_bundle
 from commonage.engines.containers.mounts import see_to_folders
 from commonage.engines.containers.program import Inside, Program, program_of
+from commonage.files.beneath import Beneath
+from commonage.ports.agents import Told
 
 ENTRY = (Path(__file__).parent / "entry.sh").read_text(encoding="utf-8")
 """The first program in each container: runs the attempt's command, at most once."""
@@ -28,9 +32,9 @@ class Place:
     """What is the same for all containers of an installation. `here`: they run on the control plane's machine."""
 
     installation: str
-    workspaces: Path
+    workspaces: Beneath
     shared: Mapping[str, str]
-    bundle_max_mib: int
+    unpacker: Unpacker
     here: bool
 
 
@@ -48,21 +52,41 @@ def check(order: Order) -> None:
     program_of(order, Inside("", frozenset()), {}, {})
 
 
-def have_folders(run: Run, program: Program, place: Place, owner: Owner, wish: bool = False) -> Path:
-    """Have them all there; gives the workspace. Raises EngineFailure.
+async def have_files(run: Run, place: Place, owner: Owner, told: Told) -> None:
+    """Have the files that were sent along in the folder of the job. Raises EngineFailure."""
+    order = run.order
+    if order.bundle_path is None:
+        return
+    bundle = Path(order.bundle_path)
 
-    `wish`: with a file in its box by which it can be asked to end.
+    def put() -> None:
+        workspace = make_workspace(place.workspaces, order.owner)
+        try:
+            give(workspace, owner)
+            with noted(run.folder.path):
+                staging = run.folder.path / "files"
+                put_bundle(workspace, order.workload_id, staging, owner, partial(place.unpacker.unpack, bundle))
+        except OSError as error:
+            raise EngineFailure(f"its files cannot be unpacked: {error}", retryable=True) from error
+
+    told("unpacking its files", None)
+    await place.unpacker.run(order.owner, put)
+
+
+def have_folders(run: Run, program: Program, place: Place, owner: Owner) -> Path:
+    """Have them all there but the files; gives the workspace. In a thread. Raises EngineFailure.
+
+    Where containers run elsewhere the box has a file by which one can be asked to end, and no secrets: whoever is root
+    on any machine of the site reads there.
     """
     order = run.order
+    secrets = program.secrets if place.here else {}
     workspace = make_workspace(place.workspaces, order.owner)
     try:
         give(workspace, owner)
-        if order.bundle_path is not None:
-            bundle, staging = Path(order.bundle_path), run.folder.path / "files"
-            put_bundle(bundle, staging, workspace, order.workload_id, owner, place.bundle_max_mib)
-        run.box.make(program.secrets, owner, wish=wish)
+        run.box.make(secrets, owner, wish=not place.here)
         give(run.folder.log, owner)
         see_to_folders(order.mounts, workspace, owner, here=place.here)
     except OSError as error:
         raise EngineFailure(f"its folders cannot be made: {error}", retryable=True) from error
-    return workspace
+    return workspace.path

@@ -25,13 +25,14 @@ from commonage.domain.sightings import Capabilities, Measurement, Order, Process
 from commonage.domain.workloads import Kind
 from commonage.engines.common.keeping import RunsEngine
 from commonage.engines.common.runs import Exit
+from commonage.engines.common.unpacking import see_that_it_is_there
 from commonage.engines.process.board import Board, Run
 from commonage.engines.process.cgroups import find_cgroups
 from commonage.engines.process.ending import end_run
 from commonage.engines.process.environments import Environments, PythonPlace
 from commonage.engines.process.exec import Execs
 from commonage.engines.process.groups import Groups
-from commonage.engines.process.housekeeping import keep_house, keep_old_logs
+from commonage.engines.process.housekeeping import keep_memory, keep_old_logs
 from commonage.engines.process.launcher import Alive, Launcher, Unclaimed
 from commonage.engines.process.machine import NOT_ISOLATED, node_name, report_node
 from commonage.engines.process.marked import MarkedProcesses
@@ -48,6 +49,7 @@ from commonage.ports.execs import ExecStream, Terminal
 _log = logging.getLogger(__name__)
 _LOOK_AGAIN_S = 1.0
 _WAIT_FOR_WARMTH_S = 20.0
+_UNPACK_PAUSES_S = (1.0, 4.0, 15.0)
 
 
 class ProcessEngine(RunsEngine[Run]):
@@ -59,10 +61,10 @@ class ProcessEngine(RunsEngine[Run]):
     def __init__(
         self, site: str, data: Path, *, devices: Devices | None = None, settings: ProcessSettings | None = None
     ) -> None:
-        super().__init__(site, "process", data.absolute() / "runs", Board())
+        self._settings = settings or ProcessSettings()
+        super().__init__(site, "process", data.absolute() / "runs", Board(), self._settings.max_log_mib)
         self._data = data.absolute()
         self._devices = devices
-        self._settings = settings or ProcessSettings()
         self._ports = PortRange(self._settings.first_port, self._settings.last_port)
         told = uv_environment(os.environ, read_pip_settings(os.environ))
         self._environments = Environments(self._data / "environments", site, told)
@@ -119,7 +121,8 @@ class ProcessEngine(RunsEngine[Run]):
         await self._in_thread(lambda: self._launcher.settle(live))
         await self._in_thread(self._execs.end_left_over)
         await self._in_thread(self._warm_up_all)
-        self._keep(lambda: keep_house(self._board, self._groups, self._settings.log_keep_mib, self._in_thread))
+        self._keep(self._log_limit.keep)
+        self._keep(lambda: keep_memory(self._board, self._groups, self._in_thread))
         self._keep(lambda: keep_old_logs(self._files, self._settings, self._in_thread))
 
     def _warm_up_all(self) -> None:
@@ -183,7 +186,8 @@ class ProcessEngine(RunsEngine[Run]):
     def _write_and_launch(self, run: Run) -> int | Seen | None:
         """The shim's pid.
 
-        STARTING if its environment must be made or warmed up first, ENDED if it was stopped before it came.
+        STARTING if its environment must be made or warmed up first, or files be unpacked; ENDED if it was stopped
+        before it came.
         """
         order = run.order
         if self._files.is_forgotten(run.id):
@@ -194,7 +198,8 @@ class ProcessEngine(RunsEngine[Run]):
             self._files.create(python.remembered(order) if python else order, run.port)
             if run.folder.claim() is not None:
                 return Seen.ENDED
-            if python is None or self._warm_up(order, python) is not None:
+            see_that_it_is_there(order.bundle_path)
+            if python is None or order.bundle_path is not None or self._warm_up(order, python) is not None:
                 return Seen.STARTING
             return self._launcher.launch(order, run.folder, run.port, python)
         except OSError as error:
@@ -205,7 +210,7 @@ class ProcessEngine(RunsEngine[Run]):
             raise
 
     async def _prepare_and_launch(self, run: Run) -> None:
-        """The long way: make the environment, telling how far it is, then start."""
+        """The long way: make the environment, telling how far it is, unpack what was sent along, then start."""
 
         def told(detail: str, progress: float | None) -> None:
             self._board.tell(run, self._launcher.starting(run.order, detail, progress))
@@ -213,6 +218,7 @@ class ProcessEngine(RunsEngine[Run]):
         try:
             python = await self._environments.ensure(run.order.environment, told)
             await self._wait_for_warmth(run.order, python)
+            await self._unpack(run, told)
             # A task of its own, as above.
             await asyncio.shield(self._spawn(self._launch(run, python)))
         except EngineFailure as error:
@@ -229,6 +235,22 @@ class ProcessEngine(RunsEngine[Run]):
         coming = await self._in_thread(lambda: self._warm_up(order, python))
         if coming is not None:
             await asyncio.wait([asyncio.wrap_future(coming)], timeout=_WAIT_FOR_WARMTH_S)
+
+    async def _unpack(self, run: Run, told: Told) -> None:
+        """Unpack what was sent along; a disk that is full or failing is given a while."""
+        if run.order.bundle_path is None:
+            return
+        told("unpacking its files", None)
+        for pause_s in _UNPACK_PAUSES_S:
+            try:
+                await self._launcher.unpack(run.order, run.folder)
+                return
+            except EngineFailure as error:
+                if not error.is_retryable:
+                    raise
+                told(f"trying again in {pause_s:.0f} s: {error.message}", None)
+            await asyncio.sleep(pause_s)
+        await self._launcher.unpack(run.order, run.folder)
 
     async def _launch(self, run: Run, python: PythonPlace) -> None:
         pid = await self._in_thread(lambda: self._launcher.launch(run.order, run.folder, run.port, python))

@@ -1,4 +1,4 @@
-"""What is looked after: logs stay within bounds, and memory does where the kernel does not see to it.
+"""What is looked after: memory where the kernel does not see to it, and logs of long ago.
 
 Tasks of the engine's.
 """
@@ -11,31 +11,30 @@ import time
 from functools import partial
 
 from commonage.engines.common.board import InThread
-from commonage.engines.common.logs import limit_log
 from commonage.engines.common.runs import Runs
 from commonage.engines.process.board import Board, Run
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.settings import ProcessSettings
 
 PAUSE_S = 5.0
-OLD_LOGS_PAUSE_S = 3600.0
+OLD_LOGS_PAUSE_S = 600.0
 _log = logging.getLogger(__name__)
 
 
-async def keep_house(board: Board, groups: Groups, log_keep_mib: int, in_thread: InThread) -> None:
-    """Look after each running attempt, for ever."""
+async def keep_memory(board: Board, groups: Groups, in_thread: InThread) -> None:
+    """Look after the memory of each running attempt, for ever."""
     while True:
         await asyncio.sleep(PAUSE_S)
         for run in board:
             if run.is_running:
                 try:
-                    await in_thread(partial(_hold, run, groups, log_keep_mib))
+                    await in_thread(partial(_hold, run, groups))
                 except OSError as error:
                     _log.warning("cannot look after %s: %s", run.id, error)
 
 
 async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThread) -> None:
-    """Remove logs of long ago now and every hour, for ever."""
+    """Remove logs of long ago now and every ten minutes, for ever."""
     while True:
         try:
             clear = partial(files.clear_old, time.time(), settings.keep_logs_days, settings.keep_logs_mib)
@@ -47,8 +46,7 @@ async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThr
         await asyncio.sleep(OLD_LOGS_PAUSE_S)
 
 
-def _hold(run: Run, groups: Groups, log_keep_mib: int) -> None:
-    limit_log(run.folder.log, log_keep_mib)
+def _hold(run: Run, groups: Groups) -> None:
     use = None if groups.limits_memory else groups.use(run.id)
     if use is not None and use.memory_mib > run.order.lease.memory_mib:
         run.over_memory = True

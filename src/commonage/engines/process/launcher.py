@@ -14,7 +14,8 @@ from pathlib import Path
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.engines.common.runs import Claim, Exit, RunFolder
-from commonage.engines.common.workspaces import make_workspace, unpack_bundle
+from commonage.engines.common.unpacking import Unpacker, noted
+from commonage.engines.common.workspaces import make_workspace
 from commonage.engines.process.environments import PythonPlace
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.machine import node_name
@@ -23,6 +24,7 @@ from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import Place, Program, confined, program_of, url_of
 from commonage.engines.process.volumes import give_volumes
 from commonage.engines.process.warm import WarmSessions
+from commonage.files.beneath import Beneath
 from commonage.ports.devices import Devices, Hold
 
 STOPPED_EARLY = "stopped before it started"
@@ -60,7 +62,7 @@ class Launcher:
         self._groups = groups
         self._shared = shared
         self._node = node_name(settings)
-        self._bundle_max_mib = settings.bundle_max_mib
+        self._unpacker = Unpacker(settings.bundle_max_mib)
         self._warm = WarmSessions(shared) if settings.warm_sessions else None
 
     def warm_up(self, programs: Path) -> Future[frozenset[str] | None] | None:
@@ -72,8 +74,26 @@ class Launcher:
 
     def close(self) -> None:
         """Let go of what is not an attempt."""
+        self._unpacker.close()
         if self._warm is not None:
             self._warm.close()
+
+    async def unpack(self, order: Order, folder: RunFolder) -> None:
+        """Have the files that were sent along, of which there are some, in the folder of the job.
+
+        Raises EngineFailure.
+        """
+        bundle = Path(order.bundle_path or "")
+
+        def put() -> None:
+            workspace = make_workspace(Beneath(self._workspaces), order.owner).path
+            try:
+                with noted(folder.path):
+                    self._unpacker.unpack(bundle, _job_folder(workspace, order))
+            except OSError as error:
+                raise EngineFailure(f"its files cannot be unpacked: {error}", retryable=True) from error
+
+        await self._unpacker.run(order.owner, put)
 
     def launch(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
         """Start a shim; its pid. Raises EngineFailure; then nothing was started."""
@@ -84,23 +104,20 @@ class Launcher:
 
     def _launch(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
         place = self._place(order, folder, port, python)
-        cwd = place.cwd
-        if order.bundle_path is not None:
-            unpack_bundle(Path(order.bundle_path), cwd, self._bundle_max_mib)
         program = program_of(order, place, self._shared)
         groups = self._groups.make(order.attempt_id, order.lease.cpus_milli, order.lease.memory_mib)
         try:
             program = self._confine(order, program, groups)
-            pid = self._warm and self._warm.spawn(python.programs, folder.path, groups, program, cwd)
-            return pid or spawn_shim(folder.path, groups, program.command, program.variables, cwd)
+            pid = self._warm and self._warm.spawn(python.programs, folder.path, groups, program, place.cwd)
+            return pid or spawn_shim(folder.path, groups, program.command, program.variables, place.cwd)
         except BaseException:
             self._release(order)
             self._groups.remove(order.attempt_id)
             raise
 
     def _place(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> Place:
-        workspace = make_workspace(self._workspaces, order.owner)
-        cwd = workspace / "jobs" / order.workload_id if order.bundle_path is not None else workspace
+        workspace = make_workspace(Beneath(self._workspaces), order.owner).path
+        cwd = _job_folder(workspace, order) if order.bundle_path is not None else workspace
         volumes = give_volumes(order.mounts, workspace, folder.tmp)
         return Place(workspace, cwd, folder.tmp, python.programs, python.root, port, volumes)
 
@@ -217,3 +234,7 @@ class Launcher:
     def starting(self, order: Order, detail: str = "starting", progress: float | None = None) -> Sighting:
         """The sighting of one that does not run yet."""
         return Sighting(order.attempt_id, Seen.STARTING, time.time(), self._node, detail, progress)
+
+
+def _job_folder(workspace: Path, order: Order) -> Path:
+    return workspace / "jobs" / order.workload_id

@@ -15,8 +15,8 @@ class ProcessSettings:
 
     `node_name` (None: the host's name), `cpus_milli` and `memory_mib` (None: all there is) are what the one node
     reports, with `labels` beside those of its own. `first_port`..`last_port` are given to sessions and services;
-    they lie below the range from which the kernel takes ports for outgoing connections. `log_keep_mib`: of each
-    run's log the newest part of this size is kept. `processes_max`: processes and threads of one attempt, so that a
+    they lie below the range from which the kernel takes ports for outgoing connections. `max_log_mib`: most disk
+    space of one run's log. `processes_max`: processes and threads of one attempt, so that a
     fork bomb ends itself. `bundle_max_mib`: files sent along with a job, unpacked. `cgroups` false never touches
     them, as on a machine that has none. `disk_low_mib`: with less free space the node reports a fault. `cpu_hold`:
     what an attempt asked for is its `share` of cores that others want, too, or a `quota` that it never exceeds on
@@ -31,7 +31,7 @@ class ProcessSettings:
     labels: tuple[tuple[str, str], ...] = ()
     first_port: int = 20_000
     last_port: int = 29_999
-    log_keep_mib: int = 256
+    max_log_mib: int = 512
     processes_max: int = 4096
     bundle_max_mib: int = 2048
     disk_low_mib: int = 256

@@ -13,6 +13,7 @@ from pathlib import Path
 from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import Mount, VolumeKind
 from commonage.engines.common.volume_links import FOLDER, link_volumes
+from commonage.files.beneath import Beneath
 
 
 def give_volumes(mounts: Sequence[Mount], home: Path, tmp: Path) -> dict[str, str]:
@@ -23,7 +24,7 @@ def give_volumes(mounts: Sequence[Mount], home: Path, tmp: Path) -> dict[str, st
     places = {one.name: _place(one, tmp) for one in mounts}
     # Of scratch there is one for each attempt, and a home is shared by all of them.
     lasting = {one.name: places[one.name] for one in mounts if one.kind is VolumeKind.FOLDER}
-    link_volumes(home, lasting, os.geteuid(), os.getegid())
+    link_volumes(Beneath(home), lasting, os.geteuid(), os.getegid())
     return {name: str(home / FOLDER / name) if name in lasting else place for name, place in places.items()}
 
 

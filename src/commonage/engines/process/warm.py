@@ -28,6 +28,7 @@ PARENTS_MAX = 4
 FAILURES_MAX = 3
 COMES_WITHIN_S = 60.0
 ANSWERS_WITHIN_S = 5.0
+ENDS_WITHIN_S = 1.0
 _ZYGOTE = str(Path(__file__).with_name("zygote.py"))
 _ROOM_FOR_A_NAME = 1000
 # Read where we cannot see it: by the interpreter, the linker and libraries, mostly before any program begins.
@@ -96,12 +97,6 @@ class WarmSessions:
 
     def spawn(self, programs: Path, run: Path, groups: Sequence[str], program: Program, cwd: Path) -> int | None:
         """Fork a session for the run folder; its keeper's pid, or None where it must be started cold."""
-        parent = self._parents.get(programs)
-        if parent is None or not groups:  # without cgroups a fork could not be told from its parent
-            return None
-        read = parent.ready.result() if parent.ready.done() else None
-        if read is None or not may_fork(program, programs, self._started_with(programs), read):
-            return None
         ask = {
             "run": str(run),
             "boot": boot_id(),
@@ -111,20 +106,53 @@ class WarmSessions:
             "variables": dict(program.variables),
             "cwd": str(cwd),
         }
+        parent = self._fit_for(programs, groups, program)
+        if parent is None:
+            return None
+        pid: int | None
         try:
-            with parent.lock:
-                parent.link.settimeout(ANSWERS_WITHIN_S)
-                parent.link.sendall(json.dumps(ask).encode() + b"\n")
-                pid = int(_read_line(parent.link))
+            pid = _fork(parent, ask)
         except (OSError, ValueError) as error:
             # It may have forked all the same: the claim in the run folder sees to it that only one of the two runs.
+            if not _has_ended(parent):
+                self._give_up(programs, parent, str(error))
+                return None
+            # Somebody killed it since its last fork, which says nothing of the environment: its successor is asked.
+            pid = self._fork_from_successor(programs, groups, program, ask)
+        if pid is not None:
+            self._note_use(programs)
+        return pid or None
+
+    def _fork_from_successor(
+        self, programs: Path, groups: Sequence[str], program: Program, ask: Mapping[str, object]
+    ) -> int | None:
+        coming = self.prepare(programs)
+        if coming is not None:
+            coming.result()
+        parent = self._fit_for(programs, groups, program)
+        if parent is None:
+            return None
+        try:
+            return _fork(parent, ask)
+        except (OSError, ValueError) as error:
             self._give_up(programs, parent, str(error))
             return None
+
+    def _fit_for(self, programs: Path, groups: Sequence[str], program: Program) -> _Parent | None:
+        """The parent of which a fork is like a fresh start of this program; None if there is none."""
+        parent = self._parents.get(programs)
+        if parent is None or not groups:  # without cgroups a fork could not be told from its parent
+            return None
+        read = parent.ready.result() if parent.ready.done() else None
+        if read is None or not may_fork(program, programs, self._started_with(programs), read):
+            return None
+        return parent
+
+    def _note_use(self, programs: Path) -> None:
         with self._lock:
             self._failures.pop(programs, None)
-            if self._parents.get(programs) is parent:
+            if programs in self._parents:
                 self._parents[programs] = self._parents.pop(programs)
-        return pid or None
 
     def close(self) -> None:
         """End the parents; the sessions go on."""
@@ -228,6 +256,21 @@ def _spawn_parent(programs: Path, variables: Mapping[str, str], stamp: tuple[int
         ours.close()
         raise
     return _Parent(process, ours, stamp)
+
+
+def _fork(parent: _Parent, ask: Mapping[str, object]) -> int:
+    """The keeper's pid, or 0 where it could not fork. Raises OSError, ValueError if it does not answer."""
+    with parent.lock:
+        parent.link.settimeout(ANSWERS_WITHIN_S)
+        parent.link.sendall(json.dumps(ask).encode() + b"\n")
+        return int(_read_line(parent.link))
+
+
+def _has_ended(parent: _Parent) -> bool:
+    """True if its process is gone. Its socket is closed a moment before it can be waited for."""
+    with suppress(subprocess.TimeoutExpired):
+        parent.process.wait(ENDS_WITHIN_S)
+    return parent.process.returncode is not None
 
 
 def _read_line(link: socket.socket) -> bytes:

@@ -1,4 +1,7 @@
-"""A manager of the Swarm as this engine uses it: services, tasks, nodes and networks. Failures are EngineFailures."""
+"""A manager of the Swarm as this engine uses it: services, tasks, nodes, configs, secrets and networks.
+
+Failures are EngineFailures.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from commonage.engines.dockerd.errors import Refused
 
 _NAME_TAKEN = 409
 _GONE = 404
+_IN_USE = "in use"
 
 
 class Client(Connection):
@@ -71,6 +75,30 @@ class Client(Connection):
         except Refused as error:
             if error.http_status != _GONE:
                 raise
+
+    async def create_delivery(self, kind: str, body: Json) -> str | None:
+        """The id of the new one of the `configs` or `secrets`; None if the name is taken."""
+        try:
+            return str((await self.ask("POST", f"{kind}/create", body))["ID"])
+        except Refused as error:
+            if error.http_status == _NAME_TAKEN:
+                return None
+            raise
+
+    async def deliveries(self, kind: str, *labels: str) -> Sequence[Json]:
+        """The `configs` or `secrets` with all these labels. What is in a secret is not told."""
+        return list(await self.ask("GET", kind, label=labels) or ())
+
+    async def remove_delivery(self, kind: str, delivery: str) -> bool:
+        """False if a service has it. One that is gone is no error."""
+        try:
+            await self.ask("DELETE", f"{kind}/{delivery}")
+        except Refused as error:
+            if _IN_USE in error.message:
+                return False
+            if error.http_status != _GONE:
+                raise
+        return True
 
     async def overlays(self) -> Sequence[Json]:
         """All networks that lie over several machines, anybody's."""

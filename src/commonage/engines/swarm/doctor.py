@@ -10,7 +10,7 @@ from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.examined import Examined
 from commonage.engines.dockerd.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.nodes import Machine, machines_of
+from commonage.engines.swarm.nodes import Machine, machines_of, plain_http_on
 from commonage.ports.agents import Heard
 
 # A machine is given up after three heartbeats that are missing.
@@ -58,8 +58,14 @@ def _of_machines(machines: Mapping[str, Machine], told: Mapping[str, Heard]) -> 
     without = sorted(machines.keys() - told.keys())
     if without:
         yield (
-            f"{', '.join(without)} without an agent, so without walls around containers, cards and measurements: "
-            "`commonage node join` gives a machine its agent"
+            f"{', '.join(without)} without an agent, so without work, walls around containers and their ports, TLS "
+            "between containers and the hub, cards and measurements: `commonage node join` gives a machine its agent"
+        )
+    in_the_clear = plain_http_on({name: one for name, one in told.items() if name in machines})
+    if in_the_clear:
+        yield (
+            f"{', '.join(in_the_clear)} with an agent of an earlier version, so that containers there reach the hub by "
+            "plain HTTP, and everybody on the site's network reaches their ports: run `commonage node join` again"
         )
     undeclared = sorted(
         name for name, one in machines.items()

@@ -1,8 +1,8 @@
 """The Swarm engine: the engine port over services of a Docker Swarm, of which this machine is a manager.
 
 One attempt is one service of one task on the machine that the planner chose. What must outlive us is in the run
-folders, which all machines see under the same path, as they see workspaces, boxes and logs. Made by bootstrap; used
-through the port only.
+folders, which are the control plane's alone. All machines see workspaces, boxes and logs under the same path. Made by
+bootstrap; used through the port only.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
-from commonage.domain.sightings import Capabilities, Measurement, ProcessOwner
+from commonage.domain.sightings import Capabilities, Measurement, ProcessOwner, Seen
 from commonage.engines.common.disk import free_on, tight_disk
+from commonage.engines.common.unpacking import Unpacker
+from commonage.engines.containers.addresses import addresses_here, network_at
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.housekeeping import Bounds, House
@@ -30,17 +33,22 @@ from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.relays import Relays
 from commonage.engines.dockerd.words import LABEL, ours
 from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.doctor import notes_of
 from commonage.engines.swarm.fleet import Fleet
 from commonage.engines.swarm.hands import SwarmHands
 from commonage.engines.swarm.launcher import Launcher
 from commonage.engines.swarm.networks import Networks
+from commonage.engines.swarm.nodes import NO_SHARED_FOLDER
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
 from commonage.engines.swarm.watching import Watcher
-from commonage.ports.agents import Agents, Told, unheard
+from commonage.files.beneath import Beneath
+from commonage.ports.agents import CONTAINER_BRIDGE, Agents, NodeNetwork, Told, unheard
 from commonage.ports.execs import ExecStream, Terminal
 
+_MOST_RELAYED = 256
+"""Connections from one address, which is that of a machine for all of its containers."""
 _MIB = 1024 * 1024
 _log = logging.getLogger(__name__)
 
@@ -48,8 +56,10 @@ _log = logging.getLogger(__name__)
 class SwarmEngine(ContainerEngine):
     """The engine of a site that is one Docker Swarm.
 
-    All its files lie under `data` (swarm/runs, workspaces), which every machine sees under the same path. `agents` are
-    those on the machines; without them no cards are known, and nothing is measured.
+    What it knows of attempts lies under `data` (swarm/runs), which is the control plane's alone. `shared` is the folder
+    that every machine sees under the same path: workspaces, and swarm/attempts with a log and a box for each. Whoever
+    is root on one of them may change that folder as they like. `agents` are those on the machines; without them no
+    cards are known, nothing is measured, and no machine takes work beside the manager.
     """
 
     _hands: SwarmHands
@@ -57,15 +67,23 @@ class SwarmEngine(ContainerEngine):
     _seen_tasks: Tasks
 
     def __init__(
-        self, site: str, data: Path, *, agents: Agents | None = None, settings: SwarmSettings | None = None
+        self,
+        site: str,
+        data: Path,
+        shared: Path,
+        *,
+        agents: Agents | None = None,
+        settings: SwarmSettings | None = None,
     ) -> None:
-        self._data = data.absolute()
-        super().__init__(site, "swarm", self._data / "swarm")
+        self._shared = shared.absolute()
+        self._outside = Beneath(self._shared) / "swarm" / "attempts"
         self._settings = settings or SwarmSettings()
+        super().__init__(site, "swarm", data.absolute() / "swarm", self._settings.max_log_mib, self._outside)
+        self._unpacker = Unpacker(self._settings.bundle_max_mib)
         self._client = Client(self._settings.url)
-        self._fleet = Fleet(self._client, agents)
+        self._fleet = Fleet(self._client, agents, without_agents=self._settings.without_agents)
         self._images = Images(self._client, site, self._settings.pull, self._settings.account)
-        self._relays = Relays(self._settings.reaches)
+        self._relays = Relays(self._settings.reaches, self._settings.gateway_port, _MOST_RELAYED)
         self._sweeps: SwarmHands | None = None
         self._notes: tuple[str, ...] = ()
         self._here = ""
@@ -93,38 +111,46 @@ class SwarmEngine(ContainerEngine):
         return await self._in_thread(self._reports)
 
     def _reports(self) -> list[NodeReport]:
-        free, faults = free_on(self._data)
+        free, faults = free_on(self._shared)
         if self._fleet.fault:
             faults = (self._fleet.fault, *faults)
-        tight = tight_disk(free, self._settings.disk_low_mib, f"the site's folder {self._data}")
+        tight = tight_disk(free, self._settings.disk_low_mib, f"the site's folder {self._shared}")
         return [
             replace(
                 report,
-                faults=(*report.faults, *faults),
+                faults=(*report.faults, *faults, *self._faults_of_sharing(report.name)),
                 disk_free_mib=min((one for one in (free, report.disk_free_mib) if one is not None), default=None),
                 tight=report.tight or tight,
             )
             for report in self._fleet.reports()
         ]
 
+    def _faults_of_sharing(self, node: str) -> Sequence[str]:
+        here = self._fleet.by_id.get(self._here)
+        if self._folder.parent == self._shared and here is not None and node != here.name:
+            return (NO_SHARED_FOLDER,)
+        return ()
+
     # --- the port: opening and closing --------------------------------------------------------------------
 
     async def open(self) -> None:
         """Find all that runs, ended since, or was written down but not started. Raises EngineFailure."""
+        await self._in_thread(self._see_that_it_is_upgraded)
         orders = await self._read_down()
         name, settings = self._installation, self._settings
         swarm = await self._client.membership()
         self._here = str(swarm["NodeID"])
         address = settings.address or str(swarm["NodeAddr"])
-        self._notes = notes_of(await self._client.info(), await self._client.heartbeat_s(), self._data)
-        await self._relays.open_at(address)
+        self._notes = notes_of(await self._client.info(), await self._client.heartbeat_s(), self._shared)
+        await self._relays.open_at(address, self._admits)
         if (agents := self._fleet.agents) is not None:
             agents.let_reach([f"{address}:{port}" for port in settings.reaches])
+            sources = tuple(dict.fromkeys([address, *addresses_here(), *settings.sources]))
+            agents.set_network(NodeNetwork(settings.reaches, settings.ports, sources))
         self._networks = Networks(self._client, name, settings, address)
-        place = Place(
-            name, self._data / "workspaces", shared_variables(os.environ), settings.bundle_max_mib, here=False
-        )
-        launcher = Launcher(place, settings, self._client, self._fleet, self._folder / "entry.sh")
+        workspaces = Beneath(self._shared) / "workspaces"
+        place = Place(name, workspaces, shared_variables(os.environ), self._unpacker, here=False)
+        launcher = Launcher(place, settings, self._client, self._fleet, Deliveries(self._client, name))
         launcher.images, launcher.networks, launcher.in_thread = self._images, self._networks, self._in_thread
         launcher.turns = self._turns
         await launcher.open()
@@ -139,10 +165,27 @@ class SwarmEngine(ContainerEngine):
         self._sweeps = self._hands
         self._keep(lambda: watcher.sweep(self._hands))
         self._keep(watcher.answer_paused)
-        bounds = Bounds(settings.log_keep_mib, settings.keep_logs_days, settings.keep_logs_mib)
+        bounds = Bounds(settings.keep_logs_days, settings.keep_logs_mib)
         house = House(self._board, self._files, bounds, self._in_thread)
-        self._keep(house.keep_logs_short)
+        self._keep(self._log_limit.keep)
         self._keep(lambda: house.keep_clean(lambda: self._clear(house)))
+
+    def _admits(self, peer: str) -> bool:
+        """Whether the relays take a connection from this address: of a node, or of a container on this one."""
+        local = network_at(CONTAINER_BRIDGE)
+        return self._fleet.has_address(peer) or (local is not None and ip_address(peer) in local)
+
+    def _see_that_it_is_upgraded(self) -> None:
+        """Raise EngineFailure where the shared folder still has what only the control plane may write."""
+        before = Beneath(self._shared) / "swarm" / "runs"
+        is_known = self._folder.parent != self._shared and (self._folder / "installation").exists()
+        if is_known or not before.is_folder() or self._outside.is_there():
+            return
+        raise EngineFailure(
+            f"{before} is of an older version, whose run folders every machine could change. With nothing running, "
+            f"once: mkdir -p {self._folder} && cp -n {before.above}/installation {self._folder}/ && "
+            f"mv {before} {self._outside} (docs/howto/swarm.md)"
+        )
 
     def _settle_soon(self, run: Run) -> None:
         self._spawn(self._settle(run))
@@ -156,6 +199,7 @@ class SwarmEngine(ContainerEngine):
         await self._images.close()
         self._relays.close()
         await self._client.close()
+        self._unpacker.close()
         self._tasks.close()
 
     async def _look_at_swarm(self) -> None:
@@ -182,6 +226,11 @@ class SwarmEngine(ContainerEngine):
                 _log.warning("removing a service of %s, which is not known any more", attempt)
                 await self._client.remove_service(str(service["ID"]))
         await self._networks.clear_unused(house.uses)
+        await self._launcher.clear(self._is_live)
+
+    def _is_live(self, attempt_id: str) -> bool:
+        run = self._board.runs.get(attempt_id)
+        return run is not None and run.sighting.seen is not Seen.ENDED
 
     # --- the port: looking --------------------------------------------------------------------------------
 
@@ -189,21 +238,23 @@ class SwarmEngine(ContainerEngine):
         """What each running attempt uses now, as far as agents tell."""
         running = {run.id: run.order.lease.node for run in self._board if run.is_running}
         asked = [(agents, node) for node in sorted(set(running.values())) if (agents := self._fleet.agent_of(node))]
-        answers = await asyncio.gather(*(agents.measure(node) for agents, node in asked), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(agents.measure(self._fleet.id_of(node)) for agents, node in asked), return_exceptions=True
+        )
         found = []
-        for answer in answers:
+        for (_, node), answer in zip(asked, answers, strict=True):
             if isinstance(answer, EngineFailure):  # its link was cut a moment ago
                 continue
             if isinstance(answer, BaseException):
                 raise answer
-            found += [one for one in answer if one.attempt_id in running]
+            found += [one for one in answer if running.get(one.attempt_id) == node]
         return found
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """Whose these processes of the control plane's machine are."""
         here = self._fleet.by_id.get(self._here)
         agents = self._fleet.agent_of(here.name) if here is not None else None
-        return [] if here is None or agents is None else await agents.owners(here.name, pids)
+        return [] if here is None or agents is None else await agents.owners(here.id, pids)
 
     async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         """Through the agent of its machine, which alone reaches its container."""
@@ -212,7 +263,7 @@ class SwarmEngine(ContainerEngine):
         if agents is None:
             why = "has no agent that answers, by which alone its containers are reached (docs/howto/agents.md)"
             raise EngineFailure(f"nothing can be run beside {run.id}: its machine {node} {why}", retryable=True)
-        return await agents.exec(node, run.id, command, terminal)
+        return await agents.exec(self._fleet.id_of(node), run.id, command, terminal)
 
     # --- the port: environments ---------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from commonage.domain.errors import EngineFailure
@@ -53,12 +53,16 @@ _SWEEP_AT_ONCE = 8
 
 @dataclass(slots=True)
 class Service:
-    """The service of an attempt. `since` is the loop's time from which it was known, `force_at` when force began."""
+    """The service of an attempt. `since` is the loop's time from which it was known, `force_at` when force began.
+
+    `run` is the attempt, once the service is going to be removed by us alone.
+    """
 
     id: str
     since: float
     asked: set[Signal] = field(default_factory=set)
     force_at: float | None = None
+    run: Run | None = None
 
 
 class SwarmHands:
@@ -228,7 +232,7 @@ class SwarmHands:
         node = run.order.lease.node
         if (agents := self._fleet.agent_of(node)) is not None:
             with suppress(EngineFailure):
-                await agents.fence(node, [run.id])
+                await agents.fence(self._fleet.id_of(node), [run.id])
         await self._client.remove_service(service.id)
 
     async def remove(self, run: Run) -> None:
@@ -240,12 +244,14 @@ class SwarmHands:
         if service is None:  # it may have been stopped, or have failed, while it was made
             await self._launcher.remove(run.id)
         elif run.order.kind is Kind.JOB and task is not None and ended_by_itself(task):
-            self._ended[run.id] = service
-            service.since = asyncio.get_running_loop().time()
+            self._ended[run.id] = replace(service, run=run)
+            self._ended[run.id].since = asyncio.get_running_loop().time()
         else:
             await self._client.remove_service(service.id)
         self._services.pop(run.id, None)
         self._tasks.forget(run.id)
+        if run.id not in self._ended:
+            await self._launcher.remove_secrets(run)
 
     def is_swept(self, attempt_id: str) -> bool:
         """True if its service is going to be removed by us."""
@@ -256,19 +262,24 @@ class SwarmHands:
         now = asyncio.get_running_loop().time()
         due = {one: service for one, service in self._ended.items() if at_once or now - service.since > _SWEEP_S}
 
-        async def remove(attempt_id: str, service: str) -> None:
+        async def remove(attempt_id: str, service: Service) -> None:
             async with self._sweeping:
-                await self._client.remove_service(service)
+                await self._client.remove_service(service.id)
+                if service.run is not None:
+                    await self._launcher.remove_secrets(service.run)
             self._ended.pop(attempt_id, None)
 
-        await asyncio.gather(*(remove(attempt_id, service.id) for attempt_id, service in due.items()))
+        await asyncio.gather(*(remove(attempt_id, service) for attempt_id, service in due.items()))
 
     async def release(self, run: Run) -> None:
         """At its machine's agent; one that is away settles it by itself when it is back."""
         node = run.order.lease.node
-        if run.order.lease.shares and (agents := self._fleet.agent_of(node)) is not None:
+        if (agents := self._fleet.agent_of(node)) is not None:
             with suppress(EngineFailure):
-                await agents.release(node, run.id)
+                await agents.unmount(self._fleet.id_of(node), run.id)
+            if run.order.lease.shares:
+                with suppress(EngineFailure):
+                    await agents.release(self._fleet.id_of(node), run.id)
 
 
 async def _given_back(why: str) -> Exit:

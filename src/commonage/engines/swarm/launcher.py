@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
@@ -19,17 +18,18 @@ from commonage.domain.sightings import Order
 from commonage.engines.common.board import InThread
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.fetching import words_of_fetching
-from commonage.engines.containers.preparing import ENTRY, Place, have_folders, ourselves
-from commonage.engines.containers.program import PORT, Inside, program_of
+from commonage.engines.containers.preparing import Place, have_files, have_folders, ourselves
+from commonage.engines.containers.program import PORT, Inside, Program, program_of
 from commonage.engines.containers.turns import Turns
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.errors import Refused
 from commonage.engines.dockerd.images import Images
-from commonage.engines.dockerd.networks import Network
 from commonage.engines.dockerd.shared import see_that_nothing_leads_elsewhere
 from commonage.engines.dockerd.words import LABEL, Folders, ours
 from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.fleet import AgentAway, Fleet
+from commonage.engines.swarm.mounting import mounted
 from commonage.engines.swarm.networks import Networks
 from commonage.engines.swarm.nodes import Machine
 from commonage.engines.swarm.settings import SwarmSettings
@@ -38,18 +38,20 @@ from commonage.ports.agents import Told
 from commonage.ports.devices import Hold
 
 _AT_ONCE = 32
-_NETWORK_GONE = re.compile(r"network \S+ not found")
+_GONE = re.compile(r"(network \S+|configs?|secrets?) not found")
 
 
 class Launcher:
-    """Makes services. `entry` is where the entry's script lies, for all machines to see."""
+    """Makes services."""
 
-    def __init__(self, place: Place, settings: SwarmSettings, client: Client, fleet: Fleet, entry: Path) -> None:
+    def __init__(
+        self, place: Place, settings: SwarmSettings, client: Client, fleet: Fleet, deliveries: Deliveries
+    ) -> None:
         self._place = place
         self._settings = settings
         self._client = client
         self._fleet = fleet
-        self._entry = entry
+        self._deliveries = deliveries
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._owner = ourselves()
         self._creating: dict[str, asyncio.Task[str]] = {}
@@ -59,22 +61,12 @@ class Launcher:
         self.in_thread: InThread
 
     async def open(self) -> None:
-        """Have the entry's script where every machine sees it. Raises EngineFailure."""
-
-        def write() -> None:
-            self._place.workspaces.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with suppress(OSError):
-                if self._entry.read_text(encoding="utf-8") == ENTRY:
-                    return
-            new = self._entry.with_suffix(".new")
-            new.write_text(ENTRY, encoding="utf-8")
-            new.chmod(0o644)
-            new.rename(self._entry)
-
+        """Have what every attempt needs. Raises EngineFailure."""
         try:
-            await self.in_thread(write)
+            await self.in_thread(partial(self._place.workspaces.make_folder, parents=True))
         except OSError as error:
-            raise EngineFailure(f"{self._entry} cannot be written: {error}") from error
+            raise EngineFailure(f"the folder {self._place.workspaces} cannot be made: {error.strerror}") from error
+        await self._deliveries.entry()
 
     # --- images -------------------------------------------------------------------------------------------------
 
@@ -95,7 +87,7 @@ class Launcher:
         if agents is not None:
             # Asked each time: what was there may have been removed since.
             with self._talking_to(machine):
-                await agents.pull(machine.name, image, lambda said, part: told(words_of_fetching(image, said), part))
+                await agents.pull(machine.id, image, lambda said, part: told(words_of_fetching(image, said), part))
             return
         account = self._settings.account
         if machine.name in self._fleet.heard and account is not None and account.is_for(image):
@@ -110,7 +102,7 @@ class Launcher:
             yield
         except EngineFailure as error:
             agents = self._fleet.agents
-            linked = agents is not None and any(one.node == machine.name and one.connected for one in agents.heard())
+            linked = agents is not None and any(one.node_id == machine.id and one.connected for one in agents.heard())
             if error.is_retryable and not linked:
                 raise AgentAway(error.message) from error
             raise
@@ -125,21 +117,42 @@ class Launcher:
         order = run.order
         machine = self._fleet.machine(order.lease.node)
         await self.have_image(order.environment, machine.name, told)
+        await have_files(run, self._place, self._owner, told)
         await self.turns.take(run, machine.name, machine.cpus_milli // 1000, told)
         async with self._at_once:
             try:
                 return await self._launch(run, machine, told)
             except Refused as error:
-                if not _NETWORK_GONE.search(error.message):
+                if not _GONE.search(error.message):
                     raise
-            # Somebody removed the tenant's network.
+            # Somebody removed the tenant's network, or the entry.
             self.networks.forget(order.tenant)
+            self._deliveries.forget_entry()
             return await self._launch(run, machine, told)
 
     async def _launch(self, run: Run, machine: Machine, told: Told) -> str:
         network = await self.networks.of(run.order.tenant)
         held = await self._confine(run.order, machine)
-        spec = await self.in_thread(partial(self._prepare, run, machine, network, held))
+        gateway = self._fleet.gateway_of(machine.name) or network.gateway
+        inside = Inside(gateway, frozenset(self._settings.reaches), run.port or PORT)
+        program = program_of(run.order, inside, self._place.shared, held)
+        workspace = await self.in_thread(partial(self._have_folders, run, program))
+        around = Surroundings(
+            installation=self._place.installation,
+            # By its name, which shows that it is ours: who may ask for any id could ask for the machine's own network.
+            network=network.name,
+            folders=Folders(workspace, str(run.box.path), str(run.folder.log)),
+            entry=await self._deliveries.entry(),
+            secrets=await self._deliveries.secrets(run.id, program.secrets),
+            user=(self._owner.uid, self._owner.gid),
+            node=machine.id,
+            declares_vram=machine.vram_mib is not None,
+            volume_quota=self._fleet.bounds_volumes(machine.name),
+            port=run.port,
+        )
+        spec: Json = service_spec(run.order, program, around, self._settings)
+        with self._talking_to(machine):
+            spec = await mounted(spec, run.id, program, self._fleet, machine)
         told(f"given to {machine.name}", None)
         creating = self._creating[run.id] = asyncio.create_task(self._create(run.order, spec))
         creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
@@ -159,6 +172,16 @@ class Launcher:
         labels = ours(self._place.installation), f"{LABEL}.attempt={attempt_id}"
         return [str(one["ID"]) for one in await self._client.services(*labels)]
 
+    async def clear(self, is_live: Callable[[str], bool]) -> None:
+        """Remove what the Swarm still has for attempts that do not live. Raises EngineFailure."""
+        await self._deliveries.clear(is_live)
+
+    async def remove_secrets(self, run: Run) -> None:
+        """Remove those of an attempt whose service is gone; a failure is left for `clear`."""
+        if run.order.secrets:
+            with suppress(EngineFailure):
+                await self._deliveries.remove_secrets(run.id)
+
     async def remove(self, attempt_id: str) -> None:
         """Remove whatever service of the attempt there is, also one that is just being made. Raises EngineFailure."""
         if (creating := self._creating.get(attempt_id)) is not None:
@@ -172,28 +195,11 @@ class Launcher:
         agents = self._fleet.agent_of(machine.name)
         if agents is not None:
             with self._talking_to(machine):
-                return await agents.confine(machine.name, Hold(order.attempt_id, order.lease.shares, in_container=True))
+                return await agents.confine(machine.id, Hold(order.attempt_id, order.lease.shares, in_container=True))
         if all(share.simulated for share in order.lease.shares):
             return {}
         raise AgentAway(f"the agent of {machine.name}, which holds shares of cards, does not answer")
 
-    def _prepare(self, run: Run, machine: Machine, network: Network, held: Mapping[str, str]) -> Json:
-        """Make its folders, and describe its service."""
-        order, place = run.order, self._place
-        see_that_nothing_leads_elsewhere(order, self._settings.mounts)
-        inside = Inside(network.gateway, frozenset(self._settings.reaches), run.port or PORT)
-        program = program_of(order, inside, place.shared, held)
-        workspace = have_folders(run, program, place, self._owner, wish=True)
-        around = Surroundings(
-            installation=place.installation,
-            # By its name, which shows that it is ours: who may ask for any id could ask for the machine's own network.
-            network=network.name,
-            folders=Folders(str(workspace), str(run.box.path), str(run.folder.log)),
-            entry=str(self._entry),
-            user=f"{self._owner.uid}:{self._owner.gid}",
-            node=machine.id,
-            declares_vram=machine.vram_mib is not None,
-            volume_quota=self._fleet.bounds_volumes(machine.name),
-            port=run.port,
-        )
-        return service_spec(order, program, around, self._settings)
+    def _have_folders(self, run: Run, program: Program) -> str:
+        see_that_nothing_leads_elsewhere(run.order, self._settings.mounts)
+        return str(have_folders(run, program, self._place, self._owner))

@@ -21,7 +21,6 @@ from commonage.engines.dockerd.words import (
     MIB,
     SHM_PART,
     Folders,
-    bind,
     given_mounts,
     host_name,
     labels,
@@ -29,11 +28,11 @@ from commonage.engines.dockerd.words import (
     network_name,
     own_mounts,
 )
+from commonage.engines.swarm.deliveries import ENTRY_INSIDE, SECRETS_INSIDE, Delivery
 from commonage.engines.swarm.settings import SwarmSettings
 
 VRAM = "VRAM"
 """The generic resource that machines declare, in MiB."""
-ENTRY_INSIDE = "/run/commonage/entry"
 _NAME_MOST = 63
 _SLUG_MOST = 40
 _PLAIN = re.compile(r"[a-z0-9](?:-?[a-z0-9])*", re.ASCII)
@@ -44,17 +43,20 @@ _NS = 1_000_000_000
 class Surroundings:
     """What a service is given that the order does not say. Paths are the same on all machines of the site.
 
-    `network` is its tenant's, by its name, of which a Swarm has but one; `node` is the id of its machine in the Swarm,
-    `entry` the script that runs first; `declares_vram`: the machine says how much VRAM it has. `volume_quota`: the
+    `entry` is the config with the script that runs first, `secrets` the secret with the secret variables, if any.
+
+    `network` is its tenant's, by its name, of which a Swarm has but one; `node` is the id of its machine in the Swarm;
+    `declares_vram`: the machine says how much VRAM it has. `volume_quota`: the
     daemon there holds volumes to their size. `port`: of the machine, which leads to it, and the same inside.
     """
 
     installation: str
     network: str
     folders: Folders
-    entry: str
-    user: str
+    entry: Delivery
+    user: tuple[int, int]
     node: str
+    secrets: Delivery | None = None
     declares_vram: bool = False
     volume_quota: bool = False
     port: int | None = None
@@ -124,7 +126,7 @@ def _container(order: Order, program: Program, around: Surroundings, settings: S
         "Args": list(program.command),
         "Env": told.env,
         "Dir": program.cwd,
-        "User": around.user,
+        "User": ":".join(map(str, around.user)),
         "Hostname": host_name(order),
         "Labels": {**labels(order, around.installation), **cpus},
         "StopSignal": "SIGTERM",
@@ -134,9 +136,12 @@ def _container(order: Order, program: Program, around: Surroundings, settings: S
         "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
         # Its first process is Docker's own small init, which reaps, and with which all the others end.
         "Init": True,
+        "Configs": [_delivered("Config", around.entry, ENTRY_INSIDE, (0, 0), 0o444)],
+        "Secrets": (
+            [] if around.secrets is None else [_delivered("Secret", around.secrets, SECRETS_INSIDE, around.user, 0o400)]
+        ),
         "Mounts": [
             *own_mounts(around.folders, program),
-            bind(around.entry, ENTRY_INSIDE, writable=False),
             {
                 "Type": "tmpfs",
                 "Target": "/dev/shm",  # noqa: S108 - shared memory of the container, not a file of ours
@@ -145,6 +150,11 @@ def _container(order: Order, program: Program, around: Surroundings, settings: S
             *given_mounts(order, around.installation, settings.mounts, quota=around.volume_quota),
         ],
     }
+
+
+def _delivered(kind: str, delivery: Delivery, target: str, owner: tuple[int, int], mode: int) -> dict[str, Any]:
+    file = {"Name": target, "UID": str(owner[0]), "GID": str(owner[1]), "Mode": mode}
+    return {f"{kind}ID": delivery.id, f"{kind}Name": delivery.name, "File": file}
 
 
 def _resources(lease: Lease, around: Surroundings, settings: SwarmSettings) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Engine(ContainerEngine):
     """As an engine is that hears nothing by itself."""
 
     def __init__(self, folder: Path, hands: FakeHands) -> None:
-        super().__init__("site", "fake", folder)
+        super().__init__("site", "fake", folder, max_log_mib=512)
         self.fakes = hands
 
     async def open(self) -> None:

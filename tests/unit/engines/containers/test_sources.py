@@ -11,6 +11,7 @@ from commonage.domain.volumes import Mount, VolumeKind
 from commonage.engines.containers.box import Owner
 from commonage.engines.containers.mounts import see_to_folders
 from commonage.engines.containers.sources import see_that_nobody_can_redirect
+from commonage.files.beneath import Beneath
 
 ANYBODY = 4242
 US = Owner(os.geteuid(), os.getegid(), os.geteuid(), os.getegid())
@@ -86,5 +87,5 @@ def test_nothing_is_made_where_others_lead(tmp_path: Path) -> None:
     (site / "lab").symlink_to(outside)
     mount = Mount("projects", VolumeKind.FOLDER, f"{site}/lab/ada", "/volumes/projects", writable=True, made=True)
     with pytest.raises(EngineFailure, match="leads elsewhere by a link"):
-        see_to_folders([mount], tmp_path, US, here=True)
+        see_to_folders([mount], Beneath(tmp_path), US, here=True)
     assert list(outside.iterdir()) == []

@@ -1,11 +1,14 @@
 """Services made and removed, over a Swarm and agents that do as they are told: images, links that break, stops."""
 
 import asyncio
+import base64
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.unit.engines.containers.test_program import order
@@ -26,12 +29,15 @@ from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.errors import DaemonUnreachable, Refused
 from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.networks import Network
+from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.fleet import AgentAway, Fleet
 from commonage.engines.swarm.hands import SwarmHands
 from commonage.engines.swarm.launcher import Launcher
 from commonage.engines.swarm.nodes import machines_of
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
+from commonage.files.beneath import Beneath
 from commonage.ports.agents import Heard, Told, unheard
 from commonage.ports.devices import Hold
 from commonage.ports.registry import RegistryAccount
@@ -47,6 +53,8 @@ class FakeSwarm:
 
     def __init__(self) -> None:
         self.made: dict[str, Json] = {}
+        self.delivered: dict[str, tuple[str, Json]] = {}
+        self._numbers = count()
         self.removed: list[str] = []
         self.held_up = asyncio.Event()
         self.held_up.set()
@@ -83,6 +91,24 @@ class FakeSwarm:
     async def nodes(self) -> Sequence[Json]:
         return [NODE]
 
+    async def create_delivery(self, kind: str, body: Json) -> str | None:
+        if body["Name"] in {one["Name"] for known, one in self.delivered.values() if known == kind}:
+            return None
+        self.delivered[f"delivery-{next(self._numbers)}"] = (kind, body)
+        return next(reversed(self.delivered))
+
+    async def deliveries(self, kind: str, *labels: str) -> Sequence[Json]:
+        wanted = set(labels)
+        return [
+            {"ID": one, "Spec": spec}
+            for one, (known, spec) in self.delivered.items()
+            if known == kind and wanted <= {f"{name}={value}" for name, value in spec["Labels"].items()}
+        ]
+
+    async def remove_delivery(self, kind: str, delivery: str) -> bool:
+        said = str([spec for one, spec in self.made.items() if one not in self.removed])
+        return f"'{delivery}'" not in said and self.delivered.pop(delivery, None) is not None
+
     async def tasks(self, label: str) -> Sequence[Json]:
         return self.all_tasks
 
@@ -92,31 +118,46 @@ class FakeAgents:
 
     def __init__(self) -> None:
         self.connected = True
+        self.gateway = ""
         self.released: list[str] = []
+        self.mounted: dict[str, Sequence[tuple[str, str]]] = {}
         self.pulled: list[str] = []
         self.breaks_at = ""
         self.refusal: EngineFailure | None = None
 
     def heard(self) -> Sequence[Heard]:
-        return [Heard("worker1", NodeReport("worker1", 1000, 1024), time.time(), time.monotonic(), self.connected)]
+        report, now = NodeReport("worker1", 1000, 1024), time.monotonic()
+        told = Heard("worker1", report, time.time(), now, self.connected, mounts=True, node_id="node-1")
+        return [replace(told, gateway=self.gateway)]
+
+    async def bindings(self) -> dict[str, str]:
+        return {"node-1": "worker1"}
 
     def _asked(self, what: str) -> None:
         if what == self.breaks_at:
             self.connected = False
             raise EngineFailure("nothing was heard of the agent for 15 s", retryable=True)
 
-    async def pull(self, node: str, image: str, told: Told) -> None:
+    async def pull(self, node_id: str, image: str, told: Told) -> None:
         self._asked("pull")
         if self.refusal is not None:
             raise self.refusal
         self.pulled.append(image)
         told("37 of 146 MB", 0.25)
 
-    async def confine(self, node: str, hold: Hold) -> Mapping[str, str]:
+    async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
         self._asked("confine")
         return {}
 
-    async def release(self, node: str, attempt_id: str) -> None:
+    async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
+        self._asked("mount")
+        self.mounted[attempt_id] = sources
+        return [f"/run/commonage/attempts/{attempt_id}/{name}" for name, _ in sources]
+
+    async def unmount(self, node_id: str, attempt_id: str) -> None:
+        self.mounted.pop(attempt_id, None)
+
+    async def release(self, node_id: str, attempt_id: str) -> None:
         self.released.append(attempt_id)
 
 
@@ -137,15 +178,15 @@ class Scene:
         self.fleet.machines = machines_of([NODE])
         self.fleet.by_id = {"node-1": self.fleet.machines["worker1"]}
         self.hear()
-        place = Place("0123456789abcdef", folder / "workspaces", {}, 1, here=False)
-        settings = SwarmSettings(account=account)
-        self.launcher = Launcher(place, settings, client, self.fleet, folder / "entry.sh")
+        place = Place("0123456789abcdef", Beneath(folder) / "workspaces", {}, 1, here=False)
+        settings = SwarmSettings(account=account, reaches=(8081,))
+        self.launcher = Launcher(place, settings, client, self.fleet, Deliveries(client, "0123456789abcdef"))
         self.launcher.turns = Turns(asyncio.create_task)
         self.launcher.images, self.launcher.networks = Images(client, "site", "missing", account), networks
         self.launcher.in_thread = asyncio.to_thread
         self.tasks = Tasks(client, "0123456789abcdef")
         self.hands = SwarmHands(client, self.fleet, self.tasks, self.launcher, settings)
-        self._runs = Runs(folder / "runs")
+        self._runs = Runs(folder / "runs", Beneath(folder) / "shared")
         self._runs.open()
 
     def hear(self) -> None:
@@ -154,9 +195,10 @@ class Scene:
 
     def run(self, **changes: Any) -> Run:
         """A new attempt."""
-        lease = Lease("w-1", "worker1", 1000, 256, changes.pop("shares", ()), 0.0)
+        attempt, node = changes.setdefault("attempt_id", "w-1"), changes.pop("node", "worker1")
+        lease = Lease(attempt, node, 1000, 256, changes.pop("shares", ()), 0.0)
         wish: Order = order(environment=Environment("e", "E", image=IMAGE), lease=lease, owner="ada", **changes)
-        return Run(wish, self._runs.create(wish, None), Sighting("w-1", Seen.STARTING, time.time()))
+        return Run(wish, self._runs.create(wish, None), Sighting(attempt, Seen.STARTING, time.time()))
 
 
 @pytest.fixture
@@ -195,7 +237,7 @@ async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) 
 # --- links that break ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["pull", "confine"])
+@pytest.mark.parametrize("call", ["pull", "confine", "mount"])
 async def test_a_link_that_breaks_is_waited_for(scene: Scene, call: str) -> None:
     scene.agents.breaks_at = call
     with pytest.raises(AgentAway, match="nothing was heard"):
@@ -209,6 +251,20 @@ async def test_what_the_agent_says_itself_is_not_its_absence(scene: Scene) -> No
         await scene.hands.launch(scene.run(), unheard)
     assert caught.value.is_retryable
     assert not isinstance(caught.value, AgentAway)
+
+
+# --- the way to the hub -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("gateway", "seen"), [("172.18.0.1", "172.18.0.1"), ("", "10.0.0.1")])
+async def test_a_container_is_sent_to_its_nodes_agent_or_else_to_the_relay(
+    scene: Scene, gateway: str, seen: str
+) -> None:
+    scene.agents.gateway = gateway
+    scene.hear()
+    await scene.hands.launch(scene.run(variables=(("HUB", "http://127.0.0.1:8081/hub/api"),)), unheard)
+    [spec] = scene.swarm.made.values()
+    assert f"HUB=http://{seen}:8081/hub/api" in spec["TaskTemplate"]["ContainerSpec"]["Env"]
 
 
 # --- no room ------------------------------------------------------------------------------------------------------
@@ -291,3 +347,99 @@ async def test_only_what_swarm_says_has_ended_is_removed_later(scene: Scene, sta
     assert scene.swarm.removed == removed
     await scene.hands.sweep(at_once=True)
     assert scene.swarm.removed == ["id-0"]
+
+
+# --- what the Swarm delivers ----------------------------------------------------------------------------------------
+
+
+def delivered(scene: Scene, kind: str) -> dict[str, Json]:
+    return {one: spec for one, (known, spec) in scene.swarm.delivered.items() if known == kind}
+
+
+async def test_secrets_come_from_the_swarm_and_go_with_the_attempt(scene: Scene) -> None:
+    run = scene.run(secrets=(("KEY", "sesame"),))
+    await scene.hands.launch(run, unheard)
+    [(secret, spec)] = delivered(scene, "secrets").items()
+    assert base64.b64decode(spec["Data"]) == b"export KEY='sesame'\n"
+    [service] = scene.swarm.made.values()
+    [reference] = service["TaskTemplate"]["ContainerSpec"]["Secrets"]
+    assert (reference["SecretID"], reference["File"]["Mode"]) == (secret, 0o400)
+    assert not (run.box.path / "secrets").exists()
+    await scene.launcher.launch(run, unheard)
+    assert list(delivered(scene, "secrets")) == [secret], "a second try finds what the first one made"
+    await scene.hands.remove(run)
+    assert delivered(scene, "secrets") == {}
+
+
+async def test_secrets_of_a_try_that_made_no_service_are_made_anew(scene: Scene) -> None:
+    run = scene.run(secrets=(("KEY", "sesame"),))
+    scene.agents.breaks_at = "mount"
+    with pytest.raises(AgentAway):
+        await scene.hands.launch(run, unheard)
+    [before] = delivered(scene, "secrets")
+    scene.agents.breaks_at, scene.agents.connected = "", True
+    scene.hear()
+    await scene.hands.launch(run, unheard)
+    [after] = delivered(scene, "secrets")
+    assert after != before
+
+
+async def test_what_a_crash_left_in_the_swarm_is_removed(scene: Scene) -> None:
+    deliveries = Deliveries(cast(Client, scene.swarm), "0123456789abcdef")
+    for attempt in ("w-1", "w-2"):
+        await deliveries.secrets(attempt, {"KEY": "x"})
+    entry = await deliveries.entry()
+    labels = {"commonage.installation": "0123456789abcdef"}
+    await scene.swarm.create_delivery("configs", {"Name": "of an older version", "Labels": labels, "Data": ""})
+    await scene.swarm.create_delivery("secrets", {"Name": "another's", "Labels": {}, "Data": ""})
+    await scene.launcher.clear(lambda attempt: attempt == "w-2")
+    assert list(delivered(scene, "configs")) == [entry.id]
+    left = [spec["Labels"].get("commonage.attempt") for spec in delivered(scene, "secrets").values()]
+    assert left == ["w-2", None]
+
+
+async def test_secrets_that_are_too_large_say_so(scene: Scene) -> None:
+    with pytest.raises(EngineFailure, match="500 KiB") as caught:
+        await scene.hands.launch(scene.run(secrets=(("KEY", "x" * 600_000),)), unheard)
+    assert not caught.value.is_retryable
+
+
+# --- folders that the agent mounts ----------------------------------------------------------------------------------
+
+
+async def test_docker_is_given_what_the_agent_mounted(scene: Scene) -> None:
+    run = scene.run()
+    await scene.hands.launch(run, unheard)
+    [service] = scene.swarm.made.values()
+    mounts = service["TaskTemplate"]["ContainerSpec"]["Mounts"]
+    binds = {one["Target"]: one["Source"] for one in mounts if one["Type"] == "bind"}
+    mine = "/run/commonage/attempts/w-1"
+    assert binds == {
+        "/home/ada": f"{mine}/workspace",
+        "/run/commonage/box": f"{mine}/box",
+        "/run/commonage/log": f"{mine}/log",
+    }
+    assert dict(scene.agents.mounted["w-1"])["box"] == str(run.box.path)
+    await scene.hands.release(run)
+    assert scene.agents.mounted == {}
+
+
+async def test_without_an_agent_a_machine_takes_no_work_unless_it_is_alone(scene: Scene) -> None:
+    other = {**NODE, "ID": "node-2", "Description": {"Hostname": "worker2"}}
+    scene.fleet.heard = {}
+    await scene.hands.launch(scene.run(), unheard)
+    [service] = scene.swarm.made.values()
+    assert service["TaskTemplate"]["ContainerSpec"]["Mounts"][0]["Source"].endswith("/workspaces/ada")
+    scene.fleet.machines = machines_of([NODE, other])
+    with pytest.raises(EngineFailure, match="commonage node join"):
+        await scene.launcher.launch(scene.run(), unheard)
+    assert all("no agent" in fault for report in scene.fleet.reports() for fault in report.faults[:1])
+    allowed = Fleet(cast(Client, scene.swarm), None, without_agents=True)
+    allowed.machines = scene.fleet.machines
+    assert [one.faults for one in allowed.reports()] == [(), ()]
+
+
+async def test_an_agent_of_an_older_version_is_named(scene: Scene) -> None:
+    scene.fleet.heard = {name: replace(one, mounts=False) for name, one in scene.fleet.heard.items()}
+    [report] = scene.fleet.reports()
+    assert "run `commonage node join` for it again" in report.faults[0]

@@ -117,7 +117,9 @@ class Site:
             vote.witnesses = self.introduced or vote.witnesses
             paused = (name,) if machine.attempt == "paused" else ()
             report = NodeReport(name, 1, 1)
-            self.told[name] = Heard(name, report, 0.0, self.now, True, paused=paused, witnesses=vote.witnesses)
+            self.told[name] = Heard(
+                name, report, 0.0, self.now, True, paused=paused, witnesses=vote.witnesses, node_id=name
+            )
             vote.hear(self.now)
         elif self.now - vote.last >= 3.0:
             vote.count(hub, [one for one in self.agents if self.sees(name, one)], self.now)
@@ -156,6 +158,9 @@ class Site:
 
     def heard(self) -> list[Heard]:
         return list(self.told.values())
+
+    async def bindings(self) -> dict[str, str]:
+        return {name: name for name in self.machines}
 
     async def changes(self) -> AsyncIterator[str]:
         yield ""

@@ -99,6 +99,8 @@ def test_what_never_ran_says_why() -> None:
     assert (full.code, full.detail.partition(" (")[0]) == (
         None, "its container could not be started on worker1: the disk of the Docker daemon is full"
     )  # fmt: skip
+    overlaps = end_of(task("rejected", err="Pool overlaps with other one on this address space"), never)
+    assert (overlaps.code, "not yet removed a network" in overlaps.detail) == (None, True), "soon it will have"
     gone = end_of(task("shutdown"), never)
     assert gone.code is None
     early = end_of(task("failed", code=143), replace(ABOUT, claim=Claim.NEVER))

@@ -14,6 +14,7 @@ from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, program_of
 from commonage.engines.dockerd.shared import Mount
 from commonage.engines.dockerd.words import Folders
+from commonage.engines.swarm.deliveries import Delivery
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.translate import (
     Surroundings,
@@ -24,7 +25,12 @@ from commonage.engines.swarm.translate import (
 )
 
 AROUND = Surroundings(
-    "0123456789abcdef", "commonage-net", Folders("/w/ada", "/r/box", "/r/log"), "/s/entry.sh", "0:0", "node-id"
+    "0123456789abcdef",
+    "commonage-net",
+    Folders("/w/ada", "/r/box", "/r/log"),
+    Delivery("config-1", "commonage-01234567-entry"),
+    (0, 0),
+    "node-id",
 )
 # What Docker takes for the name of a service.
 NAME = re.compile(r"[a-zA-Z0-9](?:[-_]*[A-Za-z0-9]+)*")
@@ -58,7 +64,10 @@ def test_a_container_is_held_and_walled() -> None:
     assert task["Resources"]["Limits"] == {"MemoryBytes": 64 * 2**20, "Pids": 4096}
     assert task["Resources"]["Reservations"] == {"MemoryBytes": 64 * 2**20}
     mounts = {one["Target"]: one for one in container["Mounts"]}
-    assert mounts["/run/commonage/entry"]["ReadOnly"] is True
+    assert "/run/commonage/entry" not in mounts, "it comes from the Swarm, and no machine can change it"
+    [entry] = container["Configs"]
+    assert (entry["ConfigID"], entry["File"]["Name"]) == ("config-1", "/run/commonage/entry")
+    assert container["Secrets"] == []
     assert mounts["/dev/shm"]["TmpfsOptions"]["SizeBytes"] == 32 * 2**20
 
 

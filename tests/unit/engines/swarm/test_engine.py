@@ -1,0 +1,61 @@
+"""What the Swarm engine finds of an older version when it opens."""
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.unit.engines.swarm.test_launcher import NODE
+
+from commonage.domain.errors import EngineFailure
+from commonage.engines.swarm.engine import SwarmEngine
+from commonage.engines.swarm.nodes import machines_of
+from commonage.engines.swarm.settings import SwarmSettings
+
+pytestmark = pytest.mark.anyio
+
+
+async def refusal(data: Path, shared: Path) -> str:
+    engine = SwarmEngine("site", data, shared, settings=SwarmSettings(url=f"unix://{data}/no-docker.sock"))
+    with pytest.raises(EngineFailure) as caught:
+        await engine.open()
+    await engine.close()
+    return caught.value.message
+
+
+@pytest.mark.parametrize("apart", [True, False])
+async def test_what_an_older_version_left_is_moved_by_the_command_that_it_names(tmp_path: Path, apart: bool) -> None:
+    data, shared = tmp_path / "data", tmp_path / "shared" if apart else tmp_path / "data"
+    (shared / "swarm" / "runs" / ".old" / "w-1").mkdir(parents=True)
+    (shared / "swarm" / "runs" / ".old" / "w-1" / "log").write_text("hello\n")
+    (shared / "swarm" / "installation").write_text("0123456789abcdef")
+    said = await refusal(data, shared)
+    assert "is of an older version" in said
+    command = said.partition("once: ")[2].partition(" (docs")[0]
+    await asyncio.to_thread(subprocess.run, ["sh", "-c", command], check=True)
+    assert "Docker daemon does not answer" in await refusal(data, shared)
+    assert (data / "swarm" / "installation").read_text() == "0123456789abcdef"
+    engine = SwarmEngine("site", data, shared)
+    assert [line.text async for line in engine.logs("w-1")] == ["hello"]
+    await engine.close()
+
+
+async def test_no_other_machine_takes_work_while_the_data_folder_is_what_is_shared(tmp_path: Path) -> None:
+    machines = machines_of([NODE, {**NODE, "ID": "node-2", "Description": {"Hostname": "worker2"}}])
+
+    def faults(data: Path, shared: Path) -> list[bool]:
+        engine = SwarmEngine("site", data, shared, settings=SwarmSettings(without_agents=True))
+        engine._here = "node-1"
+        engine._fleet.machines, engine._fleet.by_id = machines, {one.id: one for one in machines.values()}
+        return [any("shared_dir is not set" in fault for fault in one.faults) for one in engine._reports()]
+
+    assert faults(tmp_path, tmp_path) == [False, True]
+    assert faults(tmp_path, tmp_path / "shared") == [False, False]
+
+
+async def test_what_somebody_puts_there_later_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    data, shared = tmp_path / "data", tmp_path / "shared"
+    assert "Docker daemon does not answer" in await refusal(data, shared)
+    (shared / "swarm" / "attempts" / ".old").rmdir()
+    (shared / "swarm" / "attempts").rename(shared / "swarm" / "runs")
+    assert "Docker daemon does not answer" in await refusal(data, shared)
