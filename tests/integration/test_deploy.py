@@ -393,7 +393,7 @@ def test_it_measures_weighs_and_ends_what_a_dead_daemon_left(
     site.visit("drained", admin, "manager", "no")
     [(first, node, _)] = site.visit("attempts", token, job)
     assert (node, bool(processes_of(first))) == ("worker1", True)
-    assert site.visit("measured", token, job) >= 19
+    assert site.visit("measured", token, job, "19") >= 19
     [container] = site.worker.daemon.containers(label=["commonage.attempt"])
     about = site.worker.daemon.ask("GET", f"/containers/{container['Id']}/json")
     assert about["HostConfig"]["CpuShares"] == 102
