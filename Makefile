@@ -14,7 +14,7 @@ test: ## run all tests this machine can (INSTALL=1: install what is missing, fro
 check: ## format, lint, types and import rules, without the tests
 	@scripts/setup dev && exec scripts/check
 
-bench: ## measure: submits, scheduling, lists, session starts (figures in docs/benchmarks.md)
+bench: ## measure: submits, scheduling, lists, session starts (figures in docs/concepts/benchmarks.md)
 	@scripts/setup run && .venv/bin/commonage bench control && .venv/bin/commonage bench sessions
 
 bench-gpu: ## measure what only a machine with cards can tell: do shares hold, what do they cost (ARGS="--out FILE")

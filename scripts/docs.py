@@ -55,7 +55,7 @@ def settings() -> str:
 
 def metrics() -> str:
     """Return a page with every series of /metrics."""
-    parts = [NOTE, "# Metrics\n", "How to scrape them: [add a metric](../howto/add-a-metric.md).\n"]
+    parts = [NOTE, "# Metrics\n", "How to scrape them: [add a metric](../contribute/add-a-metric.md).\n"]
     parts += ["| series | type | labels | what it is |", "|---|---|---|---|"]
     for series in SERIES:
         labels = ", ".join(f"`{label}`" for label in series.labels)

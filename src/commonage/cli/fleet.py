@@ -40,7 +40,7 @@ def ls(server: Server, as_json: bool) -> None:
         show.print_json(found)
         return
     if not found:
-        click.echo("There are no fleets; [[fleets]] tables in the settings make them (docs/howto/fleets.md).", err=True)
+        click.echo("There are no fleets; [[fleets]] tables in the settings make them (docs/operate/node-pools.md).", err=True)
         return
     made = show.table("FLEET", "PROVIDER", "MACHINES", "MIN", "MAX", "NEXT", "NOW", "THEN", right=("NOW", "THEN"))
     for one in found:

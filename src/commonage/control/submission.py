@@ -22,7 +22,7 @@ Variables = tuple[tuple[str, str], ...]
 MOST_TOGETHER = 1024
 
 # Where workloads run in containers, nothing is on offer that has no image.
-_NONE = "none yet; an admin sets docker_image, or builds and pushes an image (docs/howto/images.md)"
+_NONE = "none yet; an admin sets docker_image, or builds and pushes an image (docs/operate/images.md)"
 
 
 @dataclass(frozen=True, slots=True)

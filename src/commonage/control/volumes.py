@@ -67,7 +67,7 @@ class Volumes:
                 loose.setdefault(unbounded, []).append(volume.name)
         return [
             f"Nothing holds the size of {', '.join(names)} on {_named(machines)}, so they take what the disk has there "
-            "(docs/howto/storage.md). `commonage volume ls` says so to everybody."
+            "(docs/operate/storage.md). `commonage volume ls` says so to everybody."
             for machines, names in loose.items()
         ]
 

@@ -317,7 +317,7 @@ def _notes(settings: Settings, parts: Parts) -> list[str]:
     bare = ", ".join(one.name for one in without_image(settings))
     lacking = [
         f"Not on offer, as they have no image and workloads run in containers here: {bare}. Set docker_image for those "
-        "that come with us, give others an `image`, or push one (docs/howto/images.md)."
+        "that come with us, give others an `image`, or push one (docs/operate/images.md)."
     ]
     origin = [parts.control.settings.origin_warning] if parts.control.settings.origin_warning else []
     engines = (note for one in parts.control.fleet.capabilities() for note in one.notes)

@@ -14,7 +14,7 @@ from commonage.server.settings_origins import AUTO, NONE
 from commonage.wire.origins import session_domain
 
 _LOCAL = "*.localhost"
-GUIDE = "docs/howto/origins.md"
+GUIDE = "docs/operate/origins.md"
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ class _Settings(BaseModel):
     gpu_isolation: Literal["auto", "driver-limit", "mig", "mps", "cooperative"] = _setting(
         "auto",
         "How shares of a card are held: `auto` takes the strongest level that holds; a card on which the level named "
-        "here does not hold takes no work (docs/gpu-sharing.md).",
+        "here does not hold takes no work (docs/concepts/gpu-sharing.md).",
         Row("auto, driver-limit, mig, mps or cooperative", "This machine"),
     )
     gpu_slots: Annotated[str, BeforeValidator(str), AfterValidator(_slots)] = _setting(
@@ -282,7 +282,7 @@ class _Settings(BaseModel):
     )
     tenants: Tenants = _setting(
         (),
-        "Who shares the machines, each with a weight and a quota (docs/howto/tenants.md). Only in the file, as "
+        "Who shares the machines, each with a weight and a quota (docs/operate/tenants.md). Only in the file, as "
         "`[[tenants]]` tables with `name`, `title`, `weight`, `nominal`, `borrowing`, `lending`, `per_user`, `sites`, "
         "`environments`, `max_workloads`.",
         Row("tables [[tenants]] in the file", "Whose turn it is"),

@@ -43,6 +43,6 @@ class AgentSettings(BaseModel):
     containers_reach: Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(_gates)] = setting(
         (),
         "What of the site's own networks containers on a Swarm's machines may reach, beside the hub: a package mirror, "
-        "a database (docs/howto/agents.md).",
+        "a database (docs/operate/agents.md).",
         Row("addresses with ports like 10.0.0.5:3141, with commas between", "Machines"),
     )

@@ -96,7 +96,7 @@ class FleetSettings(BaseModel):
     fleets: Annotated[tuple[FleetEntry, ...], AfterValidator(_once)] = setting(
         (),
         "Machines of a cloud that are added while work waits for them and given back when they idle "
-        "(docs/howto/fleets.md). Only in the file, as `[[fleets]]` tables with `name`, `provider`, `size`, `image`, "
+        "(docs/operate/node-pools.md). Only in the file, as `[[fleets]]` tables with `name`, `provider`, `size`, `image`, "
         "`location`, `min`, `max`, `idle`, `wait`, `join_within`, `cpus`, `memory`, `gpus`, `gpu_model`, `gpu_memory`, "
         "`labels`, `price`, `join_options`, `arguments`, `options`.",
         Row("tables [[fleets]] in the file", "Whose turn it is"),

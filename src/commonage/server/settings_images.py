@@ -33,7 +33,7 @@ class ImageSettings(BaseModel):
     registry: bool = setting(
         False,
         "Run a registry of images (docker-registry must be installed), with TLS of our own authority and the rights of "
-        "the tenants (docs/howto/images.md).",
+        "the tenants (docs/operate/images.md).",
         Row("true or false", "Images"),
     )
     registry_bind: Annotated[str, AfterValidator(_bind)] = setting(

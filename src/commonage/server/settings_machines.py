@@ -36,7 +36,7 @@ class MachineSettings(BaseModel):
     site_address: Annotated[OptionalText, AfterValidator(_host)] = setting(
         None,
         "Name or address by which other machines reach this one. Machines can join once it is set "
-        "(docs/howto/machines.md).",
+        "(docs/operate/join-nodes.md).",
         Row("a host name or an IP address", "Machines"),
     )
     joining_bind: Annotated[str, AfterValidator(_bind)] = setting(

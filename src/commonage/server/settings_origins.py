@@ -45,7 +45,7 @@ class OriginSettings(BaseModel):
     session_host: Annotated[str, AfterValidator(_session_host)] = setting(
         AUTO,
         "Wildcard name below which every user's sessions have a name, and so an origin, of their own "
-        "(docs/howto/origins.md). `auto` takes `*.localhost` if people reach the server on the loopback, and otherwise "
+        "(docs/operate/origins.md). `auto` takes `*.localhost` if people reach the server on the loopback, and otherwise "
         "`none`: sessions share the origin of hub and portal, and scripts of one user reach others.",
         Row("auto, none, or a wildcard name like *.hub.example.org", "Where"),
     )

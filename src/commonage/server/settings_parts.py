@@ -15,6 +15,6 @@ class PartSettings(BaseModel):
     children: Literal["own", "apart"] = setting(
         "own",
         "JupyterHub and the proxy: `own` children of the control plane, or `apart`, each run by `commonage part` in "
-        "a container of its own (docs/howto/deploy.md).",
+        "a container of its own (docs/operate/deploy.md).",
         Row("own or apart", "Where"),
     )

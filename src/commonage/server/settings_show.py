@@ -53,7 +53,7 @@ def _reference() -> Iterator[str]:
         "A setting comes from its flag of `commonage up`, else from its `COMMONAGE_*` variable, else from\n"
         "`commonage.toml` (in the current folder, else in the data folder, or the file that `--config` names),\n"
         "else it is the default. `commonage config` shows what holds and where it came from. This page is made\n"
-        "from the code by `make docs`; how to use it is in [the guide](../howto/settings.md)."
+        "from the code by `make docs`; how to use it is in [the guide](../operate/settings.md)."
     )
     for group, names in groupby(Settings.model_fields, key=lambda name: row_of(name).group):
         yield ""

@@ -69,7 +69,7 @@ class StorageSettings(BaseModel):
 
     volumes: Annotated[tuple[VolumeEntry, ...], AfterValidator(_once)] = setting(
         (),
-        "Data that workloads may ask for by name (docs/howto/storage.md). Only in the file, as `[[volumes]]` tables "
+        "Data that workloads may ask for by name (docs/operate/storage.md). Only in the file, as `[[volumes]]` tables "
         "with `name`, `title`, `description`, `kind`, `source`, `mode`, `tenants`, `per`, `size`, `memory`, `always`, "
         "`path`.",
         Row("tables [[volumes]] in the file", "Storage"),

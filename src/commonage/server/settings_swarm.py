@@ -29,13 +29,13 @@ class SwarmSettings(BaseModel):
     shared_dir: OptionalPath = setting(
         None,
         "Folder that every machine of a Swarm sees under this very path: workspaces and logs lie there. The data "
-        "folder if left out; then only the control plane's own machine takes work (docs/howto/swarm.md).",
+        "folder if left out; then only the control plane's own machine takes work (docs/operate/swarm.md).",
         Row("a folder", "Containers"),
     )
     swarm_without_agents: bool = setting(
         False,
         "Whether machines without an agent take work, too. Root of any machine of the Swarm can then have the folders "
-        "of workloads there lead anywhere on such a machine (docs/howto/swarm.md).",
+        "of workloads there lead anywhere on such a machine (docs/operate/swarm.md).",
         Row("true or false", "Containers"),
     )
     swarm_address: OptionalText = setting(

@@ -184,7 +184,7 @@ class SwarmEngine(ContainerEngine):
         raise EngineFailure(
             f"{before} is of an older version, whose run folders every machine could change. With nothing running, "
             f"once: mkdir -p {self._folder} && cp -n {before.above}/installation {self._folder}/ && "
-            f"mv {before} {self._outside} (docs/howto/swarm.md)"
+            f"mv {before} {self._outside} (docs/operate/swarm.md)"
         )
 
     def _settle_soon(self, run: Run) -> None:
@@ -261,7 +261,7 @@ class SwarmEngine(ContainerEngine):
         node = run.order.lease.node
         agents = self._fleet.agent_of(node)
         if agents is None:
-            why = "has no agent that answers, by which alone its containers are reached (docs/howto/agents.md)"
+            why = "has no agent that answers, by which alone its containers are reached (docs/operate/agents.md)"
             raise EngineFailure(f"nothing can be run beside {run.id}: its machine {node} {why}", retryable=True)
         return await agents.exec(self._fleet.id_of(node), run.id, command, terminal)
 

@@ -17,7 +17,7 @@ NO_AGENT = (
 )
 NO_SHARED_FOLDER = (
     "shared_dir is not set, so that this machine would have to see the data folder, with the site's secrets: have a "
-    "shared_dir of its own (docs/howto/swarm.md)"
+    "shared_dir of its own (docs/operate/swarm.md)"
 )
 OLD_AGENT = (
     "its agent is of a version that does not mount the folders of workloads: run `commonage node join` for it again"
