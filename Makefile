@@ -20,11 +20,11 @@ bench: ## measure: submits, scheduling, lists, session starts (figures in docs/c
 bench-gpu: ## measure what only a machine with cards can tell: do shares hold, what do they cost (ARGS="--out FILE")
 	@scripts/setup run && exec .venv/bin/commonage bench gpu $(ARGS)
 
-docs: ## write docs/reference anew from the code: API, command line, settings
-	@scripts/setup run && exec .venv/bin/python scripts/docs.py
+docs: ## write docs/reference from the code, then build the site that the server serves, strictly
+	@scripts/setup dev && .venv/bin/python scripts/docs.py && exec .venv/bin/python docs/build.py --strict
 
 lock: ## pin all dependencies anew, with hashes
 	@scripts/setup dev && exec scripts/lock
 
 clean: ## remove what was made here; your data in .commonage stays
-	@rm -rf .venv build dist node_modules src/commonage/portal/static/vendor .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv build dist node_modules src/commonage/portal/static/vendor src/commonage/portal/docs_site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -2,7 +2,8 @@
 
 For each card and level two shares are made, one for the program that is tried and one for a neighbour that computes
 meanwhile. The program then takes memory beyond its share, looks for other cards, and does both once more without its
-variables and outside its control group. What must hold is in `PROMISES`; docs/concepts/gpu-sharing.md says the same in words.
+variables and outside its control group. What must hold is in `PROMISES`; docs/concepts/gpu-sharing.md says the same
+in words.
 """
 
 from __future__ import annotations

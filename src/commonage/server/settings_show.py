@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from commonage.domain.quantities import format_cpus, format_memory
 from commonage.server.settings import Settings, row_of
 from commonage.server.settings_sources import DEFAULT, TABLES, Resolved, variable_of
+from commonage.wire.docs import DOCS_PATH
 
+_LINK = re.compile(rf"{DOCS_PATH}([\w/-]+)\.html")
 _PASSWORD = re.compile(r"(?<=://)([^:/@]*):[^@]*@")
 
 
@@ -65,7 +67,8 @@ def _reference() -> Iterator[str]:
             row = row_of(name)
             flag = f"`{row.flag}`" if row.flag else ""
             cells = [f"`{name}`", f"`{variable_of(name)}`" if name not in TABLES else "", flag, _default(name)]
-            yield f"| {' | '.join(cells)} | {row.allowed} | {Settings.model_fields[name].description} |"
+            text = _LINK.sub(r"[guide](../\1.md)", Settings.model_fields[name].description or "")
+            yield f"| {' | '.join(cells)} | {row.allowed} | {text} |"
 
 
 _MEMORY = ("memory", "default_memory", "max_bundle", "bundle_space_per_user", "bundle_space_per_tenant")

@@ -46,6 +46,7 @@ from commonage.engines.swarm.watching import Watcher
 from commonage.files.beneath import Beneath
 from commonage.ports.agents import CONTAINER_BRIDGE, Agents, NodeNetwork, Told, unheard
 from commonage.ports.execs import ExecStream, Terminal
+from commonage.wire.docs import docs_page
 
 _MOST_RELAYED = 256
 """Connections from one address, which is that of a machine for all of its containers."""
@@ -184,7 +185,7 @@ class SwarmEngine(ContainerEngine):
         raise EngineFailure(
             f"{before} is of an older version, whose run folders every machine could change. With nothing running, "
             f"once: mkdir -p {self._folder} && cp -n {before.above}/installation {self._folder}/ && "
-            f"mv {before} {self._outside} (docs/operate/swarm.md)"
+            f"mv {before} {self._outside} ({docs_page('operate/swarm')})"
         )
 
     def _settle_soon(self, run: Run) -> None:
@@ -261,7 +262,9 @@ class SwarmEngine(ContainerEngine):
         node = run.order.lease.node
         agents = self._fleet.agent_of(node)
         if agents is None:
-            why = "has no agent that answers, by which alone its containers are reached (docs/operate/agents.md)"
+            why = (
+                f"has no agent that answers, by which alone its containers are reached ({docs_page('operate/agents')})"
+            )
             raise EngineFailure(f"nothing can be run beside {run.id}: its machine {node} {why}", retryable=True)
         return await agents.exec(self._fleet.id_of(node), run.id, command, terminal)
 
