@@ -10,11 +10,13 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.folders import folder_name
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_memory
+from commonage.domain.turns import Turns
 from commonage.ports.clock import Clock
 from commonage.ports.homes import Homes
 
 log = logging.getLogger(__name__)
 EVERY_S = 600.0
+TURN_S = 3600.0  # so long may measuring take: homes hold millions of files
 _SOON_S = 5.0
 
 
@@ -47,13 +49,15 @@ class HomeWatch:
         self._homes, self._clock, self._quota_mib = homes, clock, quota_mib
         self._used: Mapping[str, int] = {}
         self._at = 0.0
+        self.turns = Turns("homes", clock.now, TURN_S)
 
     async def run(self) -> None:
         """Measure every ten minutes, until cancelled."""
         await self._clock.sleep(_SOON_S)
         while True:
             await self.look()
-            await self._clock.sleep(EVERY_S)
+            with self.turns.rest():
+                await self._clock.sleep(EVERY_S)
 
     async def look(self) -> None:
         """Measure once; what cannot be measured stays as it was."""
