@@ -487,15 +487,18 @@ async def test_health_names_every_loop_with_its_last_turn() -> None:
 async def test_health_names_the_loop_whose_turn_does_not_end() -> None:
     site = Site()
 
-    async def never(_batch: object) -> None:
-        await asyncio.Event().wait()
+    answers = asyncio.Event()
+
+    async def late(_batch: object) -> None:
+        await answers.wait()
 
     async with site.open() as control:
-        site.store.commit = never  # type: ignore[method-assign]
+        site.store.commit = late  # type: ignore[method-assign]
         writing = asyncio.create_task(control.ledger.write(nodes=list(control.board.nodes.values())))
         await site.clock.advance(61)
         assert "ledger" in {one.name for one in control.health() if one.stuck}
-        writing.cancel()
+        answers.set()
+        await writing
 
 
 async def test_a_loop_of_an_adapter_runs_with_the_others_and_its_error_ends_all() -> None:
