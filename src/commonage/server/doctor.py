@@ -326,7 +326,8 @@ def _clock(patient: Patient) -> Finding:
 
 _Check = Callable[[Patient], Finding]
 _OF_THE_MACHINE: tuple[_Check, ...] = (
-    _python, _disk, _programs, _compiler, _cgroups, _docker, _volumes, _homes, _registry, _gpus, _database, _clock, _origins,
+    _python, _disk, _programs, _compiler, _cgroups, _docker, _volumes, _homes, _registry, _gpus, _database, _clock,
+    _origins,
 )  # fmt: skip
 _BEFORE_A_START: tuple[_Check, ...] = (_port, _not_running)
 _OF_A_RUNNING_SERVER: tuple[_Check, ...] = (_control, _hub, _proxy)

@@ -81,7 +81,7 @@ class StorageSettings(BaseModel):
     )
     home_quota: Annotated[Mib | None, BeforeValidator(no_empty)] = setting(
         None,
-        "How large a home should be. Homes are measured every 10 minutes and a user above the limit sees a warning, but "
-        "nothing stops the user from writing more: only a quota of the file system does (docs/howto/storage.md#homes).",
+        "How large a home should be. Homes are measured every 10 minutes and a user above the limit sees a warning. "
+        "The limit is not enforced: only a quota of the file system does that (docs/howto/storage.md#homes).",
         Row("an amount of space, like 50GiB", "Storage"),
     )
