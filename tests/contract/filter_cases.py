@@ -46,7 +46,7 @@ CARDS = (Share("GPU-a-1", 0, "A100", 1024, 500, False, 40960, False),)
 def container(gpus: Any = "request", *, quota: bool = True, cpu_hold: Any = "weight", **changes: object) -> Json:
     """What the Docker engine sends for an order that has all there is."""
     folders = Folders(f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/box", f"{DATA}/docker/runs/w-1/log")
-    around = docker.Surroundings(INSTALLATION, NETWORK, folders, "0:0", gpus, quota)
+    around = docker.Surroundings(INSTALLATION, NETWORK, folders, f"{DATA}/docker/injected", "0:0", gpus, quota)
     wish = order(lease=Lease("w-1", "here", 1500, 64, CARDS, 0.0), mounts=VOLUMES, **changes)
     program = program_of(wish, Inside("10.213.0.1", frozenset()), {}, {})
     settings = DockerSettings(cpu_hold=cpu_hold, mounts=(Mount("/srv/datasets", "/more"),))
@@ -145,6 +145,11 @@ ENTRY: Json = {
     "ConfigID": OURS,
     "ConfigName": CONFIG,
 }
+INJECTED: Json = {**ENTRY, "File": {**ENTRY["File"], "Name": "/run/commonage/python/sitecustomize.py"}}
+DEFAULTS: Json = {
+    **ENTRY,
+    "File": {**ENTRY["File"], "Name": "/run/commonage/jupyter/labconfig/default_setting_overrides.json"},
+}
 PASSWORDS: Json = {
     "File": {"Name": "passwords.json", "UID": "1000", "GID": "1000", "Mode": 0o400},
     "SecretID": OURS,
@@ -154,7 +159,7 @@ PASSWORDS: Json = {
 
 def service_with_files() -> Json:
     """A service that is given a config and a secret, and folders that the agent of its node has mounted."""
-    made = but(but(service(), f"{C}.Configs", [ENTRY]), f"{C}.Secrets", [PASSWORDS])
+    made = but(but(service(), f"{C}.Configs", [ENTRY, INJECTED, DEFAULTS]), f"{C}.Secrets", [PASSWORDS])
     mounts = [bound(f"/run/commonage/attempts/{ATTEMPT}/{name}") for name in ("workspace", "box", "log", "volume-0")]
     return but(made, f"{C}.Mounts", mounts)
 
