@@ -137,7 +137,7 @@ def _proxy(plan: HubPlan) -> Child:
         name="proxy",
         argv=[
             *(sys.executable, "-m", "commonage.server.unavailable"),
-            *(str(plan.rules_file.with_name("unavailable.yaml")), ",".join(plan.addresses)),
+            *(str(plan.rules_file.parent), ",".join(plan.addresses)),
             *(found, "--configfile", str(static)),
         ],
         env=_environment(),

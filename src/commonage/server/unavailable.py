@@ -1,8 +1,8 @@
 """Runs traefik, and serves the page that it shows while hub or control plane do not answer.
 
 A proxy cannot make a page itself, and the page must be there when everything else is down, so the two live and end
-together: `python -m commonage.server.unavailable RULES_FILE ENTRY_POINTS TRAEFIK ARGUMENT...` (see `server.hub`). This
-uses the standard library only.
+together: `python -m commonage.server.unavailable RULES_FOLDER ENTRY_POINTS TRAEFIK ARGUMENT...` (see `server.hub`).
+This uses the standard library only.
 """
 
 from __future__ import annotations
@@ -129,11 +129,12 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-async def run(rules_file: Path, entry_points: Sequence[str], command: Sequence[str]) -> int:
-    """Serve the page, say in `rules_file` where, and run traefik until it ends; its exit code."""
+async def run(rules_folder: Path, entry_points: Sequence[str], command: Sequence[str]) -> int:
+    """Serve the page, say in a file of `rules_folder` where, and run traefik until it ends; its exit code."""
     server = await asyncio.start_server(_serve, _LOOPBACK, 0, limit=_HEAD_MAX_BYTES)
     async with server:
         port = server.sockets[0].getsockname()[1]
+        rules_file = rules_folder / "unavailable.yaml"
         fresh = rules_file.with_suffix(".new")  # no name that traefik reads
         fresh.write_text(json.dumps(rules(port, entry_points)), encoding="utf-8")
         fresh.replace(rules_file)
@@ -158,9 +159,9 @@ def _pass_on(process: asyncio.subprocess.Process, number: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`arguments`: the rules file, traefik's entry points with commas between, and traefik's command."""
-    rules_file, entry_points, *command = arguments
-    return asyncio.run(run(Path(rules_file), entry_points.split(","), command))
+    """`arguments`: the folder of rules, traefik's entry points with commas between, and traefik's command."""
+    rules_folder, entry_points, *command = arguments
+    return asyncio.run(run(Path(rules_folder), entry_points.split(","), command))
 
 
 if __name__ == "__main__":
