@@ -12,6 +12,7 @@ from tests.unit.engines.containers.test_program import order
 from commonage.domain.fleet import Lease, Share
 from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import VolumeKind
+from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, program_of
 from commonage.engines.docker import translate as docker
 from commonage.engines.docker.settings import DockerSettings
@@ -177,6 +178,7 @@ WILD = (
 
 MEANT: list[tuple[str, str, Json]] = [
     ("a container", CREATE, container()),
+    ("a session", CREATE, container(kind=Kind.SESSION)),
     ("by CDI", CREATE, container("cdi", quota=False, cpu_hold="quota")),
     (
         "a user's own words",
@@ -216,6 +218,8 @@ SOURCES = [
     f"{DATA}/workspaces//ada",
     f"{DATA}/workspaces/ada/",
     f"{DATA}/workspaces/ada//",
+    f"{DATA}/docker/injected",
+    f"{DATA}/docker/injected/python/sitecustomize.py",
     f"{DATA}/docker/runs/w-1",
     f"{DATA}/docker/runs/w-1/box/link",
     f"{DATA}/docker/runs/w-1/order.json",
