@@ -11,6 +11,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.utils import ClientDisconnected
 from websockets.frames import Frame, Opcode
 
 from commonage.server import listen
@@ -275,6 +276,10 @@ async def test_output_to_a_client_that_breaks_the_protocol_ends_quietly(
     [protocol] = site.connections
     await until(lambda: not protocol.writable.is_set())
     await client.send(Opcode.CONT, b"out of place")
+    await until(lambda: protocol.close_sent)
+    protocol.writable.set()
+    with pytest.raises(ClientDisconnected):
+        await protocol.send({"type": "websocket.send", "text": "more"})
     assert await has_ended(client)
     await until(lambda: site.application.ended)
     assert isinstance(site.application.ended[0], WebSocketDisconnect)
