@@ -20,7 +20,7 @@ from typing import Literal
 
 import httpx2
 
-from commonage.domain.errors import CommonageError, EngineFailure
+from commonage.domain.errors import CommonageError, Conflict, EngineFailure
 from commonage.domain.quantities import format_memory
 from commonage.domain.volumes import VolumeKind
 from commonage.engines.containers.sources import see_that_nobody_can_redirect
@@ -233,7 +233,8 @@ def _database(patient: Patient) -> Finding:
     try:
         differences = asyncio.run(check_schema(database_of(settings, settings.data_dir)))
     except (CommonageError, OSError) as error:
-        advice = "check the address and the rights in COMMONAGE_DATABASE_URL" if settings.database_url else ""
+        unreachable = settings.database_url and not isinstance(error, Conflict)
+        advice = "check the address and the rights in COMMONAGE_DATABASE_URL" if unreachable else ""
         return Finding("database", "bad", str(error), advice)
     if differences:
         return Finding("database", "bad", "; ".join(differences), "run: commonage db upgrade")
