@@ -110,13 +110,15 @@ class Control:
         )
         self.again = Again(world.store, self.board, self.ledger, world.clock, self._start_session)
         self._orders = Orders(self.catalogue, self.bundles, world.devices, self.gangs.members, self.settings.volumes)
-        self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
+        self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
+        self.reconcile = Reconcile(
+            self._engines, self.board, self.ledger, world.clock, self._orders.of, self.receipts.note_last_use
+        )
         self.schedule = Schedule(self.board, self.ledger, world.clock)
         self.timers = Timers(world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s)
         cards = AllCards(world.devices, world.elsewhere)
         self.sampling = Sampling(self._engines, cards, self.board, self.fleet, world.metrics, world.clock)
         self.watchdog = Watchdog(self.board, self.ledger, world.clock, self.settings)
-        self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
         self.device_warnings = DeviceWarnings(cards, self.board, self.ledger, world.clock)
         self.advice = Advice(self.receipts, self.catalogue, self.settings)
         self.timers.lack, self.catalogue.on_change = self.catalogue.lack, self.timers.catalogue_changed

@@ -17,7 +17,7 @@ from commonage.control.ledger import Ledger
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.ids import workload_of
 from commonage.domain.lifecycle import Effect, Refused, Sighted, StartRun, StopRun, Vanished
-from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.domain.sightings import LastUse, Order, Seen, Sighting
 from commonage.domain.workloads import State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -29,7 +29,10 @@ PROGRESS_EVERY_S = 2.0  # so often at most it is written how far something is; i
 
 
 class Reconcile:
-    """One for all sites. `order_of` makes the order of a workload that has a lease."""
+    """One for all sites. `order_of` makes the order of a workload that has a lease.
+
+    `on_last_use` hears what an attempt used in all, before its end is noted.
+    """
 
     def __init__(
         self,
@@ -38,9 +41,10 @@ class Reconcile:
         ledger: Ledger,
         clock: Clock,
         order_of: Callable[[Workload], Order],
+        on_last_use: Callable[[str, LastUse], None],
     ) -> None:
         self._engines, self._board, self._ledger, self._clock = engines, board, ledger, clock
-        self._order_of = order_of
+        self._order_of, self._on_last_use = order_of, on_last_use
         self._busy: dict[str, asyncio.Task[None]] = {}  # attempt id -> the last thing being done about it
         self._missed: dict[str, int] = {}
         self._progressed_at: dict[str, float] = {}
@@ -119,6 +123,8 @@ class Reconcile:
         self._missed.pop(sighting.attempt_id, None)
         if self._is_old_news(sighting):
             return
+        if sighting.used is not None:
+            self._on_last_use(sighting.attempt_id, sighting.used)
         written = self._ledger.note(workload_of(sighting.attempt_id), Sighted(sighting))
         if sighting.seen is Seen.ENDED:
             written.add_done_callback(lambda done: self._forget(engine, sighting.attempt_id, done))
