@@ -13,6 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from commonage.control.node_states import reason_for
 from commonage.control.settings import ControlSettings
 from commonage.domain.quantities import format_cpus, format_duration, format_memory
 from commonage.portal import words
@@ -53,6 +54,7 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
         sign_of=words.sign_of,
         title_of=words.title_of,
         link_to=partial(words.link_to, settings=settings),
+        reason_for=reason_for,
         service_address=words.service_address,
         ssh_forward=words.ssh_forward,
         kind_signs=words.KINDS,
