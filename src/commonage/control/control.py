@@ -111,9 +111,8 @@ class Control:
         self.again = Again(world.store, self.board, self.ledger, world.clock, self._start_session)
         self._orders = Orders(self.catalogue, self.bundles, world.devices, self.gangs.members, self.settings.volumes)
         self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
-        self.reconcile = Reconcile(
-            self._engines, self.board, self.ledger, world.clock, self._orders.of, self.receipts.note_last_use
-        )
+        last_use = self.receipts.note_last_use
+        self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of, last_use)
         self.schedule = Schedule(self.board, self.ledger, world.clock)
         self.timers = Timers(world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s)
         cards = AllCards(world.devices, world.elsewhere)
