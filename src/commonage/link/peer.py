@@ -204,12 +204,13 @@ class Peer:
                 raise EngineFailure(f"{name} is not known here: the two sides are of different versions")
             given = await answer(from_json(call.question, question), told)
         except CommonageError as error:
-            native = error.native if isinstance(error, EngineFailure) else ""
-            fails = [error.problem_code, error.message, error.is_retryable, native]
+            fails = [error.problem_code, error.message, error.is_retryable]
+            if isinstance(error, EngineFailure) and error.native:  # the other side may be older and not know it
+                fails.append(error.native)
             self._send({"id": number, "fails": fails})
         except Exception as error:  # a mistake of ours: who asked is told, the log gets the rest
             _log.exception("%s of %s failed", name, self.name)
-            self._send({"id": number, "fails": ["engine-failure", f"{name} failed: {error}", False, ""]})
+            self._send({"id": number, "fails": ["engine-failure", f"{name} failed: {error}", False]})
         else:
             self._send({"id": number, "gives": to_json(given)})
 
@@ -262,8 +263,10 @@ def _told_of(told: Json) -> tuple[str, float | None]:
 
 def _failure(fails: Json) -> EngineFailure:
     match fails:
-        case [str(code), str(message), bool(retryable), str(native)]:
+        case [str(code), str(message), bool(retryable), *native] if all(isinstance(one, str) for one in native):
             kind = NotConfined if code == NotConfined.code else EngineFailure
-            return kind(message, retryable=retryable, native=native)  # other codes are of the other side's own
+            return kind(
+                message, retryable=retryable, native="; ".join(native)
+            )  # other codes are of the other side's own
         case _:
             raise Unreadable("a failure that is not understood")
