@@ -14,8 +14,8 @@ import pytest
 
 from commonage.domain.fleet import Device, Node, NodeReport, NodeState
 from commonage.domain.requests import Request, parse_gpus
-from commonage.placement.fragmentation import Mix
 from commonage.placement.grid import Grid
+from commonage.placement.mix import Mix
 from commonage.placement.policies import registry
 
 ROOT = Path(__file__).parents[3]
