@@ -114,7 +114,7 @@ async def _submits(url: str, connections: int, seconds: float) -> list[Figure]:
 
 
 def _clients(url: str, connections: int, seconds: float, answers: Pipe) -> None:
-    """Keep so many submits under way; send the seconds that each took."""
+    """Submit from `connections` at once for `seconds`, and send the seconds that each submit took."""
     answers.send(asyncio.run(_submit_for(url, connections, seconds)))
 
 
