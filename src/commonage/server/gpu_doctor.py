@@ -1,13 +1,14 @@
-"""`commonage doctor gpu` without the printing: finds the cards, sees that nobody gives them out, runs the trials."""
+"""`commonage doctor gpu` without the printing: finds the cards, sees that nobody gives them out, tries or measures."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from commonage.domain.fleet import Device, Isolation
 from commonage.gpus.detect import open_devices
@@ -19,6 +20,7 @@ from commonage.gpus.isolation.mig import Mig
 from commonage.gpus.isolation.mps import Mps
 from commonage.server.clock import SystemClock
 from commonage.server.gpu_probes import Places
+from commonage.server.gpu_sharing import Sharing, rate_of
 from commonage.server.gpu_trials import GpuTrials, Trial
 from commonage.server.termination import Termination
 
@@ -63,6 +65,47 @@ def try_all(
         places.close()
 
 
+def measure_all(
+    found: Look, wanted: Sequence[Isolation], seconds: float, on_progress: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """What sharing costs at the levels that are wanted, for each card that is whole and that nobody gives out."""
+    places = Places.here()
+    termination = Termination()
+    whole = [card for card in found.cards if card.parent_uuid is None]
+    measured = []
+    try:
+        with termination.watched(), claimed(whole) as cards, _folder() as folder:
+            levels = [level for level in _levels(folder) if level.isolation in wanted]
+            for card in cards:
+                for fault in card.faults:
+                    on_progress(f"card {card.label} is not measured: it {fault}")
+                if not card.faults:
+                    sharing = Sharing(card, places, seconds, termination)
+                    measured.append(_measure(card, sharing, levels, on_progress))
+    finally:
+        places.close()
+    return measured
+
+
+def _measure(
+    card: Device, sharing: Sharing, levels: Sequence[Level], on_progress: Callable[[str], None]
+) -> dict[str, Any]:
+    alone = sharing.alone()
+    together, beside, left_out = [], [], []
+    for level in levels:
+        why = level.available(card)
+        if why:
+            left_out.append({"level": level.isolation.value, "why": why})
+            continue
+        on_progress(f"  card {card.label}, {level.isolation} …")
+        together += [asdict(one) for one in sharing.together(level, rate_of(alone))]
+        beside.append(asdict(sharing.beside(level)))
+    return {
+        "card": f"{card.label}: {card.model}", "driver": card.driver, "alone": rate_of(alone), "error": alone["error"],
+        "together": together, "beside": beside, "left_out": left_out,
+    }  # fmt: skip
+
+
 @contextmanager
 def claimed(cards: Sequence[Device]) -> Iterator[list[Device]]:
     """The cards, ours for the time of the block; with a fault where another server gives one out, whose work must not
@@ -77,13 +120,6 @@ def claimed(cards: Sequence[Device]) -> Iterator[list[Device]]:
         yield found
     finally:
         claims.close()
-
-
-@contextmanager
-def every_level() -> Iterator[tuple[Level, ...]]:
-    """All levels, best first, with files of their own for the time of the block."""
-    with _folder() as folder:
-        yield _levels(folder)
 
 
 def _levels(folder: Path) -> tuple[Level, ...]:

@@ -1,6 +1,6 @@
 """Runs `gpus.cuda.probe` as a workload would run: with the variables of a share, in control groups of its own.
 
-Used by `gpu_trials` (`commonage doctor gpu`) and by the benchmark of GPUs. Knows nothing of levels.
+Used by `gpu_trials` and `gpu_sharing` (`commonage doctor gpu`). Knows nothing of levels.
 """
 
 from __future__ import annotations

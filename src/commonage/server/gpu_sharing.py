@@ -1,6 +1,6 @@
 """What sharing a card costs, measured: shares together against one alone, and a neighbour beside a greedy program.
 
-Used by `commonage bench gpu-shares`. Each share is held at its level as for a workload and runs the probe's kernel,
+Used by `commonage doctor gpu --measure`. Each share is held at its level as for a workload and runs the probe's kernel,
 which needs nothing but the driver. The cards must be nobody's meanwhile.
 """
 
@@ -18,6 +18,7 @@ from commonage.gpus.environment import share_environment
 from commonage.gpus.isolation.level import Level
 from commonage.ports.devices import Hold
 from commonage.server.gpu_probes import Answer, Burning, Place, Places, all_of, ask
+from commonage.server.termination import Termination
 
 TOGETHER = (2, 4, 8)
 _LEAST_SHARE_MIB = 1024
@@ -63,11 +64,12 @@ class Sharing:
         device: Device,
         places: Places,
         seconds: float,
+        termination: Termination,
         library: str = "",
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._device, self._places, self._seconds = device, places, seconds
-        self._library, self._sleep = library, sleep
+        self._termination, self._library, self._sleep = termination, library, sleep
 
     def alone(self) -> Answer:
         """One workload on the whole card, without limits."""
@@ -124,17 +126,19 @@ class Sharing:
         holds: list[Hold] = []
         places = []
         try:
-            for number in range(count):
-                place = self._places.make(f"bench-{os.getpid()}-{number}")
-                hold = Hold(place.name, (share,), place.groups)
-                holds.append(hold)
-                place.variables = {**share_environment([share]), **level.apply(hold)}
-                places.append(place)
+            with self._termination.deferred():
+                for number in range(count):
+                    place = self._places.make(f"doctor-{os.getpid()}-{number}")
+                    hold = Hold(place.name, (share,), place.groups)
+                    holds.append(hold)
+                    place.variables = {**share_environment([share]), **level.apply(hold)}
+                    places.append(place)
             yield places
         finally:
-            for hold in holds:
-                level.release(hold)
-            self._places.clear()
+            with self._termination.deferred():
+                for hold in holds:
+                    level.release(hold)
+                self._places.clear()
 
 
 def rate_of(answer: Answer) -> float:
