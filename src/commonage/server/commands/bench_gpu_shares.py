@@ -38,7 +38,8 @@ def gpu_shares(resolved: Resolved, seconds: float, as_json: bool) -> None:
         found = look(resolved.settings.gpus)
     except CommonageError as error:
         raise Failure(error.message) from None
-    with Termination().watched(), claimed([card for card in found.cards if card.parent_uuid is None]) as cards:
+    termination, whole = Termination(), [card for card in found.cards if card.parent_uuid is None]
+    with termination.watched(), claimed(whole) as cards, termination.interruptible():
         measured = [_measure(card, seconds) for card in cards if not card.faults]
     for card in cards:
         for fault in card.faults:
