@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+pytest_plugins = ["tests.hanging"]
 ACCEPTANCE = "tests/acceptance/"
 FIRST = (ACCEPTANCE, "tests/integration/test_joining.py", "tests/integration/test_deploy.py")
 """What lasts longest; and what makes, mostly waiting for a mirror, what others then find made."""
