@@ -190,10 +190,10 @@ def host() -> Iterator[Host]:
         _make_shared_mount(made.shared)
         yield made
     finally:
+        swarm.remove_services()
         for machine in swarm.machines.values():
             with suppress(OSError, RuntimeError):
-                for container in machine.daemon.containers():
-                    machine.daemon.ask("DELETE", f"/containers/{container['Id']}?force=1&v=1")
+                machine.daemon.remove_containers()  # they keep what is mounted in the shared folder
         if made is not None:
             unmount_below(made.shared)
         swarm.remove()
