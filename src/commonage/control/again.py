@@ -18,6 +18,7 @@ from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.domain.errors import CommonageError, Conflict
 from commonage.domain.events import Event, EventKind
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import MOST_LOSSES, Kind, Spec, State, StopCause, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Filter, Store
@@ -40,6 +41,7 @@ class Again:
 
     def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock, start: Start) -> None:
         self._store, self._board, self._ledger, self._clock, self._start = store, board, ledger, clock, start
+        self.turns = Turns("again", clock.now)
         self._waiting: asyncio.Queue[Workload] = asyncio.Queue()
 
     def changed(self, workload: Workload) -> None:
@@ -59,7 +61,8 @@ class Again:
         """Until cancelled."""
         async with asyncio.TaskGroup() as starting:
             while True:
-                lost = await self._waiting.get()
+                with self.turns.rest():
+                    lost = await self._waiting.get()
                 starting.create_task(self._see_to(lost), name=f"again {lost.id}")
 
     async def _see_to(self, lost: Workload) -> None:

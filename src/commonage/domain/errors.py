@@ -11,10 +11,11 @@
     ├── TooMany                 too-many-…       429    yes   one user, tenant or address has reached its limit
     ├── Unplaceable             unplaceable      422    no    no machine here could ever run it
     ├── Unavailable             unavailable      503    yes   a part we need does not answer
-    └── EngineFailure           engine-failure   502    see   an engine's native error, translated at its door
+    └── EngineFailure           engine-failure   503    see   an engine's native error, translated at its door
 
 A message says what was asked, what is there, and what to do next. `code` is stable and part of the API;
-`status` is the same failure in HTTP's words, for API and portal alike.
+`status` is the same failure in HTTP's words, for API and portal alike. None is 502 or 504: those are the proxy's, which
+shows a page of its own in their place.
 """
 
 from __future__ import annotations
@@ -133,4 +134,4 @@ class EngineFailure(CommonageError):
     """An engine refused or failed; the message is its native error in our words."""
 
     code = "engine-failure"
-    status = 502
+    status = 503

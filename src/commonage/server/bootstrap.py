@@ -225,8 +225,6 @@ async def assemble(
     origins = Origins(hub.public_url, hub.session_origin)
     about = replace(control_settings(settings), session_origin=origins.sessions, origin_warning=warning_of(origins))
     control = Control(world, about)
-    if agents is not None:
-        agents.departures = control.departures
     web = _application(control, secrets, registry, joining, origins)
     gateway = WorkloadGateway(web.serve, hub.hub_url)
     return Parts(control, store, metrics, identity, cards, world.engines, web, gateway, registry, agents, joining)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ANN, Site, job
+from tests.unit.control.world import ANN, ROOT, Site, job
 
 from commonage.control.all_cards import AllCards
 from commonage.control.attribution import attribute
@@ -103,7 +103,7 @@ async def test_its_warnings_reach_the_owner_and_a_sound_card_is_said_to_be_so() 
         await site.sampled(control, 5)
         told = [one.message for one in site.store.shelf.events if one.kind is EventKind.WARNING]
         assert "its MPS daemon ended" in told
-        await control.fleet.forget_faults(UUID)
+        await control.fleet.resume(ROOT, "far", UUID)
         assert far.resumed == [UUID]
 
 

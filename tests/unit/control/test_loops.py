@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_dependent_is_looked_at_again_when_the_store_could_not_answer() -> None:
     store, board, clock = MemoryStore(), Board(), FakeClock()
     await store.open()
-    timers = Timers(store, board, Ledger(store, board, Feed(), clock), clock, 60)
+    timers = Timers(store, board, Ledger(store, board, Feed(), clock), clock, 60, lambda _environment: None)
     held = factories.workload(State.HELD, depends_on=(Dependency("gone", Condition.AFTER_ANY),))
     board.load([held], [])
     timers.changed(held)

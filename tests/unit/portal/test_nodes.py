@@ -57,9 +57,10 @@ async def test_all_of_a_card_is_shown_and_an_admin_says_that_it_was_reset(
         unavailable=((Isolation.DRIVER_LIMIT, "only root may set it"),),
     )
     portal.engine.add_node(replace(report, devices=(broken,)))
-    portal.control.fleet.measured[card.uuid] = DeviceSample(
+    measured = DeviceSample(
         card.uuid, 1024, 0.5, power_w=250, power_limit_w=400, sm_clock_mhz=1410, throttle=("temperature",), xid=95
     )
+    portal.control.fleet.note_measured({card.uuid: measured})
     await portal.control.fleet.look()
     page = (await ann.get("nodes")).text
     for words in (

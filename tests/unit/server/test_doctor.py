@@ -47,6 +47,14 @@ def test_a_registry_that_this_machines_docker_does_not_trust(tmp_path: Path, mon
     assert looked(tmp_path, "--engine", "process")["registry"]["verdict"] != "bad"
 
 
+def test_it_says_that_home_quota_is_not_enforced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looked(tmp_path)["homes"]["verdict"] == "ok"
+    monkeypatch.setenv("COMMONAGE_HOME_QUOTA", "50GiB")
+    found = looked(tmp_path)["homes"]
+    assert (found["verdict"], "home_quota is 50 GiB" in found["found"]) == ("note", True)
+    assert "not enforced" in found["found"]
+
+
 def test_it_says_whether_sessions_have_origins_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert looked(tmp_path)["origins"]["verdict"] == "ok"
     monkeypatch.setenv("COMMONAGE_BIND", "0.0.0.0")

@@ -1,34 +1,12 @@
-"""Sizes that ruff does not count: lines of a module and of a function, and rooms without anything in them."""
+"""Every module starts with a docstring, and every folder of source code is a package that is not empty."""
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "commonage").rglob("*.py"))
-MODULE_LINES = 400
-FUNCTION_LINES = 50
-MIGRATIONS = ROOT / "src" / "commonage" / "store" / "migrations"
-
-
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT / "src").as_posix())
-def test_module_keeps_to_the_budget(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= MODULE_LINES, f"more than {MODULE_LINES} lines: is it still one room?"
-    too_long = [
-        f"{node.name}: {length} lines"
-        for node in functions(ast.parse(text))
-        if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES
-        # A migration states a whole schema and is never changed again.
-        and MIGRATIONS not in path.parents
-    ]
-    assert not too_long, f"functions of more than {FUNCTION_LINES} lines"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT / "src").as_posix())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.gpus.isolation.cooperative import SITE
+from commonage.files.injected import PYTHON
 
 TORCH = """
 __version__ = "2.10.1+cu130"
@@ -61,7 +61,7 @@ def run(program: str, *path: Path, usable: str = "5120") -> tuple[str, str]:
     """Its output and errors, with our folder first on the path."""
     variables = {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": ":".join(map(str, (SITE, *path))),
+        "PYTHONPATH": ":".join(map(str, (PYTHON, *path))),
         "COMMONAGE_GPU_USABLE_MIB": usable,
     }
     ended = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True)
@@ -78,21 +78,26 @@ def test_a_limit_is_never_more_than_the_card(packages: Path) -> None:
     assert run(program, packages, usable="999999")[0] == "[(1.0, 0), (1.0, 1)]"
 
 
-@pytest.mark.parametrize(
-    ("version", "setting"),
-    [("2.10.1+cu130", "per_process_memory_fraction:0.5,backend:native"), ("2.9.1", "backend:native")],
-)
-def test_an_older_torch_is_spared_what_it_refuses_to_start_with(packages: Path, version: str, setting: str) -> None:
+@pytest.mark.parametrize("version", ["1.13.1", "2.9.1"])
+def test_every_torch_is_limited_and_keeps_the_users_allocator_settings(packages: Path, version: str) -> None:
     torch = packages / "torch" / "__init__.py"
     torch.write_text(torch.read_text().replace("2.10.1+cu130", version))
     program = """
 import os
-os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "per_process_memory_fraction:0.5,backend:native"
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "backend:native"
 import torch
 torch.cuda.start()
 print(os.environ["PYTORCH_CUDA_ALLOC_CONF"], torch.cuda.asked == [(0.5, 0), (0.125, 1)])
 """
-    assert run(program, packages) == (f"{setting} True", "")
+    assert run(program, packages) == ("backend:native True", "")
+
+
+def test_a_torch_that_cannot_be_limited_still_starts_cuda(packages: Path) -> None:
+    torch = packages / "torch" / "__init__.py"
+    torch.write_text(torch.read_text().replace("set_per_process_memory_fraction", "of_another_name"))
+    said, errors = run("import torch; torch.cuda.start(); print(torch.cuda.started)", packages)
+    assert said == "True"
+    assert "the GPU share could not be set in torch" in errors
 
 
 def test_tensorflow_is_limited_before_it_begins_and_may_be_asked_for_growth(packages: Path) -> None:

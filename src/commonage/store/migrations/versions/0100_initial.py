@@ -1,4 +1,4 @@
-"""The first schema: workloads with what was asked and their secrets, attempts, events, nodes."""
+"""The initial schema. Databases with an older one are refused: see `store.upgrade`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0100"
 down_revision = None
 
 ID = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
@@ -15,7 +15,7 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def _where(condition: str) -> dict[str, Any]:
-    """Only these rows stand in the index."""
+    """The condition of a partial index, for both databases."""
     return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}
 
 
@@ -45,6 +45,8 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("seen_at", sa.Double(), nullable=False),
         sa.Column("report", sa.Text(), nullable=False),
+        sa.Column("leave_by", sa.Double(), nullable=True),
+        sa.Column("drained_by", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("site", "name", name="pk_nodes"),
         sqlite_with_rowid=False,
     )
@@ -78,6 +80,7 @@ def upgrade() -> None:
         sa.Column("not_before", sa.Double(), nullable=True),
         sa.Column("warned", sa.Boolean(), nullable=False),
         sa.Column("retried", sa.Integer(), nullable=False),
+        sa.Column("losses", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(["spec_id"], ["specs.id"], name="fk_workloads_spec_id"),
         sa.PrimaryKeyConstraint("id", name="pk_workloads"),
         sqlite_with_rowid=False,
@@ -124,5 +127,41 @@ def upgrade() -> None:
         sa.Column("body", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(["workload_id"], ["workloads.id"], name="fk_secrets_workload_id"),
         sa.PrimaryKeyConstraint("workload_id", name="pk_secrets"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "receipts",
+        sa.Column("attempt_id", ID, nullable=False),
+        sa.Column("workload_id", ID, nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("likeness", sa.Text(), nullable=False),
+        sa.Column("began_at", sa.Double(), nullable=False),
+        sa.Column("ended_at", sa.Double(), nullable=True),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["workload_id"], ["workloads.id"], name="fk_receipts_workload_id"),
+        sa.PrimaryKeyConstraint("attempt_id", name="pk_receipts"),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("ix_receipts_workload_id_began_at", "receipts", ["workload_id", "began_at"])
+    op.create_index("ix_receipts_owner_likeness_ended_at", "receipts", ["owner", "likeness", "ended_at"])
+    op.create_index("ix_receipts_began_at", "receipts", ["began_at"], **_where("ended_at IS NULL"))
+    op.create_table(
+        "reservations",
+        sa.Column("id", ID, nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("starts_at", sa.Double(), nullable=False),
+        sa.Column("ends_at", sa.Double(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_reservations"),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("ix_reservations_ends_at", "reservations", ["ends_at"])
+    op.create_table(
+        "images",
+        sa.Column("name", ID, nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=True),
+        sa.Column("removed_at", sa.Double(), nullable=True),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_images"),
         sqlite_with_rowid=False,
     )

@@ -34,12 +34,14 @@ def _usable_mib() -> int:
 def _limit_torch(torch: Any) -> None:
     """Once its CUDA part is used, and not before: asking it for a card makes a context, which takes memory."""
     usable = _usable_mib() * _MIB
-    _drop_what_it_refuses(torch)
 
     def limit() -> None:
-        for index in range(torch.cuda.device_count()):
-            total = torch.cuda.get_device_properties(index).total_memory
-            torch.cuda.set_per_process_memory_fraction(min(1.0, usable / total), index)
+        try:
+            for index in range(torch.cuda.device_count()):
+                total = torch.cuda.get_device_properties(index).total_memory
+                torch.cuda.set_per_process_memory_fraction(min(1.0, usable / total), index)
+        except Exception as error:  # torch would not use CUDA at all
+            _complain("torch", error)
 
     cuda = getattr(torch, "cuda", None)
     if cuda is None:
@@ -48,18 +50,6 @@ def _limit_torch(torch: Any) -> None:
         cuda._lazy_call(limit)
     elif cuda.is_initialized():
         limit()
-
-
-def _drop_what_it_refuses(torch: Any) -> None:
-    """Before 2.10 it does not start CUDA with a setting that it does not know; it is limited below all the same."""
-    major, minor = str(torch.__version__).split(".")[:2]
-    name, unknown = "PYTORCH_CUDA_ALLOC_CONF", "per_process_memory_fraction:"
-    if (int(major), int(minor)) < (2, 10) and name in os.environ:
-        kept = [part for part in os.environ[name].split(",") if not part.startswith(unknown)]
-        if kept:
-            os.environ[name] = ",".join(kept)
-        else:
-            del os.environ[name]
 
 
 def _limit_tensorflow(tensorflow: Any) -> None:
@@ -93,6 +83,10 @@ def _tolerate_growth(experimental: Any) -> None:
     experimental.set_memory_growth = set_memory_growth
 
 
+def _complain(framework: str, error: Exception) -> None:
+    sys.stderr.write(f"commonage: the GPU share could not be set in {framework}: {error}\n")
+
+
 _LIMITS: dict[str, Callable[[Any], None]] = {"torch": _limit_torch, "tensorflow": _limit_tensorflow}
 
 
@@ -114,8 +108,7 @@ class _Loader:
         try:
             self._limit(module)
         except Exception as error:  # whatever a framework may raise, the program goes on as it would without us
-            message = "commonage: the GPU share could not be set in {}: {}\n"
-            sys.stderr.write(message.format(module.__name__, error))
+            _complain(module.__name__, error)
 
 
 class _Finder:
