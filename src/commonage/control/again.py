@@ -92,7 +92,7 @@ class Again:
         if number > MOST_LOSSES:
             await self._tell(lost, f"it is not started again: it ended so {number} times in a row")
             return
-        made = await self._start(replace(spec, key=key, variables=_own(spec.variables), secrets=()))
+        made = await self._start(replace(spec, key=key, variables=own_variables(spec), secrets=()))
         await self._tell(lost, f"started again as {made.id}", EventKind.RETRYING)
         why = f"started again in the place of {lost.id}: {lost.reason}"
         await self._tell(made, f"{why}. What was saved is there; kernels and what they held are not")
@@ -127,5 +127,8 @@ def tries_of(workload: Workload) -> int:
     return 0 if ran_s >= LONG_ENOUGH_S else int(found[1])
 
 
-def _own(variables: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in variables if not _OF_THE_HUB.fullmatch(name))
+def own_variables(spec: Spec) -> tuple[tuple[str, str], ...]:
+    """Those that its owner gave it: of a session without the hub's, which each start sets."""
+    if spec.kind is not Kind.SESSION:
+        return spec.variables
+    return tuple((name, value) for name, value in spec.variables if not _OF_THE_HUB.fullmatch(name))

@@ -153,6 +153,7 @@ class Control:
         ):  # fmt: skip
             self.ledger.written.follow(follower)
         self.ledger.effects.follow(self.reconcile.effect)
+        self.reconcile.last_uses.follow(self.receipts.note_last_use)
         self.catalogue.changes.follow(self.timers.catalogue_changed)
 
     async def _measured(self, round_: Round) -> None:

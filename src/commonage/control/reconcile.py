@@ -14,10 +14,11 @@ from typing import Any
 
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
+from commonage.control.signals import Signal
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.ids import workload_of
 from commonage.domain.lifecycle import Effect, Refused, Sighted, StartRun, StopRun, Vanished
-from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.domain.sightings import LastUse, Order, Seen, Sighting
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import State, Workload
 from commonage.ports.clock import Clock
@@ -30,7 +31,10 @@ PROGRESS_EVERY_S = 2.0  # so often at most it is written how far something is; i
 
 
 class Reconcile:
-    """One for all sites. `order_of` makes the order of a workload that has a lease."""
+    """One for all sites. `order_of` makes the order of a workload that has a lease.
+
+    `on_last_use` hears what an attempt used in all, before its end is noted.
+    """
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Reconcile:
     ) -> None:
         self._engines, self._board, self._ledger, self._clock = engines, board, ledger, clock
         self._order_of = order_of
+        self.last_uses: Signal[[str, LastUse]] = Signal()
         self._busy: dict[str, asyncio.Task[None]] = {}  # attempt id -> the last thing being done about it
         self._missed: dict[str, int] = {}
         self._progressed_at: dict[str, float] = {}
@@ -112,6 +117,8 @@ class Reconcile:
         self._missed.pop(sighting.attempt_id, None)
         if self._is_old_news(sighting):
             return
+        if sighting.used is not None:
+            self.last_uses.send(sighting.attempt_id, sighting.used)
         written = self._ledger.note(workload_of(sighting.attempt_id), Sighted(sighting))
         if sighting.seen is Seen.ENDED:
             written.add_done_callback(lambda done: self._forget(engine, sighting.attempt_id, done))

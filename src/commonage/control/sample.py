@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from commonage.control.all_cards import AllCards
 from commonage.control.attribution import Round, attribute, parts_of, unknown_pids, utilisation_of
 from commonage.control.board import Board
 from commonage.control.fleet import Fleet
 from commonage.domain.errors import CommonageError
-from commonage.domain.fleet import Share
+from commonage.domain.fleet import Lease, Share
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import State
@@ -99,8 +99,7 @@ class Sampling:
 
     async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
         """What the cards measure, and whose the processes on them are: looked up after the cards were asked."""
-        held = [one.lease for one in self.board.held()]
-        await self.cards.note_held(held)
+        await self.cards.note_held([one.lease for one in self.board.held()], self._running())
         found = await self.cards.measure()
         owners: list[ProcessOwner] = []
         pids = unknown_pids(found)
@@ -109,6 +108,13 @@ class Sampling:
         round_ = self.cards.add_elsewhere(attribute(found, owners, now, measurements), self.clock.now())
         self.fleet.note_measured(round_.samples)
         return round_
+
+    def _running(self) -> list[Lease]:
+        """The leases of attempts whose program has started, with the time of that start."""
+        attempts = (one.attempt for one in self.board.in_state(State.RUNNING))
+        return [
+            replace(one.lease, at=one.started_at) for one in attempts if one is not None and one.started_at is not None
+        ]
 
     def _of_devices(self, round_: Round, now: float) -> list[Sample]:
         samples = []

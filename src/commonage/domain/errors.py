@@ -24,7 +24,7 @@ from typing import ClassVar
 
 
 class CommonageError(Exception):
-    """Base of all errors of ours. `str(error)` is the sentence shown to the user."""
+    """Base of all errors of ours. `message` is the sentence shown to the user."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
@@ -131,7 +131,19 @@ class Unavailable(CommonageError):
 
 
 class EngineFailure(CommonageError):
-    """An engine refused or failed; the message is its native error in our words."""
+    """An engine refused or failed; the message is its native error in our words.
+
+    `native` is the engine's own text. It is for admins: logs and faults of nodes show it, by `str(error)`.
+    """
 
     code = "engine-failure"
     status = 503
+
+    def __init__(
+        self, message: str, *, code: str | None = None, retryable: bool | None = None, native: str = ""
+    ) -> None:
+        super().__init__(message, code=code, retryable=retryable)
+        self.native = native
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.native})" if self.native else self.message

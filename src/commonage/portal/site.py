@@ -66,7 +66,7 @@ class Site:
         self.control = control
         self.auth = auth
         self.assets = Assets()
-        self._templates = make_templates(self.assets, control.settings.session_origin)
+        self._templates = make_templates(self.assets, control.settings)
 
     def page(self, view: View) -> Endpoint:
         """An endpoint that signs in, guards against forged changes, and shows errors as pages."""

@@ -192,7 +192,7 @@ def _volumes(patient: Patient) -> Finding:
         for folder in folders:
             see_that_nobody_can_redirect(str(folder), str(folder))
     except EngineFailure as error:
-        found, _, advice = error.message.partition("; ")
+        found, _, advice = str(error).partition("; ")
         return Finding("volumes", "bad", found, advice)
     lines = (line.split() for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines())
     mounted = [Path(words[1].replace("\\040", " ")) for words in lines if len(words) > 1]

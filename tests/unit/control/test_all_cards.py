@@ -135,7 +135,7 @@ async def test_an_agent_says_nothing_of_the_cards_and_attempts_of_another_node()
     neighbor: Any = Neighbor()
     cards = AllCards(here, neighbor)
     leases = {"theirs-1": "victim", "mine-1": "attacker"}
-    await cards.note_held([Lease(attempt, node, 1000, 256, (), 0.0) for attempt, node in leases.items()])
+    await cards.note_held([Lease(attempt, node, 1000, 256, (), 0.0) for attempt, node in leases.items()], [])
     round_ = cards.add_elsewhere(attribute([], [], 0.0), 0.0)
     assert round_.samples.keys() == {"GPU-attacker"}
     assert {attempt for attempt, _ in round_.uses} == {"mine-1"}, "the watchdog must not end the victim's work for it"

@@ -128,6 +128,23 @@ async def test_samples_of_attempts_devices_and_machines() -> None:
     assert [lease.attempt_id for lease in site.devices.held] == [attempt]
 
 
+async def test_simulated_cards_show_use_from_the_start_of_the_program_on() -> None:
+    site = Site()
+    site.engine.default = Behaviour(lasts_s=None, start_delay_s=60, start_detail="preparing the environment")
+    async with site.open() as control:
+        one = (await control.work.submit(ANN, job(gpu=parse_gpus("6GiB")))).workloads[0]
+        await site.clock.advance(30)
+        await control.sampling.tick()
+        assert site.there(one).state is State.STARTING
+        assert list(site.devices.held) == []
+        await site.clock.advance(40)
+        await control.sampling.tick()
+        (held,) = site.devices.held
+        attempt = site.there(one).attempt
+        assert attempt is not None
+        assert (held.attempt_id, held.at) == (attempt.id, attempt.started_at)
+
+
 async def test_old_samples_are_tidied_every_minute() -> None:
     site = Site()
     async with site.open() as control:

@@ -22,7 +22,7 @@ def looked(folder: Path, *words: str) -> dict[str, dict[str, str]]:
 def test_it_looks_at_the_engine_that_up_is_given(tmp_path: Path) -> None:
     assert "not used" in looked(tmp_path)["docker"]["found"]
     found = looked(tmp_path, "--engine", "docker")["docker"]
-    assert (found["verdict"], "does not answer at unix://" in found["found"]) == ("bad", True)
+    assert (found["verdict"], "does not answer (at unix://" in found["found"]) == ("bad", True)
 
 
 @pytest.mark.parametrize("engine", ["docker", "swarm"])

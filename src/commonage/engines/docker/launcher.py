@@ -73,7 +73,7 @@ class Launcher:
                 await self._launch(run)
                 return
             except Refused as error:
-                if not _NETWORK_GONE.search(error.message):
+                if not _NETWORK_GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network. What was made for it can never be started.
             self._networks.forget(run.order.tenant)

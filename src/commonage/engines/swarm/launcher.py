@@ -104,7 +104,7 @@ class Launcher:
             agents = self._fleet.agents
             linked = agents is not None and any(one.node_id == machine.id and one.connected for one in agents.heard())
             if error.is_retryable and not linked:
-                raise AgentAway(error.message) from error
+                raise AgentAway(error.message, native=error.native) from error
             raise
 
     # --- services -----------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Launcher:
             try:
                 return await self._launch(run, machine, told)
             except Refused as error:
-                if not _GONE.search(error.message):
+                if not _GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network, or a config.
             self.networks.forget(order.tenant)
