@@ -16,11 +16,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import hypothesis
 import pytest
 from tests import made_ahead
 from xdist.scheduler import LoadFileScheduling
 
 pytest_plugins = ["tests.hanging"]
+hypothesis.settings.register_profile(
+    "commonage", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("commonage")  # how fast an example is depends on what else the machine does
 ACCEPTANCE = "tests/acceptance/"
 FIRST = (
     ACCEPTANCE,
