@@ -79,7 +79,7 @@ async def test_a_killed_daemon_is_no_secret_and_runs_nothing_twice(
 
 async def test_without_a_daemon_it_says_so_at_once(tmp_path: Path, dockerd: Dockerd) -> None:
     rig = DockerRig.at(tmp_path, f"unix://{tmp_path}/none.sock")
-    with pytest.raises(EngineFailure, match=r"does not answer at unix://.*Is it running") as caught:
+    with pytest.raises(EngineFailure, match=r"does not answer \(at unix://.*Is it running") as caught:
         await rig.engine()
     assert caught.value.is_retryable
 

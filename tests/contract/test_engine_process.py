@@ -155,6 +155,18 @@ async def test_a_killed_owner_loses_nothing(tmp_path: Path, cgroups: bool) -> No
 
 
 @pytest.mark.anyio
+@pytest.mark.needs("cgroups")
+async def test_what_ends_at_once_has_its_use_read_from_its_groups(tmp_path: Path) -> None:
+    program = "sum(range(3_000_000)); held = bytes(range(256)) * 200_000"
+    async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
+        ended = await rig.ended(rig.orders(Behaviour(), command=(sys.executable, "-c", program)))
+        assert ended.exit_code == 0
+        assert ended.used is not None
+        assert ended.used.cpu_s > 0
+        assert ended.used.memory_peak_mib >= 48
+
+
+@pytest.mark.anyio
 async def test_what_was_written_down_but_not_started_is_started_at_open(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
         order = rig.orders(Behaviour(prints=("here",), exit_code=3, shows=("HIDDEN",)), secrets=(("HIDDEN", "x"),))

@@ -277,7 +277,7 @@ async def test_the_operator_makes_tokens_for_users_and_has_no_workloads(api: Api
 async def test_machines_are_shown_measured_and_drained(api: Api, ann: httpx2.AsyncClient) -> None:
     (cpu, gpu) = (await ann.get("/nodes")).json()["items"]
     assert (cpu["name"], gpu["name"], gpu["devices"][0]["memory_mib"]) == ("cpu-1", "gpu-1", 24 * 1024)
-    await until(lambda: api.control.sampling.passed_at)
+    await until(lambda: api.control.sampling.turns.health().age_s is not None)
     series = (await ann.get("/nodes/here/gpu-1/metrics")).json()["series"]
     assert {"leased_cpu_cores", "leased_memory_mib"} <= {one["metric"] for one in series}
     assert (await ann.post("/nodes/here/gpu-1/drain")).json()["code"] == "scope-missing"

@@ -18,6 +18,7 @@ from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.domain.errors import CommonageError, Conflict
 from commonage.domain.events import Event, EventKind
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import MOST_LOSSES, Kind, Spec, State, StopCause, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Filter, Store
@@ -40,6 +41,7 @@ class Again:
 
     def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock, start: Start) -> None:
         self._store, self._board, self._ledger, self._clock, self._start = store, board, ledger, clock, start
+        self.turns = Turns("again", clock.now)
         self._waiting: asyncio.Queue[Workload] = asyncio.Queue()
 
     def changed(self, workload: Workload) -> None:
@@ -59,7 +61,8 @@ class Again:
         """Until cancelled."""
         async with asyncio.TaskGroup() as starting:
             while True:
-                lost = await self._waiting.get()
+                with self.turns.rest():
+                    lost = await self._waiting.get()
                 starting.create_task(self._see_to(lost), name=f"again {lost.id}")
 
     async def _see_to(self, lost: Workload) -> None:
@@ -89,7 +92,7 @@ class Again:
         if number > MOST_LOSSES:
             await self._tell(lost, f"it is not started again: it ended so {number} times in a row")
             return
-        made = await self._start(replace(spec, key=key, variables=_own(spec.variables), secrets=()))
+        made = await self._start(replace(spec, key=key, variables=own_variables(spec), secrets=()))
         await self._tell(lost, f"started again as {made.id}", EventKind.RETRYING)
         why = f"started again in the place of {lost.id}: {lost.reason}"
         await self._tell(made, f"{why}. What was saved is there; kernels and what they held are not")
@@ -124,5 +127,8 @@ def tries_of(workload: Workload) -> int:
     return 0 if ran_s >= LONG_ENOUGH_S else int(found[1])
 
 
-def _own(variables: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in variables if not _OF_THE_HUB.fullmatch(name))
+def own_variables(spec: Spec) -> tuple[tuple[str, str], ...]:
+    """Those that its owner gave it: of a session without the hub's, which each start sets."""
+    if spec.kind is not Kind.SESSION:
+        return spec.variables
+    return tuple((name, value) for name, value in spec.variables if not _OF_THE_HUB.fullmatch(name))

@@ -20,6 +20,7 @@ from commonage.domain.fleet import Node, NodeState
 from commonage.domain.lifecycle import StopAsked, Vanished
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import Kind, State, StopCause, StopWish, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.joining import Joining
@@ -36,6 +37,7 @@ class Departures:
         self, board: Board, ledger: Ledger, fleet: Fleet, clock: Clock, joining: Joining | None = None
     ) -> None:
         self._board, self._ledger, self._fleet, self._clock, self._joining = board, ledger, fleet, clock, joining
+        self.turns = Turns("departures", clock.now)
 
     async def drain(self, who: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
         """Let a machine take no new work, and tell whoever runs there. For admins.
@@ -71,7 +73,8 @@ class Departures:
     async def run(self) -> None:
         """Keep the deadlines, until cancelled."""
         while True:
-            await self._clock.sleep(TICK_S)
+            with self.turns.rest():
+                await self._clock.sleep(TICK_S)
             self.tick()
 
     def tick(self) -> None:

@@ -16,6 +16,7 @@ from commonage.control.waiting import wait_at_most
 from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.lifecycle import Released, StopAsked, TimeRunsOut, Withheld
 from commonage.domain.quantities import format_duration
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import Condition, Dependency, State, StopCause, StopWish, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
@@ -32,15 +33,26 @@ _ENDED = {
 
 
 class Timers:
-    """Looks at held and running workloads twice a second, and at dependents as soon as something changed."""
+    """Looks at held and running workloads twice a second, and at dependents as soon as something changed.
 
-    def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock, warn_before_s: float) -> None:
+    `lack` says why nothing can run in an environment; None if it is there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        board: Board,
+        ledger: Ledger,
+        clock: Clock,
+        warn_before_s: float,
+        lack: Callable[[str], str | None],
+    ) -> None:
         self._store, self._board, self._ledger, self._clock = store, board, ledger, clock
         self._warn_before_s = warn_before_s
         self._to_check: dict[str, None] = {}
         self._woken = asyncio.Event()
-        self.lack: Callable[[str], str | None] = lambda _environment: None  # why nothing can run in it
-        self.passed_at = 0.0
+        self._lack = lack
+        self.turns = Turns("timers", clock.now)
 
     def changed(self, workload: Workload) -> None:
         """A workload was written: those that depend on it are looked at soon, and it itself if it is held."""
@@ -61,12 +73,13 @@ class Timers:
                 await self.tick()
             except CommonageError as error:
                 log.warning("timers wait for the store: %s", error)
-            await wait_at_most(TICK_S, self._woken, self._clock)
+            with self.turns.rest():
+                await wait_at_most(TICK_S, self._woken, self._clock)
             self._woken.clear()
 
     async def tick(self) -> None:
         """One look at everything that time or a dependency may have changed."""
-        now = self.passed_at = self._clock.now()
+        now = self._clock.now()
         if self._ledger.stuck:
             return  # nothing can be written: saying the same again every tick would only pile up
         for workload in self._board.in_state(State.HELD):
@@ -124,7 +137,7 @@ class Timers:
             self._ledger.note(queued.id, Withheld(lack))
 
     def _lacks(self, workload: Workload) -> str | None:
-        lack = self.lack(workload.spec.environment)
+        lack = self._lack(workload.spec.environment)
         return None if lack is None else f"{lack}; it waits until that is there again"
 
 

@@ -11,22 +11,18 @@ def trouble(workload: Workload, node: Node | None, now: float) -> str:
     """What is wrong with the machine that it holds a lease on, and what that means for it; empty if nothing is."""
     if not workload.state.holds_lease or workload.stop is not None or node is None:
         return ""
-    silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not _faults(node))
+    silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not node.report.faults)
     if silent:
         since = format_duration(now - node.seen_at)
         if node.report.undecided:
             return f"its machine {node.name} does not answer since {since}: {node.report.undecided}"
         return f"its machine {node.name} does not answer since {since}; {_once_lost(workload)}"
-    if _faults(node):
-        return f"its machine {node.name} has a fault: {_faults(node)}; {_once_lost(workload)}"
+    if node.report.faults:
+        return f"its machine {node.name} is faulty, and an admin has to repair it; {_once_lost(workload)}"
     if node.drain and node.leave_by is not None:
         left = format_duration(node.leave_by - now)
         return f"its machine {node.name} is drained by {node.drained_by} and must be empty in {left}"
     return ""
-
-
-def _faults(node: Node) -> str:
-    return "; ".join(node.report.faults)
 
 
 def _once_lost(workload: Workload) -> str:

@@ -205,6 +205,8 @@ class Peer:
             given = await answer(from_json(call.question, question), told)
         except CommonageError as error:
             fails = [error.problem_code, error.message, error.is_retryable]
+            if isinstance(error, EngineFailure) and error.native:  # the other side may be older and not know it
+                fails.append(error.native)
             self._send({"id": number, "fails": fails})
         except Exception as error:  # a mistake of ours: who asked is told, the log gets the rest
             _log.exception("%s of %s failed", name, self.name)
@@ -261,8 +263,10 @@ def _told_of(told: Json) -> tuple[str, float | None]:
 
 def _failure(fails: Json) -> EngineFailure:
     match fails:
-        case [str(code), str(message), bool(retryable)]:
+        case [str(code), str(message), bool(retryable), *native] if all(isinstance(one, str) for one in native):
             kind = NotConfined if code == NotConfined.code else EngineFailure
-            return kind(message, retryable=retryable)  # other codes are of the other side's own
+            return kind(
+                message, retryable=retryable, native="; ".join(native)
+            )  # other codes are of the other side's own
         case _:
             raise Unreadable("a failure that is not understood")

@@ -42,11 +42,12 @@ class TakesWork:
         return grid.taking(shape, nodes)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> str | None:
-        """Its state, and the reason for it."""
+        """Its state. Admins find the reason, which may be a daemon's text, among the nodes."""
         node = grid.nodes[number]
         if node.state is NodeState.READY:
             return None if shape.request.on_full_disk or not node.report.tight else f"{node.name}: {node.report.tight}"
-        return f"{node.name} is {node.state}" + (f" ({node.reason})" if node.reason else "")
+        by = f" (drained by {node.drained_by})" if node.drained_by else ""
+        return f"{node.name} is {node.state}{by}"
 
     def several(self, grid: Grid, shape: Shape, nodes: Ints) -> str:
         """How many are in which state."""

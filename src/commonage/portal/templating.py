@@ -14,6 +14,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from commonage.control.node_states import reason_for
+from commonage.control.settings import ControlSettings
 from commonage.domain.quantities import format_cpus, format_duration, format_memory
 from commonage.portal import words
 from commonage.portal.assets import Assets
@@ -24,7 +26,7 @@ FOLDER = Path(__file__).parent / "templates"
 _DOCS = re.compile(rf"{DOCS_PATH}(?:[\w/-]+\.html(?:#[\w-]+)?)?")
 
 
-def make_templates(assets: Assets, session_origin: str) -> Environment:
+def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
     """The environment of all templates; a name that is not there is an error, not an empty text."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -56,7 +58,10 @@ def make_templates(assets: Assets, session_origin: str) -> Environment:
         docs_page=docs_page,
         sign_of=words.sign_of,
         title_of=words.title_of,
-        session_link=partial(words.session_link, session_origin=session_origin),
+        link_to=partial(words.link_to, settings=settings),
+        reason_for=reason_for,
+        service_address=words.service_address,
+        ssh_forward=words.ssh_forward,
         kind_signs=words.KINDS,
         state_signs=words.STATES,
         isolation_words=words.ISOLATION,

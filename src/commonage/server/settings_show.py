@@ -16,7 +16,7 @@ from commonage.server.settings import Settings, row_of
 from commonage.server.settings_sources import DEFAULT, TABLES, Resolved, variable_of
 from commonage.wire.docs import DOCS_PATH
 
-_LINK = re.compile(rf"{DOCS_PATH}([\w/-]+)\.html")
+_LINK = re.compile(rf"{DOCS_PATH}([\w/-]+)\.html(#[\w-]+)?")
 _PASSWORD = re.compile(r"(?<=://)([^:/@]*):[^@]*@")
 
 
@@ -67,7 +67,7 @@ def _reference() -> Iterator[str]:
             row = row_of(name)
             flag = f"`{row.flag}`" if row.flag else ""
             cells = [f"`{name}`", f"`{variable_of(name)}`" if name not in TABLES else "", flag, _default(name)]
-            text = _LINK.sub(r"[guide](../\1.md)", Settings.model_fields[name].description or "")
+            text = _LINK.sub(r"[guide](../\1.md\2)", Settings.model_fields[name].description or "")
             yield f"| {' | '.join(cells)} | {row.allowed} | {text} |"
 
 

@@ -10,6 +10,7 @@ from commonage.control import again
 from commonage.control.control import Control
 from commonage.control.submission import Submission
 from commonage.domain.errors import Conflict, InvalidInput, Unavailable
+from commonage.domain.quantities import parse_duration
 from commonage.domain.requests import parse_gpus
 from commonage.domain.workloads import MOST_LOSSES, Kind, State, Workload
 from commonage.testing import factories
@@ -35,6 +36,7 @@ class Hub:
             key=options["key"],
             requeue=options.get("requeue") == "true",
             gpu=parse_gpus(options.get("gpus")),
+            grace_s=parse_duration(options["grace"]),
             variables=(*options.get("variables", {}).items(), ("JUPYTERHUB_USER", user)),
         )
         await self.control.work.submit(SPAWNER, ask)
@@ -64,7 +66,9 @@ async def test_another_one_is_started_with_the_same_request_and_both_say_so() ->
     async with site.open() as control:
         Hub(site, control)
         variables = (("MINE", "1"), ("JUPYTERHUB_USER", "old"), ("JUPYTERHUB_API_URL", "http://old"))
-        lost = await session(site, control, gpu=parse_gpus("0.5"), variables=variables, secrets=(("TOKEN", "old"),))
+        lost = await session(
+            site, control, gpu=parse_gpus("0.5"), variables=variables, secrets=(("TOKEN", "old"),), grace_s=45
+        )
         await lose(site, lost)
         first, second = site.all()
         assert (first.state, second.state) == (State.LOST, State.RUNNING)
@@ -72,7 +76,7 @@ async def test_another_one_is_started_with_the_same_request_and_both_say_so() ->
             first.spec.name, first.spec.owner, first.spec.request,
         )  # fmt: skip
         assert second.spec.variables == (("MINE", "1"), ("JUPYTERHUB_USER", "ann"))
-        assert (second.spec.secrets, second.spec.requeue) == ((), True)
+        assert (second.spec.secrets, second.spec.requeue, second.spec.grace_s) == ((), True, 45)
         assert messages(site, lost)[-1] == f"started again as {second.id}"
         assert any(one.startswith(f"started again in the place of {lost.id}: ") for one in messages(site, second))
 

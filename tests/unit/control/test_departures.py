@@ -200,7 +200,7 @@ async def test_who_runs_on_a_machine_in_trouble_reads_it() -> None:
         site.engine.add_node(factories.node("one", faults=("its container daemon does not answer",)).report)
         await site.clock.advance(10)
         assert words(one) == (
-            "running on one; its machine one has a fault: its container daemon does not answer; if it is lost, the job "
+            "running on one; its machine one is faulty, and an admin has to repair it; if it is lost, the job "
             "queues again"
         )
         site.engine.lose_node("one")

@@ -25,7 +25,7 @@ async def launch_patiently(run: Run, hands: Hands, told: Told) -> None:
         except EngineFailure as error:
             if not error.is_retryable:
                 raise
-            _log.info("cannot start %s, will try again: %s", run.id, error.message)
+            _log.info("cannot start %s, will try again: %s", run.id, error)
             told(f"trying again in {pause_s:.0f} s: {error.message}", None)
         else:
             return

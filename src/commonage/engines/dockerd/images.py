@@ -65,7 +65,7 @@ class Images:
         except EngineFailure as error:
             words = f"the environment {name} cannot be prepared: {error.message}"
             self._note(name, EnvironmentState.FAILED, words)
-            raise EngineFailure(words, retryable=error.is_retryable) from error
+            raise EngineFailure(words, retryable=error.is_retryable, native=error.native) from error
         self._note(name, EnvironmentState.READY, image)
 
     def _note(self, name: str, state: EnvironmentState, detail: str, progress: float | None = None) -> None:

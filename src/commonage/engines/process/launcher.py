@@ -200,6 +200,7 @@ class Launcher:
             if self._groups.pids(order.attempt_id):
                 self._groups.kill(order.attempt_id)
             self._release(order)
+        used = self._groups.last_use(order.attempt_id)  # its groups take it along
         if not self._groups.remove(order.attempt_id):
             if not self._groups.kill(order.attempt_id):
                 words = f"{end.detail or f'exit code {end.code}'}; some of its processes cannot be ended"
@@ -210,7 +211,7 @@ class Launcher:
         folder.tidy()
         return Sighting(
             order.attempt_id, Seen.ENDED, end.at, self._node, end.detail,
-            exit_code=end.code, oom=end.oom, started_at=claim.at,
+            exit_code=end.code, oom=end.oom, started_at=claim.at, used=used,
         )  # fmt: skip
 
     def _guess(self, folder: RunFolder, claim: Claim, was_oom: bool) -> Exit:

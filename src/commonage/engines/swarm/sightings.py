@@ -1,7 +1,8 @@
-"""What Swarm says of a task, and how it ended. Pure."""
+"""What Swarm says of a task, and how it ended."""
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from commonage.engines.dockerd.times import instant
 from commonage.engines.dockerd.words import LABEL
 from commonage.engines.swarm.translate import vram_of
 
+_log = logging.getLogger(__name__)
 _PORT_TAKEN = re.compile(r"port is already allocated|address already in use")
 _WITHDRAWN = "no longer meets constraints"
 _ENDED = ("complete", "failed", "shutdown", "rejected", "remove", "orphaned")
@@ -137,7 +139,8 @@ def _never_started(task: Json, code: int, node: str, ended_at: float) -> Exit:
     if state_of(task) in ("shutdown", "orphaned", "remove"):
         return Exit(None, f"Docker Swarm gave it up before it started on {node}: {said}", ended_at)
     if _WITHDRAWN in said:
-        return Exit(None, f"Docker Swarm took it back before it started on {node}: {said}", ended_at)
+        _log.warning("Docker Swarm took a task back before it started on %s: %s", node, said)
+        return Exit(None, f"Docker Swarm took it back before it started on {node}", ended_at)
     if "bind source path does not exist" in said:
         path = said.rpartition(": ")[2]
         words = (
@@ -146,7 +149,9 @@ def _never_started(task: Json, code: int, node: str, ended_at: float) -> Exit:
         )
         return Exit(None, words, ended_at)
     if _PORT_TAKEN.search(said):
-        return Exit(None, f"the port that was chosen for it is taken on {node}: {said}", ended_at)
+        _log.warning("a port is taken on %s: %s", node, said)
+        return Exit(None, f"the port that was chosen for it is taken on {node}", ended_at)
     failure = failure_of(400, said)
+    _log.warning("a container could not be started on %s: %s", node, failure)
     words = f"its container could not be started on {node}: {failure.message}"
     return Exit(None if failure.is_retryable else code or 1, words, ended_at)
