@@ -99,3 +99,31 @@ def test_every_setting_is_described() -> None:
     without = [name for name, field in Settings.model_fields.items() if not field.description]
     assert Settings.model_fields
     assert not without
+
+
+def written_commands() -> Iterator[tuple[str, list[str]]]:
+    """Each command of ours in the code blocks of the pages, with the page; what is on its line after a pipe is not."""
+    for page in [*(ROOT / "docs").glob("[!ar]*/*.md"), ROOT / "README.md"]:
+        for block in re.findall(r"```(?:sh|console|text)?\n(.*?)```", page.read_text(), re.DOTALL):
+            for line in re.findall(r"^\s*(?:[$#] )?(?:sudo )?commonage (.*)$", block, re.MULTILINE):
+                words = re.split(r" \| | > | >|  +#| -- |…", line)[0].split()
+                yield page.name, words
+
+
+def test_commands_on_the_pages_exist() -> None:
+    from commonage.cli import main
+
+    wrong = []
+    for page, words in written_commands():
+        command: click.Command = main
+        names = [word for word in words if not word.startswith("-")]
+        while isinstance(command, click.Group) and names:
+            found = command.get_command(click.Context(command), names.pop(0))
+            if found is None:
+                break
+            command = found
+        options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
+        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in options]
+        if isinstance(command, click.Group) or unknown:
+            wrong.append(f"{page}: commonage {' '.join(words)}")
+    assert wrong == []
