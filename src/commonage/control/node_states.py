@@ -30,11 +30,11 @@ def judged(node: Node) -> Node:
 
 def reason_for(node: Node, who: Principal) -> str:
     """Why the node is in its state: for admins as it was reported, for others without the texts of daemons."""
-    if who.is_admin or node.state is NodeState.READY:
+    if who.is_admin or not node.report.faults:
         return node.reason
     if node.state is NodeState.DRAINING:
         return f"drained by {node.drained_by}"
-    if node.state is NodeState.FAULTY and node.report.faults:
+    if node.state is NodeState.FAULTY:
         return "an admin has to repair it; it takes no new work"
     return "it does not answer"
 

@@ -167,7 +167,7 @@ class Prepulls:
             if error.is_retryable:
                 pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(errand.tries - 1, 10))
                 errand.again_at = self._clock.now() + pause
-            log.warning("the image %s is not on %s: %s", image.name, node.name, error.message)
+            log.warning("the image %s is not on %s: %s", image.name, node.name, error)
             return
         errand.seen = OnNode(node.name, EnvironmentState.READY, image.reference)
         log.info("the image %s is ready on %s", image.name, node.name)

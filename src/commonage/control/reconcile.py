@@ -33,7 +33,7 @@ PROGRESS_EVERY_S = 2.0  # so often at most it is written how far something is; i
 class Reconcile:
     """One for all sites. `order_of` makes the order of a workload that has a lease.
 
-    `on_last_use` hears what an attempt used in all, before its end is noted.
+    `last_uses` is sent what an attempt used in all, before its end is noted.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Reconcile:
                 return
             except CommonageError as error:
                 if not error.is_retryable or tries == START_TRIES:
+                    log.warning("attempt %s does not start: %s", attempt_id, error)
                     await self._ledger.happen(workload_id, Refused(attempt_id, error.message))
                     return
                 log.warning("attempt %s does not start, trying again: %s", attempt_id, error)

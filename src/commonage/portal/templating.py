@@ -61,6 +61,7 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
         link_to=partial(words.link_to, settings=settings),
         reason_for=reason_for,
         service_address=words.service_address,
+        reaches=partial(words.reaches, settings=settings),
         ssh_forward=words.ssh_forward,
         kind_signs=words.KINDS,
         state_signs=words.STATES,

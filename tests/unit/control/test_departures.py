@@ -8,16 +8,31 @@ import pytest
 from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, job
 
 from commonage.control.control import Control
+from commonage.control.node_states import judged, reason_for
 from commonage.control.submission import Submission
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from commonage.domain.events import EventKind
-from commonage.domain.fleet import NodeState
+from commonage.domain.fleet import Node, NodeState
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.testing import factories
 
 pytestmark = pytest.mark.anyio
 
 TWO = ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("node", "shown"),
+    [
+        (factories.node("one", faults=("Docker: refused",)), "an admin has to repair it; it takes no new work"),
+        (replace(factories.node("one"), state=NodeState.FAULTY, reason="it does not report"), "it does not report"),
+        (replace(factories.node("one"), reason="its disk is nearly full"), "its disk is nearly full"),
+    ],
+)
+def test_only_admins_read_what_a_daemon_reported(node: Node, shown: str) -> None:
+    judged_node = judged(node) if node.report.faults else node
+    assert reason_for(judged_node, ANN) == shown
+    assert reason_for(judged_node, ROOT) == judged_node.reason
 
 
 def site_of_two(**settings: float) -> Site:

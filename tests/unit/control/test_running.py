@@ -11,6 +11,7 @@ from commonage.domain.errors import Conflict, EngineFailure, NotFound
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import NodeState
 from commonage.domain.requests import parse_gpus
+from commonage.domain.sightings import Order
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State, StopCause, Workload
 from commonage.testing import factories
@@ -251,6 +252,22 @@ async def test_refused_start() -> None:
         one = await submit(control)
         await site.clock.advance(1)
     assert (site.there(one).state, site.there(one).reason) == (State.FAILED, "there is no such interpreter")
+
+
+async def test_the_log_has_the_engines_own_text_of_a_refused_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site()
+
+    async def refuse(_order: Order) -> None:
+        raise EngineFailure("the Docker daemon refuses it", native="Docker: invalid mount config")
+
+    monkeypatch.setattr(site.engine, "start", refuse)
+    async with site.open() as control:
+        one = await submit(control)
+        await site.clock.advance(1)
+    assert site.there(one).reason == "the Docker daemon refuses it"
+    assert "Docker: invalid mount config" in caplog.text
 
 
 async def test_a_start_that_goes_at_the_third_try() -> None:
