@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, Isolation, Share
@@ -131,8 +131,8 @@ class Sharing:
                     place = self._places.make(f"doctor-{os.getpid()}-{number}")
                     hold = Hold(place.name, (share,), place.groups)
                     holds.append(hold)
-                    place.variables = {**share_environment([share]), **level.apply(hold)}
-                    places.append(place)
+                    variables = {**share_environment([share]), **level.apply(hold)}
+                    places.append(replace(place, variables=variables))
             yield places
         finally:
             with self._termination.deferred():

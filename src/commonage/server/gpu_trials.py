@@ -148,8 +148,7 @@ class GpuTrials:
             place = self._places.make(f"doctor-{os.getpid()}-{name}")
             hold = Hold(place.name, (share,), place.groups)
             holds.append(hold)
-            place.variables = {**share_environment([share]), **level.apply(hold)}
-            made.append(place)
+            made.append(replace(place, variables={**share_environment([share]), **level.apply(hold)}))
         promises = PROMISES[level.isolation]
         neighbour = made[1] if len(made) > 1 else None
         return _Set(device, level.isolation, made[0], neighbour, share.memory_mib, promises)

@@ -37,7 +37,7 @@ from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.doctor import notes_of
 from commonage.engines.swarm.fleet import Fleet
 from commonage.engines.swarm.hands import SwarmHands
-from commonage.engines.swarm.launcher import Launcher
+from commonage.engines.swarm.launcher import Dependencies, Launcher
 from commonage.engines.swarm.networks import Networks
 from commonage.engines.swarm.nodes import NO_SHARED_FOLDER
 from commonage.engines.swarm.settings import SwarmSettings
@@ -150,14 +150,18 @@ class SwarmEngine(ContainerEngine):
         self._networks = Networks(self._client, name, settings, address)
         workspaces = Beneath(self._shared) / "workspaces"
         place = Place(name, workspaces, shared_variables(os.environ), self._unpacker, here=False)
-        launcher = Launcher(place, settings, self._client, self._fleet, Deliveries(self._client, name))
-        launcher.images, launcher.networks, launcher.in_thread = self._images, self._networks, self._in_thread
-        launcher.turns = self._turns
+        uses = Dependencies(
+            self._client, self._fleet, Deliveries(self._client, name), self._images, self._networks, self._turns,
+            self._in_thread,
+        )  # fmt: skip
+        launcher = Launcher(place, settings, uses)
         await launcher.open()
         await self._networks.open()
         self._launcher = launcher
         self._seen_tasks = Tasks(self._client, name)
-        self._hands = SwarmHands(self._client, self._fleet, self._seen_tasks, launcher, settings)
+        self._hands = SwarmHands(
+            self._client, self._fleet, self._seen_tasks, launcher, settings, self._in_thread
+        )  # fmt: skip
         await self._look_at_swarm()
         await self._take_up(orders, self._hands)
         watcher = Watcher(self._board, self._seen_tasks, self._fleet, self._in_thread)

@@ -61,12 +61,12 @@ class Watcher:
                 if self._fleet.fault:
                     await back()
                     _log.warning("Docker Swarm answers again")
-                    self._fleet.fault = ""
+                    self._fleet.answers()
                 pause = await self._turn(settle)
             except EngineFailure as error:
                 if not self._fleet.fault:
                     _log.error("%s", error)
-                self._fleet.fault = str(error)
+                self._fleet.is_away(str(error))
                 pause = _AWAY_S
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._tasks.hurried.wait(), pause)

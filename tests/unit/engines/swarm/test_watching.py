@@ -22,7 +22,7 @@ async def test_a_swarm_that_answers_again_is_looked_at_whoever_asked_it_first(tm
     async def is_back() -> None:
         back.set()
 
-    scene.fleet.fault = "the Docker daemon does not answer"
+    scene.fleet.is_away("the Docker daemon does not answer")
     await scene.fleet.refresh()
     watching = asyncio.create_task(Watcher(Board(), scene.tasks, scene.fleet, asyncio.to_thread).keep(settle, is_back))
     async with asyncio.timeout(5):
