@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from commonage.domain.environments import Environment, EnvironmentStatus
@@ -100,13 +101,13 @@ class DockerEngine(ContainerEngine):
         await self._take_up(orders, hands)
         await self._settle_devices()
         ears = Ears(self._daemon_is_back, self._heard, self._daemon.is_away)
-        self._keep(lambda: listen(self._client, ours(name), ears))
+        self._keep("listen to events", partial(listen, self._client, ours(name), ears))
         self._spawn(self._execs.end_left_over([container_name(run.id) for run in self._board if run.is_running]))
         bounds = Bounds(settings.keep_logs_days, settings.keep_logs_mib)
         house = House(self._board, self._files, bounds, self._in_thread)
         leftovers = Leftovers(self._board, self._client, self._networks, name)
-        self._keep(self._log_limit.keep)
-        self._keep(lambda: house.keep_clean(lambda: leftovers.clear(house)))
+        self._keep("limit logs", self._log_limit.keep)
+        self._keep("clean up", partial(house.keep_clean, lambda: leftovers.clear(house)))
 
     async def _settle_devices(self) -> None:
         devices = self._devices

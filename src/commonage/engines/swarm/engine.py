@@ -13,6 +13,7 @@ import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -165,14 +166,14 @@ class SwarmEngine(ContainerEngine):
         await self._look_at_swarm()
         await self._take_up(orders, self._hands)
         watcher = Watcher(self._board, self._seen_tasks, self._fleet, self._in_thread)
-        self._keep(lambda: watcher.keep(self._settle_soon, self._swarm_is_back))
+        self._keep("watch tasks", partial(watcher.keep, self._settle_soon, self._swarm_is_back))
         self._sweeps = self._hands
-        self._keep(lambda: watcher.sweep(self._hands))
-        self._keep(watcher.answer_paused)
+        self._keep("remove services", partial(watcher.sweep, self._hands))
+        self._keep("answer paused nodes", watcher.answer_paused)
         bounds = Bounds(settings.keep_logs_days, settings.keep_logs_mib)
         house = House(self._board, self._files, bounds, self._in_thread)
-        self._keep(self._log_limit.keep)
-        self._keep(lambda: house.keep_clean(lambda: self._clear(house)))
+        self._keep("limit logs", self._log_limit.keep)
+        self._keep("clean up", partial(house.keep_clean, lambda: self._clear(house)))
 
     def _admits(self, peer: str) -> bool:
         """Whether the relays take a connection from this address: of a node, or of a container on this one."""
