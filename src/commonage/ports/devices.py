@@ -107,12 +107,14 @@ class Devices(Protocol):
 
     def note_held(self, leases: Sequence[Lease]) -> None:
         """The leases whose program runs now; `at` is its start. Real cards ignore them, simulated ones show use."""
+        return
 
     def resume(self, uuid: str | None = None) -> None:
         """An admin says that this card is sound again, or all are: forget faults that are only remembered.
 
         What is still wrong is found again. Unknown uuids are no error.
         """
+        return
 
     def confine(self, hold: Hold) -> Mapping[str, str]:
         """Have these shares held at their level before the attempt's command runs; gives variables to add for it.
@@ -125,9 +127,11 @@ class Devices(Protocol):
 
     def release(self, attempt_id: str) -> None:
         """The attempt has no process any more: undo what was applied for it. Idempotent, unknown ids are no error."""
+        return
 
     def settle(self, live: Collection[str]) -> None:
         """After a start: these attempts are all that live. What is applied for any other is released."""
+        return
 
     def confined(self) -> Collection[str]:
         """The attempts for which something is applied now."""
@@ -139,3 +143,4 @@ class Devices(Protocol):
 
     def close(self) -> None:
         """Let go of the driver. Idempotent; nothing else is called afterwards."""
+        return

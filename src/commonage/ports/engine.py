@@ -31,6 +31,7 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Let go without ending anything that runs."""
+        return
 
     def loops(self) -> Sequence[Turns]:
         """The turns of the loops that it runs by itself while it is open, each under a name of its own."""

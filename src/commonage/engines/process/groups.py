@@ -64,3 +64,4 @@ class Groups(Protocol):
 
     def close(self) -> None:
         """Nothing is asked any more; what runs stays held."""
+        return

@@ -33,9 +33,11 @@ class Level(Protocol):
 
     def release(self, hold: Hold) -> None:
         """The attempt has no process any more. What cannot be undone (a card that fell off) is logged, not raised."""
+        return
 
     def settle(self, holds: Sequence[Hold]) -> None:
         """After a start: these are all that is applied. Take up again what serves them, end what serves nobody."""
+        return
 
     def watch(self) -> Mapping[str, tuple[str, ...]]:
         """Look after what serves the shares; gives notices by device uuid. Called every few seconds."""
@@ -43,6 +45,7 @@ class Level(Protocol):
 
     def close(self) -> None:
         """The server ends. What attempts still need stays."""
+        return
 
 
 def is_nvidia(device: Device) -> bool:
