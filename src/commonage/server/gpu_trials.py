@@ -149,8 +149,7 @@ class GpuTrials:
             holds.append(hold)
             with self._termination.interruptible():  # a daemon that does not come is waited for
                 applied = level.apply(hold)
-            place.variables = {**share_environment([share]), **applied}
-            made.append(place)
+            made.append(replace(place, variables={**share_environment([share]), **applied}))
         promises = PROMISES[level.isolation]
         neighbour = made[1] if len(made) > 1 else None
         return _Set(device, level.isolation, made[0], neighbour, share.memory_mib, promises)
