@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from commonage.domain.errors import CommonageError
 from commonage.domain.folders import folder_name
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_memory
+from commonage.domain.reasons.notes import HomeUsed
 from commonage.ports.clock import Clock
 from commonage.ports.homes import Homes
 
@@ -31,13 +31,10 @@ class HomeView:
         """True if it holds more than is allowed."""
         return self.quota_mib is not None and self.used_mib > self.quota_mib
 
-    def __str__(self) -> str:
-        used = f"Your home holds {format_memory(self.used_mib)}"
-        if self.quota_mib is None:
-            return f"{used}."
-        if self.is_over:
-            return f"{used}, and {format_memory(self.quota_mib)} are allowed: delete what you do not need any more."
-        return f"{used} of the {format_memory(self.quota_mib)} that are allowed."
+    @property
+    def reason(self) -> HomeUsed:
+        """What its owner is told."""
+        return HomeUsed(used_mib=self.used_mib, quota_mib=self.quota_mib)
 
 
 class HomeWatch:

@@ -14,9 +14,10 @@ from typing import Any
 
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
-from commonage.domain.errors import CommonageError, EngineFailure
+from commonage.domain.errors import CommonageError, EngineFailure, start_failure
 from commonage.domain.ids import workload_of
 from commonage.domain.lifecycle import Effect, Refused, Sighted, StartRun, StopRun, Vanished
+from commonage.domain.reasons.attempts import Disappeared, NeverStarted
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.domain.workloads import State, Workload
 from commonage.ports.clock import Clock
@@ -87,7 +88,7 @@ class Reconcile:
                 return
             except CommonageError as error:
                 if not error.is_retryable or tries == START_TRIES:
-                    await self._ledger.happen(workload_id, Refused(attempt_id, error.message))
+                    await self._ledger.happen(workload_id, Refused(attempt_id, start_failure(error)))
                     return
                 log.warning("attempt %s does not start, trying again: %s", attempt_id, error)
                 await self._clock.sleep(0.5 * 2**tries)
@@ -200,8 +201,7 @@ class Reconcile:
             if begins:
                 self._do(attempt_id, lambda: self._start(workload.id, attempt_id))
             return
-        words = "it was started again and again and never seen" if begins else "it is gone, and nobody saw how it ended"
-        self._ledger.note(workload.id, Vanished(attempt_id, words))
+        self._ledger.note(workload.id, Vanished(attempt_id, NeverStarted() if begins else Disappeared()))
 
     def forget_misses(self, workload: Workload) -> None:
         """A workload was written: what was counted against an attempt that holds nothing any more is dropped."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from commonage import messages
 from commonage.control.submission import MOST_TOGETHER, Submission
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import format_cpus, format_memory, parse_cpus, parse_duration, parse_memory
@@ -83,7 +84,7 @@ class LaunchForm:
     def refused(self, error: InvalidInput) -> LaunchForm:
         """With an error of control beside its field."""
         name = _ALIASES.get(error.field or "", error.field or "")
-        return replace(self, errors={**self.errors, name if name in FIELDS else "": error.message})
+        return replace(self, errors={**self.errors, name if name in FIELDS else "": messages.of_error(error)})
 
     def submission(self, *, considered: bool = False) -> tuple[Submission | None, LaunchForm]:
         """The submission, or None and the form with its errors. `considered`: an empty command is no error yet."""
@@ -96,7 +97,7 @@ class LaunchForm:
             try:
                 return parse(text)
             except InvalidInput as error:
-                errors[name] = error.message
+                errors[name] = messages.of_error(error)
                 return None
 
         is_job = self.kind is Kind.JOB

@@ -25,7 +25,7 @@ def upgrade() -> None:
         sa.Column("seq", NUMBER, autoincrement=False, nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
-        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("workload_id", ID, nullable=True),
         sa.Column("attempt_id", ID, nullable=True),
         sa.Column("owner", sa.Text(), nullable=True),
