@@ -82,7 +82,7 @@ async def test_what_runs_is_ended_and_then_lost_and_has_begun(tmp_path: Path, ag
     seen = await lost.look()
     assert seen.started_at is not None
     end = await seen.end()
-    assert (end.code, end.detail) == (None, WHY if there else TAKEN_OUT)
+    assert (end.code, end.reason) == (None, WHY if there else TAKEN_OUT)
     assert lost.fenced == (["w-1"] if agent else []), "without its agent it stands still"
     assert lost.wish == ("none" if agent or there else "kill"), "of one that is not there nobody can tell"
     assert lost.run.box.claim() is Claim.RAN
@@ -100,7 +100,7 @@ async def test_what_claimed_is_not_given_up_while_it_may_run_on(tmp_path: Path, 
     assert lost.run.box.claim() is Claim.RAN
     lost.ends = True
     end = await lost.end()
-    assert (end.code, end.detail) == (None, WHY)
+    assert (end.code, end.reason) == (None, WHY)
 
 
 @pytest.mark.parametrize("made_of_it", [None, "never"])
@@ -115,7 +115,7 @@ async def test_what_was_seen_running_is_ended_whatever_it_made_of_its_claim(
     if made_of_it is not None:
         claim.write_text(made_of_it)
     end = await lost.end()
-    assert (end.code, end.detail) == (None, WHY)
+    assert (end.code, end.reason) == (None, WHY)
     assert (lost.fenced, lost.wish) == (["w-1"] if agent else [], "none")
 
 
@@ -124,7 +124,7 @@ async def test_what_never_began_never_will_and_nobody_is_asked(tmp_path: Path) -
     seen = await lost.look()
     assert seen.started_at is None
     end = await seen.end()
-    assert (end.code, end.detail) == (None, WHY)
+    assert (end.code, end.reason) == (None, WHY)
     assert (lost.fenced, lost.wish, lost.run.box.claim()) == ([], "none", Claim.NEVER)
 
 
@@ -133,6 +133,6 @@ async def test_what_ended_by_itself_before_keeps_its_code(tmp_path: Path) -> Non
     lost.runs()
     (lost.run.box.path / "end").write_text("3\n")
     end = await lost.end()
-    assert (end.code, end.detail) == (3, "")
+    assert (end.code, end.reason) == (3, None)
     assert end.at <= time.time()
     assert lost.fenced == []

@@ -14,6 +14,7 @@ import pytest
 from tests.unit.engines.containers.test_program import order
 from tests.unit.engines.swarm.test_sightings import task
 
+from commonage.domain.reasons.attempts import SwarmSeesNoGpuMemory
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease, NodeReport, Share
@@ -281,11 +282,11 @@ async def test_what_swarm_finds_no_room_for_goes_back_and_holds_nothing(
     looker = Looker(scene.hands, asyncio.to_thread)
     waits = await looker.look(run)
     assert isinstance(waits, Sighting)
-    assert (waits.seen, "no VRAM" in waits.detail) == (Seen.STARTING, True)
+    assert (waits.seen, type(waits.reason)) == (Seen.STARTING, SwarmSeesNoGpuMemory)
     monkeypatch.setattr(scene.hands, "_patience_s", -1.0)
     end = await looker.look(run)
     assert isinstance(end, Sighting)
-    assert (end.seen, end.exit_code, end.detail, end.started_at) == (Seen.ENDED, None, waits.detail, None)
+    assert (end.seen, end.exit_code, end.reason, end.started_at) == (Seen.ENDED, None, waits.reason, None)
     assert scene.agents.released == ["w-1"]
     assert not (run.folder.path / "secrets.json").exists()
 
