@@ -6,13 +6,13 @@ from typing import get_args
 
 import pytest
 
-from commonage.domain.reasons.attempts import Running
-from commonage.domain.reasons.waiting import NoNodes, Resources
 from commonage.api import encode
 from commonage.control.look import Standing
 from commonage.domain.explanations import Explanation, Holder
 from commonage.domain.fleet import Isolation
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.attempts import Running
+from commonage.domain.reasons.waiting import NoNodes, Resources
 from commonage.domain.sightings import LogLine
 from commonage.domain.workloads import TERMINAL, Condition, Kind, State
 from commonage.testing import factories
@@ -80,9 +80,9 @@ def test_a_session_has_the_address_of_its_owners_name() -> None:
 
 
 def test_of_others_work_only_the_owner_is_named() -> None:
-    held = Holder("w1", "paper-draft", "bob", "session", "gpu-1", "16 GiB of VRAM", None)
-    mine = Holder("w2", "mine", "ann", "job", "gpu-1", "4 GiB of VRAM", 1.0)
-    found = encode.explanation(Explanation("w3", "waits", holders=(held, mine)), State.QUEUED, ANN)
+    held = Holder("w1", "paper-draft", "bob", "session", "gpu-1", Resources(gpu_memory_mib=16 * 1024), None)
+    mine = Holder("w2", "mine", "ann", "job", "gpu-1", Resources(gpu_memory_mib=4 * 1024), 1.0)
+    found = encode.explanation(Explanation("w3", (NoNodes(),), holders=(held, mine)), State.QUEUED, ANN)
     assert [(one.workload_id, one.name, one.owner) for one in found.holders] == [
         (None, "", "bob"),
         ("w2", "mine", "ann"),

@@ -17,7 +17,18 @@ def why(message: str) -> ReasonOut:
 def seen(state: str, attempts: int) -> WorkloadOut:
     """A workload as one look at it finds it; what no follower reads is left out."""
     made: Any = WorkloadOut.model_construct
-    return cast(WorkloadOut, made(id="1m7ytqacd6d5a", state=state, attempts=attempts, reason=why("Because."), notes=[], position=None, exit_code=None))
+    return cast(
+        WorkloadOut,
+        made(
+            id="1m7ytqacd6d5a",
+            state=state,
+            attempts=attempts,
+            reason=why("Because."),
+            notes=[],
+            position=None,
+            exit_code=None,
+        ),
+    )
 
 
 class Looks:

@@ -86,7 +86,7 @@ async def test_members_see_their_own_and_admins_all() -> None:
         (wanted(count=0), InvalidInput, "count must be from 1"),
         (wanted(gpus="H100:1"), Unplaceable, "GpuModelNotFound(model='H100'"),
         (wanted(count=7), Conflict, "ReservationTooLarge(count=7, "),
-        (wanted(windows=[(NOW + HOUR, NOW + 2 * HOUR)] * 2, count=4), Conflict, "cause=ReservationCollides()"),
+        (wanted(windows=[(NOW + HOUR, NOW + 2 * HOUR)] * 2, count=4), Conflict, "ReservationRefused(starts_at="),
     ],
 )
 async def test_what_cannot_be_reserved(ask: Wanted, error: type[CommonageError], words: str) -> None:

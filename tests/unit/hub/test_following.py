@@ -49,7 +49,9 @@ class FakeClient:
         return SimpleNamespace(**blank | state | {"reason": said})
 
     async def explain(self, _: str) -> SimpleNamespace:
-        return SimpleNamespace(summary="Position 3 of 5 in the queue.", in_front=[SimpleNamespace(text="2 that wait longer")])
+        return SimpleNamespace(
+            summary="Position 3 of 5 in the queue.", in_front=[SimpleNamespace(text="2 that wait longer")]
+        )
 
     async def events(self, _: str, after: int) -> AsyncIterator[None]:
         while True:

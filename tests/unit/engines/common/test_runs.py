@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from commonage.domain.reasons.attempts import NodeLost, StartFailed
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Isolation, Lease, Share
+from commonage.domain.reasons.attempts import NodeLost, StartFailed
 from commonage.domain.sightings import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Exit, Runs
@@ -110,7 +110,11 @@ def test_exits_are_read_as_the_shim_and_as_we_write_them(runs: Runs) -> None:
     read = folder.exit()
     assert read is not None
     assert (read.code, read.reason, read.oom) == (137, None, False)
-    for end in (Exit(137, None, 100.0, oom=True), Exit(None, NodeLost(node="n"), 100.5), Exit(1, StartFailed(error="so"), 7.25)):
+    for end in (
+        Exit(137, None, 100.0, oom=True),
+        Exit(None, NodeLost(node="n"), 100.5),
+        Exit(1, StartFailed(error="so"), 7.25),
+    ):
         folder.write_exit(end)
         assert folder.exit() == end
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from tests.unit.engines.containers.test_program import order
 
-from commonage.domain.reasons.attempts import RetryingStart, StartFailed, StoppedBeforeStart
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import RetryingStart, StartFailed, StoppedBeforeStart
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.engines.common.runs import Exit, RunFolder, Runs
 from commonage.engines.containers import engine as engine_module
@@ -135,7 +136,7 @@ async def engine(tmp_path: Path, hands: FakeHands, monkeypatch: pytest.MonkeyPat
 
 async def test_what_passes_is_waited_for_and_told(engine: Engine, hands: FakeHands) -> None:
     hands.failing.extend([PASSES, PASSES])
-    heard: list[str] = []
+    heard: list[Reason | None] = []
 
     async def watch() -> None:
         async for sighting in engine.watch():

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from tests.unit.engines.swarm.test_nodes import heard, node
 
-from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import NodeLost
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.fleet import Fleet
 from commonage.ports.agents import CUT_OFF_AFTER_S, Agents, Heard
@@ -63,7 +63,7 @@ class Site:
     def look(self) -> bool:
         return asyncio.run(self.fleet.look())
 
-    def why(self) -> str:
+    def why(self) -> NodeLost | None:
         return self.fleet.why_lost("b-1", "2", "b")
 
     def faults(self) -> str:
@@ -131,7 +131,8 @@ def test_what_the_agent_ended_by_itself_is_over_at_once() -> None:
     site = Site()
     site.lose(connected=False, fenced=("b-1",))
     site.look()
-    assert "its agent ended what ran there" in site.why().detail
+    why = site.why()
+    assert why is not None and "its agent ended what ran there" in why.detail
     assert asyncio.run(site.fleet.have_ended("b-1", "b"))
 
 

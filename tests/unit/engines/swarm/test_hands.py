@@ -11,6 +11,7 @@ from tests.unit.engines.swarm.test_launcher import Scene
 from tests.unit.engines.swarm.test_sightings import task
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.sightings import Seen
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.board import Run
@@ -20,8 +21,8 @@ from commonage.engines.swarm import hands
 from commonage.engines.swarm.nodes import machines_of
 
 pytestmark = pytest.mark.anyio
-WHY = "its machine worker1 does not answer: heartbeat failure"
-TAKEN_OUT = "its machine worker1 is not in the Swarm any more"
+WHY = NodeLost(node="worker1", detail="it does not answer: heartbeat failure")
+TAKEN_OUT = NodeLost(node="worker1", detail="it is not in the Swarm any more")
 OWNER = Owner(0, 0, 0, 0)
 
 

@@ -14,10 +14,11 @@ import pytest
 from tests.unit.engines.containers.test_program import order
 from tests.unit.engines.swarm.test_sightings import task
 
-from commonage.domain.reasons.attempts import SwarmSeesNoGpuMemory
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease, NodeReport, Share
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import SwarmSeesNoGpuMemory
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
@@ -218,11 +219,11 @@ async def test_the_agent_is_asked_for_the_image_each_time(scene: Scene) -> None:
 
 
 async def test_who_waits_reads_of_what_the_megabytes_are(scene: Scene) -> None:
-    heard: list[tuple[str, float | None]] = []
+    heard: list[tuple[Reason, float | None]] = []
     await scene.launcher.have_image(
-        Environment("e", "E", image=IMAGE), "worker1", lambda detail, progress: heard.append((detail, progress))
+        Environment("e", "E", image=IMAGE), "worker1", lambda reason, progress: heard.append((reason, progress))
     )
-    assert heard == [("fetching the image registry.test:5000/lab/torch: 37 of 146 MB", 0.25)]
+    assert heard == [(PULLING, 0.25)]
 
 
 async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) -> None:

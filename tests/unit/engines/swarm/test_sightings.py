@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.unit.engines.containers.test_program import order
 
-from commonage.domain.reasons import attempts
 from commonage.domain.fleet import Lease, Share
+from commonage.domain.reasons import attempts
 from commonage.engines.containers.box import Claim, End
 from commonage.engines.swarm.sightings import (
     Circumstances,
@@ -98,9 +98,9 @@ def test_what_never_ran_says_why() -> None:
     assert isinstance(image.reason, attempts.ContainerStartFailed)
     assert "No such image" in image.reason.error
     full = end_of(task("rejected", err="mkdir /var/lib/docker/x: no space left on device"), never)
-    assert (full.code, full.detail.partition(" (")[0]) == (
-        None, "its container could not be started on worker1: the disk of the Docker daemon is full"
-    )  # fmt: skip
+    assert isinstance(full.reason, attempts.ContainerStartFailed)
+    assert (full.code, full.reason.node) == (None, "worker1")
+    assert full.reason.error.startswith("the disk of the Docker daemon is full")
     overlaps = end_of(task("rejected", err="Pool overlaps with other one on this address space"), never)
     assert isinstance(overlaps.reason, attempts.ContainerStartFailed)
     assert (overlaps.code, "not yet removed a network" in overlaps.reason.error) == (None, True), "soon it will have"
