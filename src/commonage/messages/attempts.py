@@ -7,10 +7,10 @@ from commonage.domain.reasons import attempts as r
 from commonage.messages.template import Say, Texts, count, moment
 
 
-def _sentence(error: str) -> str:
-    """What a program says, as a sentence of ours: with a capital letter and a full stop."""
+def _stopped(error: str) -> str:
+    """What a program says, with a full stop."""
     error = error.strip()
-    return error[:1].upper() + error[1:] + ("" if error.endswith((".", "!", "?")) else ".")
+    return error if error.endswith((".", "!", "?")) else f"{error}."
 
 
 def _pulling(reason: r.PullingImage, _say: Say) -> str:
@@ -118,11 +118,11 @@ TEXTS: Texts = {
     r.CommandNotFound: "Exit code 127: the command was not found in its environment.",
     r.OutOfMemory: "Out of memory: it used more memory than requested and was ended. Request more memory.",
     r.ProcessesRemain: "{cause} Some of its processes cannot be ended.",
-    r.StartFailed: lambda reason, _: f"Start failed: {_sentence(reason.error)}",
+    r.StartFailed: lambda reason, _: f"Start failed: {_stopped(reason.error)}",
     r.StoppedBeforeStart: "Stopped before it started.",
     r.NeverStarted: "It was started several times, and never appeared.",
     r.ContainerStartFailed: lambda reason, _: (
-        f"Its container could not be started{f' on {reason.node}' if reason.node else ''}: {_sentence(reason.error)}"
+        f"Its container could not be started{f' on {reason.node}' if reason.node else ''}: {_stopped(reason.error)}"
     ),
     r.SwarmWithdrew: "Docker Swarm gave it up before it started on {node}: {error}.",
     r.SharedFolderNotMounted: (
@@ -131,7 +131,7 @@ TEXTS: Texts = {
     ),
     r.PortTaken: "The port that was chosen for it is in use on {node}: {error}.",
     r.NodeLost: lambda reason, _: (
-        f"Node {reason.node} was lost: {_sentence(reason.detail)}"
+        f"Node {reason.node} was lost: {_stopped(reason.detail)}"
         if reason.detail
         else f"Node {reason.node} was lost, and it is not known how it ended."
     ),
@@ -146,7 +146,7 @@ TEXTS: Texts = {
     r.EndedFromOutside: _outside,
     r.LostTooOften: "{cause} It was lost {losses} times and does not queue again.",
     r.StoppedBy: lambda reason, _: (
-        f"Stopped by {reason.by}" + (f": {_sentence(reason.comment)}" if reason.comment else ".")
+        f"Stopped by {reason.by}" + (f": {_stopped(reason.comment)}" if reason.comment else ".")
     ),
     r.ServerStopped: "The server was stopped.",
     r.TimeLimitReached: "Its time limit of {limit_s} is over.",
@@ -172,7 +172,7 @@ TEXTS: Texts = {
     r.WaitingForOtherSessions: "Waiting for other sessions: {at_once} at a time start on {node}.",
     r.OnFirstUse: lambda reason, _: "Pulled on first use." if reason.is_image else "Made on first use.",
     r.EnvironmentFailed: lambda reason, _: (
-        f"Environment {reason.environment} cannot be prepared: {_sentence(reason.error)}"
+        f"Environment {reason.environment} cannot be prepared: {_stopped(reason.error)}"
     ),
     r.AskingNode: "Asking the node for it.",
     r.NoEngineForSite: "No engine answers for site {site}.",

@@ -15,6 +15,7 @@ from commonage.domain.fleet import NodeReport
 from commonage.domain.images import Image, Kernel
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.attempts import EnvironmentFailed, OnNodes, PreparingEnvironment, PullingImage
+from commonage.domain.reasons.notes import ImageRegistered
 from commonage.domain.reasons.refusals import EnvironmentNotOffered
 from commonage.domain.reasons.waiting import EnvironmentNotInImage, ImageRemoved
 from commonage.domain.requests import parse_gpus
@@ -61,8 +62,8 @@ async def test_what_was_pushed_is_there_at_once_for_those_whose_it_is() -> None:
         assert (made.spec.tenant, made.spec.environment) == ("lab", "lab/torch")
         explanation = await control.work.dry_run(ADA, job(environment="lab/torch"))
         assert explanation.startable_now
-        told = [one.message for one in await control.look.events(ROOT) if one.kind is EventKind.AUDIT]
-        assert told == [f"ada registered the image lab/torch: sha256:{'a' * 64}"]
+        told = [one.reason for one in await control.look.events(ROOT) if one.kind is EventKind.AUDIT]
+        assert told == [ImageRegistered(by="ada", image="lab/torch", digest=f"sha256:{'a' * 64}")]
 
 
 async def test_others_can_neither_run_it_nor_learn_of_it() -> None:

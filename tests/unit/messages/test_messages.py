@@ -134,7 +134,7 @@ def test_what_is_written_down_is_read_again(kind: type[Reason], rich: bool) -> N
             ),
             "Attempt 1 failed. Exit code 3. Retry 1 of 3 in 10 s.",
         ),
-        (attempts.Stopping(cause=attempts.StoppedBy(by="ann", comment="enough")), "Stopping. Stopped by ann: Enough."),
+        (attempts.Stopping(cause=attempts.StoppedBy(by="ann", comment="enough")), "Stopping. Stopped by ann: enough."),
         (
             attempts.PullingImage(image="r/torch@sha256:1", pulled_bytes=12_000_000, total_bytes=80_000_000),
             "Pulling image r/torch: 12 of 80 MB.",

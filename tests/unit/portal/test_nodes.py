@@ -89,7 +89,7 @@ async def test_who_runs_on_a_drained_machine_is_told_to_leave(
     answer = await root.post("nodes/gpu-2/drain", {"drain": "1", "by": "2h"}, HX_Request="true")
     assert "whoever runs there is told" in unquote(answer.headers["HX-Trigger"])
     assert "What still runs here must leave" in (await root.get("nodes")).text
-    assert "must be empty in 2 h" in (await root.get(f"workloads/{one.id}")).text
+    assert "must be empty, in 2 h" in (await root.get(f"workloads/{one.id}")).text
     wrong = await root.post("nodes/gpu-2/drain", {"drain": "1", "by": "soon"})
     assert wrong.status_code == 422
     assert "is no time" in wrong.text

@@ -18,7 +18,7 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease, NodeReport, Share
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.attempts import SwarmSeesNoGpuMemory
+from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
@@ -48,6 +48,9 @@ pytestmark = pytest.mark.anyio
 IMAGE = "registry.test:5000/lab/torch@sha256:aa"
 CARD = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
 NODE = {"ID": "node-1", "Description": {"Hostname": "worker1"}, "Status": {"State": "ready"}, "Spec": {}}
+
+
+PULLING = PullingImage(image="lab/torch", pulled_bytes=37_000_000, total_bytes=146_000_000)
 
 
 class FakeSwarm:
@@ -145,7 +148,7 @@ class FakeAgents:
         if self.refusal is not None:
             raise self.refusal
         self.pulled.append(image)
-        told("37 of 146 MB", 0.25)
+        told(PULLING, 0.25)
 
     async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
         self._asked("confine")
