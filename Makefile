@@ -1,6 +1,6 @@
 # What can be done here; `make` alone says it. The work itself stands in scripts/, one short file each.
 .DEFAULT_GOAL := help
-.PHONY: help up test check bench bench-gpu docs lock clean
+.PHONY: help up test check bench docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,11 +14,8 @@ test: ## run all tests this machine can (INSTALL=1: install what is missing, fro
 check: ## format, lint, types and import rules, without the tests
 	@scripts/setup dev && exec scripts/check
 
-bench: ## measure: submits, scheduling, lists, session starts (figures in docs/benchmarks.md)
-	@scripts/setup run && .venv/bin/commonage bench control && .venv/bin/commonage bench sessions
-
-bench-gpu: ## measure what only a machine with cards can tell: do shares hold, what do they cost (ARGS="--out FILE")
-	@scripts/setup run && exec .venv/bin/commonage bench gpu $(ARGS)
+bench: ## measure this machine (NAME=control ARGS="--json"; without NAME: the names; figures in docs/benchmarks.md)
+	@scripts/setup dev && exec .venv/bin/python -m benchmarks $(if $(filter command,$(origin NAME)),$(NAME)) $(ARGS)
 
 docs: ## write docs/reference anew from the code: API, command line, settings
 	@scripts/setup run && exec .venv/bin/python scripts/docs.py

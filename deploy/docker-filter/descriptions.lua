@@ -161,7 +161,8 @@ end
 -- --- folders of the machine -------------------------------------------------------------------------------------------
 -- Each is said to its last part, `*` being any one: what is below may be a link that somebody made who works there.
 
-local OWN = {"workspaces/*", "volumes/*", "docker/runs/*/box", "docker/runs/*/log", "swarm/attempts/*/box", "swarm/attempts/*/log"}
+local OWN = {"workspaces/*", "volumes/*", "docker/runs/*/box", "docker/runs/*/log", "swarm/attempts/*/box", "swarm/attempts/*/log",
+  "docker/injected/python", "docker/injected/jupyter"}
 local PART = "[%w._~@+-]+"
 local folders = {}
 -- The node agent of a Swarm mounts the folders of an attempt here.
@@ -307,7 +308,8 @@ local task = object({
     Image = text(), Command = texts, Args = texts, User = text("%d+:%d+"), Labels = labels, CapabilityDrop = list(text("ALL"), 1, 1),
     CapabilityAdd = list(text(table.unpack(cap_names))), Ulimits = no_core, Init = word("true"), Mounts = list(mount),
   }, {Env = texts, Dir = text(), Hostname = text("[%w-]+"), StopSignal = text("SIGTERM"), StopGracePeriod = count(0),
-    Configs = files("Config", "/run/commonage/" .. FILE), Secrets = files("Secret", FILE, "/run/secrets/" .. FILE, "/run/commonage/" .. FILE),
+    Configs = files("Config", "/run/commonage/" .. FILE, "/run/commonage/python/" .. FILE, "/run/commonage/jupyter/labconfig/" .. FILE),
+    Secrets = files("Secret", FILE, "/run/secrets/" .. FILE, "/run/commonage/" .. FILE),
   }),
   Resources = object({
     Limits = object({MemoryBytes = one, Pids = one}, {NanoCPUs = one}),

@@ -64,7 +64,7 @@ class Site:
         """What a job with these shares sees."""
         order = self.order(shares, **changes)
         end = await self.rig.ended(order)
-        assert end.exit_code == 0, end.detail
+        assert end.exit_code == 0, end.reason
         return seen(await self.rig.lines(order.attempt_id))
 
 
@@ -91,7 +91,16 @@ class CardsContract(ABC):
         assert told["CUDA_VISIBLE_DEVICES"] == B
         assert told["NVIDIA_VISIBLE_DEVICES"] == self.visible(B)
         assert told["COMMONAGE_GPU_MEMORY_MIB"] == told["NVIDIA_GPU_MEMORY_LIMIT"] == "6144"
-        assert told["PYTORCH_CUDA_ALLOC_CONF"].startswith("per_process_memory_fraction:0.2")
+        assert "PYTORCH_CUDA_ALLOC_CONF" not in told, "PyTorch before 2.10 would refuse CUDA"
+
+    async def test_frameworks_are_limited_to_a_part_beside_what_the_user_sets(self, site: Site) -> None:
+        part = share_of(site.card[B])
+        found = await site.look(part)
+        assert (found["limits"], found["paths"]) == (True, "/run/commonage/python")
+        found = await site.look(part, variables=[("PYTHONPATH", "/of/the/user")])
+        assert (found["limits"], found["paths"]) == (True, "/run/commonage/python:/of/the/user")
+        found = await site.look(share_of(site.card[B], site.card[B].memory_mib))
+        assert (found["limits"], found["paths"]) == (False, None), "a whole card is not limited"
 
     async def test_without_a_share_there_is_no_card(self, site: Site) -> None:
         found = await site.look()

@@ -12,6 +12,7 @@ from tests.unit.engines.containers.test_program import order
 from commonage.domain.fleet import Lease, Share
 from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import VolumeKind
+from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, program_of
 from commonage.engines.docker import translate as docker
 from commonage.engines.docker.settings import DockerSettings
@@ -46,7 +47,7 @@ CARDS = (Share("GPU-a-1", 0, "A100", 1024, 500, False, 40960, False),)
 def container(gpus: Any = "request", *, quota: bool = True, cpu_hold: Any = "weight", **changes: object) -> Json:
     """What the Docker engine sends for an order that has all there is."""
     folders = Folders(f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/box", f"{DATA}/docker/runs/w-1/log")
-    around = docker.Surroundings(INSTALLATION, NETWORK, folders, "0:0", gpus, quota)
+    around = docker.Surroundings(INSTALLATION, NETWORK, folders, f"{DATA}/docker/injected", "0:0", gpus, quota)
     wish = order(lease=Lease("w-1", "here", 1500, 64, CARDS, 0.0), mounts=VOLUMES, **changes)
     program = program_of(wish, Inside("10.213.0.1", frozenset()), {}, {})
     settings = DockerSettings(cpu_hold=cpu_hold, mounts=(Mount("/srv/datasets", "/more"),))
@@ -145,6 +146,11 @@ ENTRY: Json = {
     "ConfigID": OURS,
     "ConfigName": CONFIG,
 }
+INJECTED: Json = {**ENTRY, "File": {**ENTRY["File"], "Name": "/run/commonage/python/sitecustomize.py"}}
+DEFAULTS: Json = {
+    **ENTRY,
+    "File": {**ENTRY["File"], "Name": "/run/commonage/jupyter/labconfig/default_setting_overrides.json"},
+}
 PASSWORDS: Json = {
     "File": {"Name": "passwords.json", "UID": "1000", "GID": "1000", "Mode": 0o400},
     "SecretID": OURS,
@@ -154,7 +160,7 @@ PASSWORDS: Json = {
 
 def service_with_files() -> Json:
     """A service that is given a config and a secret, and folders that the agent of its node has mounted."""
-    made = but(but(service(), f"{C}.Configs", [ENTRY]), f"{C}.Secrets", [PASSWORDS])
+    made = but(but(service(), f"{C}.Configs", [ENTRY, INJECTED, DEFAULTS]), f"{C}.Secrets", [PASSWORDS])
     mounts = [bound(f"/run/commonage/attempts/{ATTEMPT}/{name}") for name in ("workspace", "box", "log", "volume-0")]
     return but(made, f"{C}.Mounts", mounts)
 
@@ -172,6 +178,7 @@ WILD = (
 
 MEANT: list[tuple[str, str, Json]] = [
     ("a container", CREATE, container()),
+    ("a session", CREATE, container(kind=Kind.SESSION)),
     ("by CDI", CREATE, container("cdi", quota=False, cpu_hold="quota")),
     (
         "a user's own words",
@@ -211,6 +218,8 @@ SOURCES = [
     f"{DATA}/workspaces//ada",
     f"{DATA}/workspaces/ada/",
     f"{DATA}/workspaces/ada//",
+    f"{DATA}/docker/injected",
+    f"{DATA}/docker/injected/python/sitecustomize.py",
     f"{DATA}/docker/runs/w-1",
     f"{DATA}/docker/runs/w-1/box/link",
     f"{DATA}/docker/runs/w-1/order.json",

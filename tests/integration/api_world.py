@@ -44,7 +44,7 @@ from commonage.ports.engine import Engine
 from commonage.ports.identity import IssuedToken
 from commonage.ports.metrics import Point, Sample
 from commonage.ports.store import Store
-from commonage.server.websockets import websocket_protocol
+from commonage.server.websockets import WEBSOCKETS
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
@@ -310,8 +310,9 @@ def served(
         async with serving(folder, run=run, cards=cards, rules=rules, engine=engine) as api:
             if prepare is not None:
                 prepare(api)
-            ws: Any = websocket_protocol
-            config = uvicorn.Config(api.app, port=0, access_log=False, log_level="warning", lifespan="off", ws=ws)
+            config = uvicorn.Config(
+                api.app, port=0, access_log=False, log_level="warning", lifespan="off", **WEBSOCKETS
+            )
             server = uvicorn.Server(config)
             serving_task = asyncio.create_task(server.serve())
             await until(lambda: server.started)

@@ -21,7 +21,7 @@ from tests.contract.local_agents import processes_of
 from tests.contract.swarm import Machine
 from tests.integration.deployed import ADMIN_PASSWORD, DEPLOY, USERS_PASSWORD, Host, host
 
-pytestmark = [pytest.mark.needs("docker", "deploy"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.needs("docker", "deploy"), pytest.mark.timeout(900), pytest.mark.made_ahead("deploy images")]
 
 PARTS = ("docker-filter", "postgres", "control", "hub", "proxy", "registry", "caddy")
 HEALTHY = dict.fromkeys(PARTS, "healthy")

@@ -128,7 +128,7 @@ async def test_the_level_is_recorded_and_shown_and_frameworks_are_told(tmp_path:
         (share,) = workload["shares"]
         assert share["isolation"] == Isolation.COOPERATIVE
         assert shares(WorkloadOut.model_validate(workload).shares) == "6 GiB of GPU 0 (simulated)"
-        assert "isolation/site 5632" in await here.says(workload)
+        assert "injected/python 5632" in await here.says(workload)
         await here.end(workload)
         whole = await here.run("1", 'echo "path:$PYTHONPATH."; sleep 60')
         assert "path:." in await here.says(whole)

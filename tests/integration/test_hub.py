@@ -104,6 +104,8 @@ async def test_a_killed_hub_is_back_and_routes_held_meanwhile(here: Installation
     os.kill(before, signal.SIGKILL)
     async with here.browser() as browser:
         await until(lambda: here.child("hub").restarts == 1)
+        away = await browser.get("/hub/login", headers={"Accept": "text/html"})
+        assert (away.status_code, "This page reloads" in away.text) == (503, True)
         assert (await browser.get(PORTAL_PATH)).status_code == 200
         await until(lambda: here.child("hub").ready and here.child("hub").pid != before)
         await here.sign_in(browser, "alice", here.secrets.users_password)
@@ -142,7 +144,7 @@ async def test_started_again_all_is_as_it_was_and_stopped_nothing_is_left(
         assert found.name == "erin"
         async with second.browser() as browser, asyncio.timeout(20):
             answer = await browser.get(PORTAL_PATH)
-            while answer.status_code == 502:  # until the proxy has read that the first one's route is no more
+            while answer.status_code == 503:  # until the proxy has read that the first one's route is no more
                 await asyncio.sleep(0.1)
                 answer = await browser.get(PORTAL_PATH)
             assert answer.json()["here"] == PORTAL_PATH

@@ -57,6 +57,7 @@ class Site:
         self.authority = Authority.open(folder / "ca")
         self.agents = LinkedAgents(self.authority, always_reach=["10.0.0.5:3141"])
         self.agents.let_reach(["10.0.0.1:8081"])
+        self.account = Account(self)
 
     def config(self, node: str = NODE, **fields: Any) -> AgentConfig:
         return make_config(self.folder / node, self.authority, node, self.agents.port, **fields)
@@ -77,8 +78,10 @@ class Site:
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     site = Site(tmp_path)
-    await site.agents.open("127.0.0.1", 0)
+    await site.agents.open("127.0.0.1", 0, site.account)
+    running = asyncio.create_task(site.agents.run())
     yield site
+    running.cancel()
     await site.agents.close()
 
 
@@ -344,7 +347,7 @@ def leaver(config: AgentConfig) -> Dialler:
 
 
 async def test_a_machine_that_says_that_it_left_is_answered_first_and_let_in_no_more(site: Site) -> None:
-    site.agents.departures = account = Account(site)
+    account = site.account
     config, other = site.config(), site.config("worker2")
     async with Machine(other):
         await site.connected("worker2")
@@ -362,10 +365,7 @@ async def test_a_machine_that_says_that_it_left_is_answered_first_and_let_in_no_
 
 
 async def test_who_cannot_be_struck_off_is_told_why_and_stays(site: Site) -> None:
-    config = site.config()
-    with pytest.raises(EngineFailure, match="nobody here keeps account"):
-        await leaver(config).ask(messages.LEFT, messages.Nothing())
-    site.agents.departures = account = Account(site)
+    config, account = site.config(), site.account
     account.trouble = "the database does not answer"
     with pytest.raises(EngineFailure, match="the database does not answer"):
         await leaver(config).ask(messages.LEFT, messages.Nothing())

@@ -1,7 +1,7 @@
 """A machine of a real Swarm dies under ten jobs, or is cut off: control puts them elsewhere, and none runs twice.
 
 Each job writes its attempt and the machine's uptime into its home several times a second, which tells afterwards when
-it ran where; also on a machine that is cut off, as its share is a folder here. tests/bench/bench_swarm_loss.py prints
+it ran where; also on a machine that is cut off, as its share is a folder here. `python -m benchmarks swarm-loss` prints
 how long it took.
 """
 

@@ -5,15 +5,19 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from commonage.domain.errors import Conflict
 from commonage.ports.store import Batch
+from commonage.server.commands.db import db
+from commonage.server.commands.doctor import doctor
 from commonage.store.database import connect
 from commonage.store.sql_store import SqlStore
 from commonage.store.tables import metadata
@@ -23,7 +27,7 @@ from commonage.testing import factories as make
 
 pytestmark = pytest.mark.anyio
 
-HEAD = "0006"
+HEAD = "0100"
 UPGRADE = "import asyncio, sys; from commonage.store.upgrade import upgrade; asyncio.run(upgrade(sys.argv[1]))"
 
 _SQLITE = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE tbl_name <> 'schema_version' ORDER BY name"
@@ -130,8 +134,32 @@ async def test_database_of_a_newer_program_is_refused(url: str) -> None:
         assert caught.value.problem_code == "database-newer"
 
 
+@pytest.mark.parametrize("revision", ["0001", "0006", "0099"])
+async def test_database_older_than_the_initial_schema_is_refused_and_not_changed(url: str, revision: str) -> None:
+    await upgrade(url)
+    await run(url, f"UPDATE schema_version SET version_num = '{revision}'", "DROP TABLE images")
+    before = await schema(url)
+    for call in (upgrade, check, lambda address: SqlStore(address).open()):
+        with pytest.raises(Conflict, match=rf"has schema {revision}\. .* is {HEAD}\. .* start again") as caught:
+            await call(url)
+        assert caught.value.problem_code == "database-unsupported"
+    assert await schema(url) == before
+    assert await run(url, "SELECT version_num FROM schema_version") == [[(revision,)]]
+
+
+def test_every_verb_says_why_an_old_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "commonage.db"
+    asyncio.run(upgrade(sqlite_url(path)))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE schema_version SET version_num = '0006'")
+    for verb, words in ((db, ["upgrade"]), (db, ["check"]), (doctor, [])):
+        done = CliRunner().invoke(verb, [*words, "--data-dir", str(tmp_path)])
+        assert done.exit_code != 0
+        assert "Move the file away and start again" in " ".join(done.output.split())
+
+
 async def test_a_failed_migration_leaves_nothing_behind(url: str) -> None:
-    await run(url, "CREATE TABLE nodes (site TEXT)")  # in the way of the first migration
+    await run(url, "CREATE TABLE nodes (site TEXT)")  # in the way of the initial migration
     with pytest.raises(Exception, match="nodes"):
         await upgrade(url)
     tables = (await schema(url))[0]

@@ -17,7 +17,7 @@ from tests.integration.api_world import Api, serving, until
 from commonage.api.app import end_streams
 from commonage.domain.workloads import State
 from commonage.server.web import HttpProtocol
-from commonage.server.websockets import websocket_protocol
+from commonage.server.websockets import WEBSOCKETS
 from commonage.wire.hub import API_PATH, CALLBACK_PATH, PORTAL_PATH
 
 STREAM = {"Accept": "text/event-stream"}
@@ -64,10 +64,9 @@ class Site:
 async def site(folder: Path, **arguments: Any) -> AsyncGenerator[Site]:
     """A server as `serving` takes its arguments."""
     async with serving(folder, **arguments) as api:
-        ws: Any = websocket_protocol
         config = uvicorn.Config(
-            api.app, port=0, access_log=False, log_level="error", lifespan="off", ws=ws, http=HttpProtocol,
-            proxy_headers=True, forwarded_allow_ips="127.0.0.1",
+            api.app, port=0, access_log=False, log_level="error", lifespan="off", http=HttpProtocol,
+            proxy_headers=True, forwarded_allow_ips="127.0.0.1", **WEBSOCKETS,
         )  # fmt: skip
         server = uvicorn.Server(config)
         task = asyncio.create_task(server.serve())

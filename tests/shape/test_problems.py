@@ -18,6 +18,7 @@ BEFORE_THERE_IS_AN_API = {
     "bundle",
     "database-newer",
     "database-outdated",
+    "database-unsupported",
     "error",
     "invalid-database-url",
     "invalid-gpu-slots",

@@ -1,4 +1,4 @@
-"""The rules that tools check, each as a test: format, lint (budgets and docstrings with it), types, imports."""
+"""The rules that tools check, each as a test: format, lint (complexity and docstrings with it), types, imports."""
 
 import subprocess
 from pathlib import Path

@@ -38,7 +38,7 @@ class DaemonRefused(EngineFailure):
     """It answered, and refuses. `http_status` and `said` are its own."""
 
     def __init__(self, message: str, status: int) -> None:
-        super().__init__(f"Docker: {message[:400]}", retryable=status >= 500)
+        super().__init__("its Docker daemon refuses it", retryable=status >= 500, native=f"Docker: {message[:400]}")
         self.http_status, self.said = status, message
 
 

@@ -56,7 +56,7 @@ class Puller:
             raise EngineFailure(words, retryable=True) from error
         except DaemonRefused as error:  # with 500, as any trouble of its own, what the registry refuses
             if why := refusal_of(image, error.said, self._node):
-                raise EngineFailure(why, retryable=False) from error
+                raise EngineFailure(why, retryable=False, native=error.native) from error
             raise
         finally:
             stop.set()

@@ -8,6 +8,7 @@ from commonage.api import encode_cards
 from commonage.api.encode_reasons import optional, reason
 from commonage.control.fleet import EnvironmentView, LaunchView, NodeView
 from commonage.control.look import Standing
+from commonage.control.node_states import reason_for
 from commonage.domain.events import Event
 from commonage.domain.explanations import Explanation, Holder, InFront
 from commonage.domain.fleet import Share
@@ -247,15 +248,15 @@ def series(subject: str, found: Mapping[str, Sequence[Point]]) -> list[SeriesOut
     ]
 
 
-def node(view: NodeView) -> NodeOut:
-    """A machine and what is free on it."""
+def node(view: NodeView, who: Principal) -> NodeOut:
+    """A machine and what is free on it, as `who` may see it."""
     known, report = view.node, view.node.report
     return NodeOut(
         name=known.name,
         site=known.site,
         engine=known.engine,
         state=known.state.value,
-        reason=known.reason,
+        reason=reason_for(known, who),
         seen_at=known.seen_at,
         cpus_milli=report.cpus_milli,
         free_cpus_milli=view.free_cpus_milli,

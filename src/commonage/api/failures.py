@@ -62,7 +62,7 @@ def answer(document: Problem, headers: Mapping[str, str] | None = None) -> Respo
     kept = {"Cache-Control": "no-store", **(headers or {})}
     if document.status == 401:
         kept["WWW-Authenticate"] = 'Bearer realm="commonage"'
-    if document.status == 503:
+    if document.status == 503 and document.retryable:
         kept["Retry-After"] = _RETRY_AFTER_S
     return Response(content, document.status, kept, MEDIA_TYPE)
 

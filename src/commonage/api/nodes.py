@@ -31,8 +31,9 @@ _OF_DEVICES = ("gpu_memory_mib", "gpu_utilisation", "power_w", "temperature_c")
 )
 async def list_nodes(request: Request) -> Response:
     """Every machine ever seen and not removed, by name."""
-    caller(request).need(Scope.READ)
-    return answer(NodeList(items=[encode.node(view) for view in door(request).control.fleet.nodes()]))
+    who = caller(request)
+    who.need(Scope.READ)
+    return answer(NodeList(items=[encode.node(view, who) for view in door(request).control.fleet.nodes()]))
 
 
 @router.get(
@@ -71,7 +72,7 @@ async def drain(request: Request, site: str, name: str, query: Annotated[DrainQu
     _view(request, site, name)
     by = None if query.by is None else deadline_of(query.by, zone_of(query.time_zone), control.clock.now())
     await control.departures.drain(who, name, requeue=query.requeue, by=by)
-    return answer(encode.node(_view(request, site, name)))
+    return answer(encode.node(_view(request, site, name), who))
 
 
 @router.delete(
@@ -108,7 +109,7 @@ async def resume(request: Request, site: str, name: str, query: Annotated[Resume
     who.need(Scope.ADMIN)
     _view(request, site, name)
     await door(request).control.fleet.resume(who, name, query.gpu)
-    return answer(encode.node(_view(request, site, name)))
+    return answer(encode.node(_view(request, site, name), who))
 
 
 def _view(request: Request, site: str, name: str) -> NodeView:

@@ -203,16 +203,14 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
     500: {
         "internal": ("Something broke", "A fault of ours. The `id` in the sentence stands in the server's log, too."),
     },
-    502: {
+    503: {
+        "unavailable": ("A part does not answer", "The hub, the database or a site does not answer now; try again."),
+        "devices-unavailable": ("The cards do not answer", "The driver of the GPUs does not answer now."),
         "engine-failure": ("The machine would not", "An engine refused or failed; the sentence is its own."),
         "not-confined": (
             "The share would not hold",
             "A share of a GPU cannot be held at its level of isolation; the sentence has the driver's answer.",
         ),
-    },
-    503: {
-        "unavailable": ("A part does not answer", "The hub, the database or a site does not answer now; try again."),
-        "devices-unavailable": ("The cards do not answer", "The driver of the GPUs does not answer now."),
     },
 }
 PROBLEMS: Mapping[str, ProblemKind] = {

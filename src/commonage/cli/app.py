@@ -64,7 +64,6 @@ VERBS: dict[str, Verb] = {
     "replay": Verb(
         "commonage.server.commands.replay:replay", "Play the past again, under other rules or with more cards.", SERVER
     ),
-    "bench": Verb("commonage.cli.bench.commands:bench", "Measure this program on this machine.", SERVER),
 }
 
 

@@ -20,6 +20,7 @@ from commonage.domain.errors import CommonageError, Conflict, start_failure
 from commonage.domain.events import Event, EventKind
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import RestartedAs, RestartedTooOften, RestartFailed, RestartOf
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import MOST_LOSSES, Kind, Spec, State, StopCause, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Filter, Store
@@ -42,6 +43,7 @@ class Again:
 
     def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock, start: Start) -> None:
         self._store, self._board, self._ledger, self._clock, self._start = store, board, ledger, clock, start
+        self.turns = Turns("again", clock.now)
         self._waiting: asyncio.Queue[Workload] = asyncio.Queue()
 
     def changed(self, workload: Workload) -> None:
@@ -61,7 +63,8 @@ class Again:
         """Until cancelled."""
         async with asyncio.TaskGroup() as starting:
             while True:
-                lost = await self._waiting.get()
+                with self.turns.rest():
+                    lost = await self._waiting.get()
                 starting.create_task(self._see_to(lost), name=f"again {lost.id}")
 
     async def _see_to(self, lost: Workload) -> None:
@@ -91,7 +94,7 @@ class Again:
         if number > MOST_LOSSES:
             await self._tell(lost, RestartedTooOften(times=number))
             return
-        made = await self._start(replace(spec, key=key, variables=_own(spec.variables), secrets=()))
+        made = await self._start(replace(spec, key=key, variables=own_variables(spec), secrets=()))
         await self._tell(lost, RestartedAs(workload_id=made.id), EventKind.RETRYING)
         await self._tell(made, RestartOf(workload_id=lost.id, cause=lost.reason))
 
@@ -125,5 +128,8 @@ def tries_of(workload: Workload) -> int:
     return 0 if ran_s >= LONG_ENOUGH_S else int(found[1])
 
 
-def _own(variables: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in variables if not _OF_THE_HUB.fullmatch(name))
+def own_variables(spec: Spec) -> tuple[tuple[str, str], ...]:
+    """Those that its owner gave it: of a session without the hub's, which each start sets."""
+    if spec.kind is not Kind.SESSION:
+        return spec.variables
+    return tuple((name, value) for name, value in spec.variables if not _OF_THE_HUB.fullmatch(name))

@@ -27,12 +27,15 @@ class AllCards:
         self._here, self._elsewhere = here, elsewhere
         self._node_of: Mapping[str, str] = {}  # by attempt
 
-    async def note_held(self, leases: Sequence[Lease]) -> None:
-        """All leases now, for those that are only simulated. By them is known which agent may speak of an attempt."""
+    async def note_held(self, leases: Sequence[Lease], running: Sequence[Lease]) -> None:
+        """All leases now, and those whose program runs, with its start as `at`: simulated cards show use for these.
+
+        By the leases is known which agent may speak of an attempt.
+        """
         self._node_of = {lease.attempt_id: lease.node for lease in leases}
-        await asyncio.to_thread(self._here.note_held, leases)
+        await asyncio.to_thread(self._here.note_held, running)
         if self._elsewhere is not None:
-            await self._elsewhere.note_held(leases)
+            await self._elsewhere.note_held(running)
 
     async def measure(self) -> Sequence[DeviceSample]:
         """Samples of this machine's cards, whose processes are still to be looked up."""

@@ -33,9 +33,12 @@ def count_keys(spec: Spec) -> tuple[CountKey, ...]:
 
 
 class Board:
-    """The live workloads by id, the machines, and the snapshot: who waits, what is held."""
+    """The live workloads by id, the machines, and the snapshot: who waits, what is held.
 
-    def __init__(self, rules: Rules | None = None) -> None:
+    `fleets` are the machines that could be rented.
+    """
+
+    def __init__(self, rules: Rules | None = None, fleets: Sequence[FleetPolicy] = ()) -> None:
         self._workloads: dict[str, Workload] = {}
         self._by_state: dict[State, dict[str, None]] = defaultdict(dict)
         self._dependents: dict[str, set[str]] = defaultdict(set)
@@ -46,9 +49,21 @@ class Board:
         self.progress: dict[str, float] = {}  # how far attempts are that start (0..1), by id; the reconcile loop's
         self.snapshot = Snapshot(rules=rules)
         self.outcome: Plan | None = None
-        self.fleets: tuple[FleetPolicy, ...] = ()  # machines that could be rented; set once by `fleets`
+        self.fleets = tuple(fleets)
         self.coming: tuple[Coming, ...] = ()  # those that were asked for and have not joined; written by `fleets`
         self.changed = asyncio.Event()  # something the planner should know
+
+    def planned(self, outcome: Plan) -> None:
+        """What the schedule loop has planned last."""
+        self.outcome = outcome
+
+    def recall(self, workload_id: str, for_id: str) -> None:
+        """A workload is evicted to make room for another."""
+        self.recalled_for[workload_id] = for_id
+
+    def expect(self, coming: Iterable[Coming]) -> None:
+        """The machines that were asked for and have not joined."""
+        self.coming = tuple(coming)
 
     def get(self, workload_id: str) -> Workload | None:
         """A live workload."""

@@ -6,10 +6,11 @@ A mapping from names to environments that changes while everybody holds it: whoe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from commonage.control.membership import tenants_of
 from commonage.control.settings import ControlSettings
+from commonage.control.signals import Signal
 from commonage.domain.environments import Environment
 from commonage.domain.images import Image, environments_of
 from commonage.domain.principals import Principal
@@ -18,14 +19,14 @@ from commonage.domain.reasons.waiting import EnvironmentNotFound, EnvironmentNot
 
 
 class Catalogue(Mapping[str, Environment]):
-    """`fixed` are the environments that no image brings. `on_change` is called after each change; it must not block."""
+    """`fixed` are the environments that no image brings. `changes` is sent after each change."""
 
     def __init__(self, fixed: Iterable[Environment] = ()) -> None:
         self._fixed = {one.name: one for one in fixed}
         self._images: dict[str, Image] = {}  # removed ones, too: they tell why something is not there any more
         self._all: dict[str, Environment] = dict(self._fixed)
         self._from: dict[str, Image] = {}  # by the names of environments
-        self.on_change: Callable[[], None] = lambda: None
+        self.changes: Signal[[]] = Signal()
 
     def __getitem__(self, name: str) -> Environment:
         return self._all[name]
@@ -45,7 +46,7 @@ class Catalogue(Mapping[str, Environment]):
         brought = {name: each for name, each in brought.items() if name not in self._fixed}
         self._all = self._fixed | {name: environment for name, (environment, _) in brought.items()}
         self._from = {name: image for name, (_, image) in brought.items()}
-        self.on_change()
+        self.changes.send()
 
     def images(self) -> Sequence[Image]:
         """Those that are there, by name."""

@@ -18,7 +18,7 @@ from commonage.control.departures import Departures
 from commonage.control.device_warnings import DeviceWarnings
 from commonage.control.execs import Execs
 from commonage.control.feed import Feed
-from commonage.control.fleet import Fleet
+from commonage.control.fleet import Fleet, Sources
 from commonage.control.fleets import Fleets, Renting
 from commonage.control.gangs import Gangs
 from commonage.control.homes import HomeWatch
@@ -44,7 +44,7 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
 from commonage.domain.fleets import FleetPolicy
 from commonage.domain.ids import IdSequence
-from commonage.domain.workloads import Spec, State, Workload
+from commonage.domain.turns import Loop, LoopHealth
 from commonage.ports.agents import CardsElsewhere
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
@@ -90,9 +90,14 @@ class Control:
         self._engines: Mapping[str, Engine] = {engine.site: engine for engine in world.engines}
         self.catalogue = Catalogue(world.environments)
         self.feed = Feed()
-        self.board = Board(self.settings.rules)
+        self.board = Board(self.settings.rules, [policy for policy, _ in world.clouds])
         self.ledger = Ledger(world.store, self.board, self.feed, world.clock)
-        self.fleet = Fleet(self._engines, self.catalogue, self.board, self.ledger, world.clock, self.settings)
+        everywhere = self.settings.prepull
+        self.prepulls = Prepulls(self._engines, self.board, self.catalogue, world.clock, everywhere=everywhere)
+        cards = AllCards(world.devices, world.elsewhere)
+        self.watchdog = Watchdog(self.board, self.ledger, world.clock, self.settings)
+        sources = Sources(self._engines, cards, self.watchdog, self.prepulls.status)
+        self.fleet = Fleet(sources, self.catalogue, self.board, self.ledger, world.clock, self.settings)
         self.reservations = Reservations(
             world.store, self.board, self.ledger, self.fleet, world.clock, self.settings, world.chance,
             self.board.govern,
@@ -108,56 +113,53 @@ class Control:
         self.fleets = Fleets(
             Renting(world.clouds, world.joining, world.chance), self.board, self.ledger, self.departures, world.clock
         )
-        self.again = Again(world.store, self.board, self.ledger, world.clock, self._start_session)
         self._orders = Orders(self.catalogue, self.bundles, world.devices, self.gangs.members, self.settings.volumes)
-        self.reconcile = Reconcile(self._engines, self.board, self.ledger, world.clock, self._orders.of)
+        self.reconcile = Reconcile(
+            self._engines, self.board, self.ledger, world.clock, self._orders.of, self.settings.sweep_every_s
+        )
         self.schedule = Schedule(self.board, self.ledger, world.clock)
-        self.timers = Timers(world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s)
-        cards = AllCards(world.devices, world.elsewhere)
-        self.sampling = Sampling(self._engines, cards, self.board, self.fleet, world.metrics, world.clock)
-        self.watchdog = Watchdog(self.board, self.ledger, world.clock, self.settings)
+        self.timers = Timers(
+            world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s, self.catalogue.lack
+        )
         self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
         self.device_warnings = DeviceWarnings(cards, self.board, self.ledger, world.clock)
         self.advice = Advice(self.receipts, self.catalogue, self.settings)
-        self.timers.lack, self.catalogue.on_change = self.catalogue.lack, self.timers.catalogue_changed
-        everywhere = self.settings.prepull
-        self.prepulls = Prepulls(self._engines, self.board, self.catalogue, world.clock, everywhere=everywhere)
+        self.sampling = Sampling(
+            self._engines, cards, self.board, self.fleet, world.metrics, world.clock, self.settings.sample_every_s,
+            self._measured,
+        )  # fmt: skip
         self.images = Images(
             world.store, self.board, self.ledger, self.catalogue, self.prepulls, world.clock, self.settings
         )
-        self.fleet.image_status = self.prepulls.status
-        self.sampling.on_round = self._measured
-        self.fleet.forget_faults = cards.resume
-        self._world, limits = world, self.settings.limits
+        limits, self._ids = self.settings.limits, IdSequence()
         self.requests, self.connections = requests_of_users(world.clock, limits), Connections(world.clock, limits)
-        self.work = self._work(IdSequence())
-        self.ledger.on_effect = self.reconcile.effect
-        self.ledger.on_change = self._changed
-
-    def _work(self, ids: IdSequence) -> Work:
-        world = self._world
-        return Work(
+        self.work = Work(
             world.store, self.board, self.ledger, self.fleet, world.identity, self.bundles, world.clock,
-            self.settings, ids, world.chance, LiveLimits(self.board, self.settings.limits),
+            self.settings, self._ids, world.chance, LiveLimits(self.board, limits),
         )  # fmt: skip
+        self.again = Again(world.store, self.board, self.ledger, world.clock, self.work.through_the_hub)
+        self._loops: list[Loop] = [
+            self.reconcile, self.fleet, self.timers, self.gangs, self.departures, self.again, self.bundles,
+            self.schedule, self.sampling, self.reservations, self.prepulls, *self.reconcile.watches,
+            *([self.fleets] if world.clouds else []), *([self.homes] if world.homes else []),
+        ]  # fmt: skip
+        self._follow()
 
-    async def _start_session(self, spec: Spec) -> Workload:
-        return await self.work.through_the_hub(spec)  # which is made anew by `open`
-
-    def _changed(self, workload: Workload) -> None:
-        self.timers.changed(workload)
-        if workload.attempt is not None and workload.attempt.state is State.LOST:
-            self.fleet.suspect(workload.attempt.lease.node)  # before it is planned anew
-        self.gangs.changed(workload)
-        self.again.changed(workload)
-        self.reconcile.forget_misses(workload)
-        self.receipts.changed(workload)
+    def _follow(self) -> None:
+        """Connect the signals: who hears of what."""
+        for follower in (
+            self.timers.changed, self.fleet.changed, self.gangs.changed, self.again.changed,
+            self.reconcile.forget_misses, self.receipts.changed,
+        ):  # fmt: skip
+            self.ledger.written.follow(follower)
+        self.ledger.effects.follow(self.reconcile.effect)
+        self.reconcile.last_uses.follow(self.receipts.note_last_use)
+        self.catalogue.changes.follow(self.timers.catalogue_changed)
 
     async def _measured(self, round_: Round) -> None:
         lost: CommonageError | None = None
         try:
             await self.watchdog.look(round_)
-            self.fleet.strays = self.watchdog.strays
             await self.device_warnings.look()
         except CommonageError as error:
             lost = error
@@ -174,40 +176,29 @@ class Control:
         await self.reservations.open()
         await self.gangs.open()
         await self.again.open()
-        self.work = self._work(IdSequence(await self.store.last_workload_id()))
+        self._ids.follow(await self.store.last_workload_id())
         for engine in self._engines.values():
             await engine.open()
-        self.reconcile.sweep_every_s = self.settings.sweep_every_s
-        self.sampling.every_s = self.settings.sample_every_s
 
-    async def run(self) -> None:
-        """All loops, until cancelled. An error in one ends all: half a control plane is worse than a restart."""
+    async def run(self, *adapters: Loop) -> None:
+        """All loops, and those of adapters, until cancelled.
+
+        An error in one ends all: half a control plane is worse than a restart.
+        """
+        self._loops += adapters
         async with asyncio.TaskGroup() as loops:
-            loops.create_task(self.ledger.run(), name="ledger")
+            _begin(loops, self.ledger)
             # Machines first: planning without them would call every request unplaceable for a moment.
             await self.fleet.look()
-            for engine in self._engines.values():
-                loops.create_task(self.reconcile.watch(engine), name=f"watch {engine.site}")
-            loops.create_task(self.reconcile.run(), name="reconcile")
-            loops.create_task(self.fleet.run(), name="fleet")
-            loops.create_task(self.timers.run(), name="timers")
-            loops.create_task(self.gangs.run(), name="gangs")
-            loops.create_task(self.departures.run(), name="departures")
-            loops.create_task(self.fleets.run(), name="fleets")
-            loops.create_task(self.again.run(), name="again")
-            loops.create_task(self.homes.run(), name="homes")
-            loops.create_task(self.bundles.run(), name="bundles")
-            loops.create_task(self.schedule.run(), name="schedule")
-            loops.create_task(self.sampling.run(), name="sample")
-            loops.create_task(self.reservations.run(), name="reservations")
-            loops.create_task(self.prepulls.run(), name="prepulls")
+            for loop in self._loops:
+                _begin(loops, loop)
 
     async def stand_down(self, within_s: float = 20.0) -> int:
         """End all that runs, as the machine's owner goes: sessions for good, other work back to the queue.
 
         The loops must still run. Returns how many still ran after `within_s` seconds.
         """
-        self.schedule.paused = True
+        self.schedule.pause()
         left = await self.work.stand_down(within_s)
         await self.receipts.keep()
         return left
@@ -220,14 +211,11 @@ class Control:
         for engine in self._engines.values():
             await engine.close()
 
-    def health(self) -> dict[str, float]:
-        """Seconds since each loop's last pass ended."""
-        now = self.clock.now()
-        loops = {
-            "fleet": self.fleet.passed_at,
-            "reconcile": self.reconcile.passed_at,
-            "sample": self.sampling.passed_at,
-            "schedule": self.schedule.passed_at,
-            "timers": self.timers.passed_at,
-        }
-        return {name: now - at for name, at in loops.items() if at}
+    def health(self) -> Sequence[LoopHealth]:
+        """All loops, by name."""
+        return sorted((one.turns.health() for one in (self.ledger, *self._loops)), key=lambda one: one.name)
+
+
+def _begin(loops: asyncio.TaskGroup, loop: Loop) -> None:
+    loop.turns.begin()
+    loops.create_task(loop.run(), name=loop.turns.name)

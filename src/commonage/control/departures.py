@@ -22,6 +22,7 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeRemoved
 from commonage.domain.reasons.notes import Fate, NodeMustBeEmpty
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import Kind, State, StopCause, StopWish, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.joining import Joining
@@ -38,6 +39,7 @@ class Departures:
         self, board: Board, ledger: Ledger, fleet: Fleet, clock: Clock, joining: Joining | None = None
     ) -> None:
         self._board, self._ledger, self._fleet, self._clock, self._joining = board, ledger, fleet, clock, joining
+        self.turns = Turns("departures", clock.now)
 
     async def drain(self, who: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
         """Let a machine take no new work, and tell whoever runs there. For admins.
@@ -73,7 +75,8 @@ class Departures:
     async def run(self) -> None:
         """Keep the deadlines, until cancelled."""
         while True:
-            await self._clock.sleep(TICK_S)
+            with self.turns.rest():
+                await self._clock.sleep(TICK_S)
             self.tick()
 
     def tick(self) -> None:

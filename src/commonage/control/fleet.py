@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from commonage.control.all_cards import AllCards
 from commonage.control.attribution import Stray
 from commonage.control.board import Board
 from commonage.control.card_alarms import alarms, card_of
@@ -22,6 +23,7 @@ from commonage.control.membership import tenants_of
 from commonage.control.node_states import drained, essence, judged, undecided
 from commonage.control.settings import ControlSettings
 from commonage.control.waiting import wait_at_most
+from commonage.control.watchdog import Watchdog
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.events import Event, EventKind
@@ -36,6 +38,8 @@ from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import GpuRequest, Request, parse_gpus
 from commonage.domain.sightings import Capabilities
 from commonage.domain.tenants import PriorityClass, Tenant
+from commonage.domain.turns import Turns
+from commonage.domain.workloads import State, Workload
 from commonage.placement.explain import ever_fits
 from commonage.placement.filters import refusal
 from commonage.placement.grid import Grid
@@ -113,8 +117,14 @@ class LaunchView:
     priority_classes: tuple[PriorityClass, ...] = ()
 
 
-async def _nobody_remembers(_uuid: str) -> None:
-    """What `Fleet.forget_faults` does unless control says otherwise."""
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the facts come from: engines by site. `image_status` tells of environments that an image brings."""
+
+    engines: Mapping[str, Engine]
+    cards: AllCards
+    watchdog: Watchdog
+    image_status: Callable[[Environment], EnvironmentStatus | None]
 
 
 class Fleet:
@@ -122,25 +132,24 @@ class Fleet:
 
     def __init__(
         self,
-        engines: Mapping[str, Engine],
+        sources: Sources,
         catalogue: Catalogue,
         board: Board,
         ledger: Ledger,
         clock: Clock,
         settings: ControlSettings,
     ) -> None:
-        self._engines, self.catalogue, self._board, self._ledger = engines, catalogue, board, ledger
+        self._engines, self.catalogue, self._board, self._ledger = sources.engines, catalogue, board, ledger
         self._clock, self._settings = clock, settings
         self._statuses: dict[str, EnvironmentStatus] = {}
-        self.measured: dict[str, DeviceSample] = {}  # written by the sampling loop
-        self.strays: Mapping[str, Sequence[Stray]] = {}  # by device uuid; written by the sampling loop
-        self.forget_faults: Callable[[str], Awaitable[None]] = _nobody_remembers  # of a card, by its uuid
+        self._cards, self._watchdog, self._image_status = sources.cards, sources.watchdog, sources.image_status
+        self._measured: Mapping[str, DeviceSample] = {}
         self._suspects: set[str] = set()  # machines on which something was lost since their last report
         self._woken = asyncio.Event()
         self._gone: dict[str, float] = {}  # machines that were removed: when
         self._writing = asyncio.Lock()  # a report must not undo a wish to drain that came meanwhile
-        self.image_status: Callable[[Environment], EnvironmentStatus | None] = lambda _environment: None
-        self.passed_at = self._soon_until = 0.0
+        self._soon_until = 0.0
+        self.turns = Turns("fleet", clock.now)
 
     # --- loop -----------------------------------------------------------------------------------------------------
 
@@ -148,7 +157,8 @@ class Fleet:
         """Take in reports until cancelled. The first look is the caller's."""
         while True:
             changes = self._clock.now() < self._soon_until
-            await wait_at_most(_SOON_S if changes else self._settings.sample_every_s, self._woken, self._clock)
+            with self.turns.rest():
+                await wait_at_most(_SOON_S if changes else self._settings.sample_every_s, self._woken, self._clock)
             self._woken.clear()
             await self.look()
 
@@ -158,6 +168,11 @@ class Fleet:
             await self.tick()
         except CommonageError as error:
             log.warning("what the machines reported is not written yet: %s", error)
+
+    def changed(self, workload: Workload) -> None:
+        """A workload was written: the machine on which it was lost is suspected before the next plan."""
+        if workload.attempt is not None and workload.attempt.state is State.LOST:
+            self.suspect(workload.attempt.lease.node)
 
     def suspect(self, name: str) -> None:
         """Something was lost on a machine: it takes no work until its next report, which is asked for at once."""
@@ -191,7 +206,6 @@ class Fleet:
             silent = [node for name, node in self._board.nodes.items() if name not in reports]
             silent = [node for node in silent if node.name not in self._suspects]
             await self._keep([*nodes, *(self._unheard(node, now) for node in silent)], now)
-        self.passed_at = now
 
     def _taken_in(self, engine: Engine, report: NodeReport, now: float) -> Node:
         seen = Node(report.name, engine.site, engine.capabilities().name, NodeState.READY, report, now)
@@ -234,6 +248,10 @@ class Fleet:
 
     # --- what is there --------------------------------------------------------------------------------------------
 
+    def note_measured(self, samples: Mapping[str, DeviceSample]) -> None:
+        """What the cards measured last, by device uuid."""
+        self._measured = dict(samples)
+
     @property
     def simulated_gpus(self) -> bool:
         """True if any card here is simulated: pages that show cards must say so."""
@@ -261,7 +279,7 @@ class Fleet:
         number = grid.number[node.name]
         devices = []
         for card, device in enumerate(node.report.devices):
-            sample = self.measured.get(device.uuid)
+            sample = self._measured.get(device.uuid)
             devices.append(
                 DeviceView(
                     device=device,
@@ -271,7 +289,7 @@ class Fleet:
                     utilisation=sample.utilisation if sample else None,
                     holders=tuple(holders.get(device.uuid, ())),
                     sample=sample,
-                    unattributed=tuple(self.strays.get(device.uuid, ())),
+                    unattributed=tuple(self._watchdog.strays.get(device.uuid, ())),
                 )
             )
         engine = self._engines.get(node.site)
@@ -284,7 +302,7 @@ class Fleet:
         return [EnvironmentView(one, self._status(one)) for one in found]
 
     def _status(self, environment: Environment) -> EnvironmentStatus:
-        brought = self.image_status(environment)
+        brought = self._image_status(environment)
         if brought is not None:
             return brought
         on_first_use = OnFirstUse(is_image=environment.image is not None)
@@ -320,7 +338,7 @@ class Fleet:
         node = self.known(name)
         cards = node.report.devices if gpu is None else (card_of(node, gpu),)
         for uuid in dict.fromkeys(card.parent_uuid or card.uuid for card in cards):
-            await self.forget_faults(uuid)
+            await self._cards.resume(uuid)
         if gpu is None:
             await self.drain(who, name, False)
         await self.look()

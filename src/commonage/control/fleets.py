@@ -22,6 +22,7 @@ from commonage.domain.fleets import Coming, FleetPolicy, FleetView, Machine
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason, notes
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import State
 from commonage.placement.lacks import over_quota
 from commonage.placement.scaling import Decision, Member, Waiting, decide
@@ -31,6 +32,7 @@ from commonage.ports.joining import Joining
 
 log = logging.getLogger(__name__)
 TICK_S = 15.0
+CLOUD_TURN_S = 600.0  # clouds answer slowly, and are asked one after the other
 PAUSE_AFTER_TROUBLE_S = 120.0
 LOST_FOR_S = 60.0  # so long one may be lost and come back,
 LOST_AND_BUSY_FOR_S = 600.0  # and so long one on which something may still run: it may be us who are cut off
@@ -100,14 +102,15 @@ class Fleets:
         self._fleets = [_Standing(policy, cloud) for policy, cloud in renting.clouds]
         self._joining, self._chance = renting.joining, renting.chance
         self._board, self._ledger, self._departures, self._clock = board, ledger, departures, clock
-        board.fleets = tuple(policy for policy, _ in renting.clouds)
+        self.turns = Turns("fleets", clock.now, CLOUD_TURN_S)
 
     async def run(self) -> None:
         """Look at each every few seconds, until cancelled."""
-        while self._fleets:
+        while True:
             for one in self._fleets:
                 await self._look(one)
-            await self._clock.sleep(TICK_S)
+            with self.turns.rest():
+                await self._clock.sleep(TICK_S)
 
     def views(self, who: Principal) -> Sequence[FleetView]:
         """Each fleet, with what its policy does next and what that costs. For admins."""
@@ -169,7 +172,7 @@ class Fleets:
         except (CommonageError, OSError) as error:  # the latter when a file of ours cannot be read, say
             log.warning("fleet %s: %s", one.policy.name, error)
             one.trouble = str(error)
-        self._board.coming = tuple(
+        self._board.expect(
             Coming(each.policy, rented.machine.name, rented.since, each.took_s)
             for each in self._fleets for rented in each.kept if rented.is_coming
         )  # fmt: skip

@@ -15,6 +15,7 @@ from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
 from commonage.domain.lifecycle import StopAsked
 from commonage.domain.reasons import Reason, attempts, waiting
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import State, StopCause, StopWish, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Filter, Store
@@ -34,6 +35,7 @@ class Gangs:
         self._members: dict[str, dict[str, Workload]] = {}
         self._to_check: dict[str, None] = {}
         self._woken = asyncio.Event()
+        self.turns = Turns("gangs", clock.now)
 
     async def open(self) -> None:
         """Take up the gangs on the board; those members that ended before are read from the store."""
@@ -68,7 +70,8 @@ class Gangs:
         """Until cancelled."""
         while True:
             self.tick()
-            await wait_at_most(TICK_S, self._woken, self._clock)
+            with self.turns.rest():
+                await wait_at_most(TICK_S, self._woken, self._clock)
             self._woken.clear()
 
     def tick(self) -> None:

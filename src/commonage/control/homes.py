@@ -1,4 +1,7 @@
-"""How much room people's homes take, measured now and then, and who has more than is allowed."""
+"""How much disk space homes use, measured every ten minutes, and whose home is above the limit.
+
+The limit is a warning: nothing here stops a user from writing more.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,19 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.folders import folder_name
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import HomeUsed
+from commonage.domain.turns import Turns
 from commonage.ports.clock import Clock
 from commonage.ports.homes import Homes
 
 log = logging.getLogger(__name__)
 EVERY_S = 600.0
+TURN_S = 3600.0  # so long may measuring take: homes hold millions of files
 _SOON_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class HomeView:
-    """One's home: MiB that it takes, those that are allowed (None: any number), and when that was measured."""
+    """The home of one user, in MiB. `quota_mib` is None without a limit; `at` is the time of the measurement."""
 
     used_mib: int
     quota_mib: int | None
@@ -28,7 +33,7 @@ class HomeView:
 
     @property
     def is_over(self) -> bool:
-        """True if it holds more than is allowed."""
+        """True if it is above the limit."""
         return self.quota_mib is not None and self.used_mib > self.quota_mib
 
     @property
@@ -44,13 +49,15 @@ class HomeWatch:
         self._homes, self._clock, self._quota_mib = homes, clock, quota_mib
         self._used: Mapping[str, int] = {}
         self._at = 0.0
+        self.turns = Turns("homes", clock.now, TURN_S)
 
     async def run(self) -> None:
         """Measure every ten minutes, until cancelled."""
         await self._clock.sleep(_SOON_S)
         while True:
             await self.look()
-            await self._clock.sleep(EVERY_S)
+            with self.turns.rest():
+                await self._clock.sleep(EVERY_S)
 
     async def look(self) -> None:
         """Measure once; what cannot be measured stays as it was."""

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from commonage.control.board import Board
 from commonage.control.drafts import Change, Draft, draft_of
 from commonage.control.feed import Feed
+from commonage.control.signals import Signal
 from commonage.domain.errors import CommonageError, NotFound, StaleVersion, Unavailable
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
@@ -24,6 +25,7 @@ from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Happening
 from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Batch, Filter, Store
@@ -37,7 +39,7 @@ MOST_LATELY = 1000  # workloads: what was asked before is seldom news
 
 
 class Ledger:
-    """Serialises changes to workloads. `on_effect` and `on_change` are called after the commit, and must not block."""
+    """Serialises changes to workloads. `effects` and `written` are sent after each commit."""
 
     def __init__(self, store: Store, board: Board, feed: Feed, clock: Clock) -> None:
         self._store, self._board, self._feed, self._clock = store, board, feed, clock
@@ -48,8 +50,9 @@ class Ledger:
         self.commits = 0  # batches written, and in `commit_s` the seconds that took, since the process began
         self.commit_s = 0.0
         self.changes = 0
-        self.on_effect: Callable[[str, Effect], None] = lambda _workload_id, _effect: None
-        self.on_change: Callable[[Workload], None] = lambda _workload: None
+        self.effects: Signal[[str, Effect]] = Signal()
+        self.written: Signal[[Workload]] = Signal()
+        self.turns = Turns("ledger", clock.now)
 
     async def open(self) -> None:
         """Read what the store remembers onto the board."""
@@ -123,7 +126,8 @@ class Ledger:
         taken: list[Change] = []
         try:
             while True:
-                taken = [await self._queue.get()]
+                with self.turns.rest():
+                    taken = [await self._queue.get()]
                 while not self._queue.empty() and len(taken) < MOST_AT_ONCE:
                     taken.append(self._queue.get_nowait())
                 await self._see_through(taken)
@@ -233,9 +237,9 @@ class Ledger:
             self._board.put(workload)
         self._feed.publish(draft.batch.events)
         for workload in changed:
-            self.on_change(workload)
+            self.written.send(workload)
         for workload_id, effect in draft.effects:
-            self.on_effect(workload_id, effect)
+            self.effects.send(workload_id, effect)
 
 
 _ENDED = Unavailable("the server is stopping; ask again in a moment")

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node, NodeState
+from commonage.domain.principals import Principal
 from commonage.domain.reasons.notes import NodeUndecided
 from commonage.domain.workloads import Workload
 from commonage.placement.asks import Held
@@ -26,6 +27,17 @@ def judged(node: Node) -> Node:
     if faults:
         return replace(node, state=NodeState.FAULTY, reason=faults)
     return replace(node, state=NodeState.READY, reason=report.tight)
+
+
+def reason_for(node: Node, who: Principal) -> str:
+    """Why the node is in its state: for admins as it was reported, for others without the texts of daemons."""
+    if who.is_admin or node.state is NodeState.READY:
+        return node.reason
+    if node.state is NodeState.DRAINING:
+        return f"drained by {node.drained_by}"
+    if node.state is NodeState.FAULTY and node.report.faults:
+        return "an admin has to repair it; it takes no new work"
+    return "it does not answer"
 
 
 def drained(node: Node, by: str, leave_by: float | None = None) -> Node:

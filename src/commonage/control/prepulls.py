@@ -22,6 +22,7 @@ from commonage.domain.fleet import Node, NodeState
 from commonage.domain.images import Image, environments_of
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import AskingNode, NoEngineForSite, OnNodes
+from commonage.domain.turns import Turns
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 
@@ -68,6 +69,7 @@ class Prepulls:
         self._errands: defaultdict[str, dict[str, _Errand]] = defaultdict(dict)  # by image, then by machine
         self._wished: set[tuple[str, str]] = set()
         self._woken = asyncio.Event()
+        self.turns = Turns("prepulls", clock.now)
 
     # --- what is known --------------------------------------------------------------------------------------------
 
@@ -105,7 +107,8 @@ class Prepulls:
         """Until cancelled."""
         while True:
             self.tick()
-            await wait_at_most(LOOK_AGAIN_S, self._woken, self._clock)
+            with self.turns.rest():
+                await wait_at_most(LOOK_AGAIN_S, self._woken, self._clock)
             self._woken.clear()
 
     def tick(self) -> None:

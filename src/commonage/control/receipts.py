@@ -15,8 +15,8 @@ from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.domain.fleet import Lease, Share
 from commonage.domain.ids import workload_of
-from commonage.domain.receipts import Figures, Measured, Receipt, grown, likeness_of, sum_of
-from commonage.domain.sightings import Measurement
+from commonage.domain.receipts import Figures, Measured, Receipt, completed, grown, likeness_of, sum_of
+from commonage.domain.sightings import LastUse, Measurement
 from commonage.domain.workloads import Attempt, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
@@ -44,6 +44,7 @@ class Receipts:
         self._ended: dict[str, Receipt] = {}  # not written yet
         self._cpu: dict[str, tuple[float, float]] = {}  # attempt -> (at, CPU seconds until then)
         self._looked_at: dict[str, float] = {}
+        self._last_use: dict[str, LastUse] = {}  # by attempt, until its end is written
         self._energy: dict[str, tuple[float, float]] = {}  # device -> (at, the card's own count)
         self._written_at = 0.0
 
@@ -148,9 +149,25 @@ class Receipts:
 
     # --- when it has ended ----------------------------------------------------------------------------------------
 
+    def note_last_use(self, attempt_id: str, used: LastUse) -> None:
+        """The engine says what an attempt used in all; its end is written next."""
+        workload = self._board.get(workload_of(attempt_id))
+        attempt = workload.attempt if workload is not None else None
+        if attempt is not None and attempt.id == attempt_id and not attempt.state.is_terminal:
+            self._last_use[attempt_id] = used
+
     def changed(self, workload: Workload) -> None:
         """A workload was written: if a try of it that was measured has ended, its receipt is made."""
         receipt, attempt = self._open.get(workload.id), workload.attempt
+        used = self._last_use.pop(attempt.id, None) if attempt is not None and attempt.state.is_terminal else None
+        if used is not None and attempt is not None and attempt.started_at is not None:
+            if receipt is not None and receipt.attempt_id != attempt.id:
+                self._ended[receipt.attempt_id] = _closed(receipt, self._clock.now())
+            if receipt is None or receipt.attempt_id != attempt.id:
+                receipt = _begun(workload, attempt)
+            ran_s = max(0.0, (attempt.ended_at or self._clock.now()) - attempt.started_at)
+            receipt = replace(receipt, figures=completed(receipt.figures, used, ran_s))
+            self._open[workload.id] = receipt
         if receipt is None:
             return
         mine = attempt if attempt is not None and attempt.id == receipt.attempt_id else None

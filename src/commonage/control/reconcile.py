@@ -14,11 +14,13 @@ from typing import Any
 
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
+from commonage.control.signals import Signal
 from commonage.domain.errors import CommonageError, EngineFailure, start_failure
 from commonage.domain.ids import workload_of
 from commonage.domain.lifecycle import Effect, Refused, Sighted, StartRun, StopRun, Vanished
 from commonage.domain.reasons.attempts import Disappeared, NeverStarted
-from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.domain.sightings import LastUse, Order, Seen, Sighting
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -30,7 +32,10 @@ PROGRESS_EVERY_S = 2.0  # so often at most it is written how far something is; i
 
 
 class Reconcile:
-    """One for all sites. `order_of` makes the order of a workload that has a lease."""
+    """One for all sites. `order_of` makes the order of a workload that has a lease.
+
+    `on_last_use` hears what an attempt used in all, before its end is noted.
+    """
 
     def __init__(
         self,
@@ -39,14 +44,17 @@ class Reconcile:
         ledger: Ledger,
         clock: Clock,
         order_of: Callable[[Workload], Order],
+        sweep_every_s: float,
     ) -> None:
         self._engines, self._board, self._ledger, self._clock = engines, board, ledger, clock
         self._order_of = order_of
+        self.last_uses: Signal[[str, LastUse]] = Signal()
         self._busy: dict[str, asyncio.Task[None]] = {}  # attempt id -> the last thing being done about it
         self._missed: dict[str, int] = {}
         self._progressed_at: dict[str, float] = {}
-        self.sweep_every_s = 5.0
-        self.passed_at = 0.0
+        self._sweep_every_s = sweep_every_s
+        self.turns = Turns("reconcile", clock.now)
+        self.watches = [_Watch(engine, self._tell, clock) for engine in engines.values()]
 
     # --- effects, at once -----------------------------------------------------------------------------------------
 
@@ -106,20 +114,12 @@ class Reconcile:
 
     # --- sightings ------------------------------------------------------------------------------------------------
 
-    async def watch(self, engine: Engine) -> None:
-        """Tell the ledger what this engine sees, until cancelled."""
-        while True:
-            try:
-                async for sighting in engine.watch():
-                    self._tell(engine, sighting)
-            except CommonageError as error:
-                log.warning("site %s: watching broke off: %s", engine.site, error)
-            await self._clock.sleep(1.0)
-
     def _tell(self, engine: Engine, sighting: Sighting) -> None:
         self._missed.pop(sighting.attempt_id, None)
         if self._is_old_news(sighting):
             return
+        if sighting.used is not None:
+            self.last_uses.send(sighting.attempt_id, sighting.used)
         written = self._ledger.note(workload_of(sighting.attempt_id), Sighted(sighting))
         if sighting.seen is Seen.ENDED:
             written.add_done_callback(lambda done: self._forget(engine, sighting.attempt_id, done))
@@ -152,8 +152,8 @@ class Reconcile:
                     await self.sweep(engine)
                 except CommonageError as error:
                     log.warning("site %s: sweep failed: %s", engine.site, error)
-            self.passed_at = self._clock.now()
-            await self._clock.sleep(self.sweep_every_s)
+            with self.turns.rest():
+                await self._clock.sleep(self._sweep_every_s)
 
     async def sweep(self, engine: Engine) -> None:
         """Compare one site's leases with its sightings."""
@@ -217,6 +217,26 @@ class Reconcile:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+class _Watch:
+    """The loop that takes what one engine sees as it happens. A turn ends with each sighting."""
+
+    def __init__(self, engine: Engine, tell: Callable[[Engine, Sighting], None], clock: Clock) -> None:
+        self._engine, self._tell, self._clock = engine, tell, clock
+        self.turns = Turns(f"watch {engine.site}", clock.now)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                self.turns.end()
+                async for sighting in self._engine.watch():
+                    self._tell(self._engine, sighting)
+                    self.turns.end()
+            except CommonageError as error:
+                log.warning("site %s: watching broke off: %s", self._engine.site, error)
+            await self._clock.sleep(1.0)
 
 
 def _wishes(workload: Workload | None, attempt_id: str) -> bool:

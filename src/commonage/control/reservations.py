@@ -31,6 +31,7 @@ from commonage.domain.reasons.refusals import ReservationRefused
 from commonage.domain.reasons.waiting import NoNodes
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation, Rules
+from commonage.domain.turns import Turns
 from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
@@ -85,6 +86,10 @@ class Reservations:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _adding: asyncio.Lock = field(default_factory=asyncio.Lock)  # each must fit beside those before it
     _ids: IdSequence = field(default_factory=IdSequence)
+    turns: Turns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turns = Turns("reservations", self.clock.now)
 
     @property
     def rules(self) -> Rules:
@@ -155,7 +160,8 @@ class Reservations:
         """Let those that are over go, until cancelled."""
         while True:
             await self.tick()
-            await wait_at_most(self._rest(), self._changed, self.clock)
+            with self.turns.rest():
+                await wait_at_most(self._rest(), self._changed, self.clock)
             self._changed.clear()
 
     async def tick(self) -> None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from commonage.control.all_cards import AllCards
 from commonage.control.attribution import Round, attribute, parts_of, unknown_pids, utilisation_of
 from commonage.control.board import Board
 from commonage.control.fleet import Fleet
 from commonage.domain.errors import CommonageError
-from commonage.domain.fleet import Share
+from commonage.domain.fleet import Lease, Share
 from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -25,30 +27,28 @@ log = logging.getLogger(__name__)
 TIDY_EVERY_S = 60.0
 
 
-async def _nobody_follows(_round: Round) -> None:
-    """What a round goes on to unless control says otherwise."""
-
-
+@dataclass(slots=True)
 class Sampling:
-    """One loop for all sites; `cards` are those of all machines. `on_round` is awaited with every round."""
+    """One loop for all sites; `cards` are those of all nodes. `on_round` is awaited with every round.
 
-    def __init__(
-        self,
-        engines: Mapping[str, Engine],
-        cards: AllCards,
-        board: Board,
-        fleet: Fleet,
-        metrics: Metrics,
-        clock: Clock,
-    ) -> None:
-        self._engines, self._cards, self._board, self._fleet = engines, cards, board, fleet
-        self._metrics, self._clock = metrics, clock
-        self._cpu_before: dict[str, tuple[float, float]] = {}
-        self._tidied_at = 0.0
-        self.on_round: Callable[[Round], Awaitable[None]] = _nobody_follows
-        self.vram: dict[str, int] = {}  # MiB of each attempt, as last measured
-        self.every_s = 5.0
-        self.passed_at = 0.0
+    `vram` is what each attempt held when last measured, in MiB.
+    """
+
+    engines: Mapping[str, Engine]
+    cards: AllCards
+    board: Board
+    fleet: Fleet
+    metrics: Metrics
+    clock: Clock
+    every_s: float
+    on_round: Callable[[Round], Awaitable[None]]
+    vram: Mapping[str, int] = field(default_factory=dict, init=False)
+    turns: Turns = field(init=False)
+    _cpu_before: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
+    _tidied_at: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self.turns = Turns("sample", self.clock.now)
 
     async def run(self) -> None:
         """Sample until cancelled. A part that does not answer is left out of this round."""
@@ -57,13 +57,14 @@ class Sampling:
                 await self.tick()
             except CommonageError as error:
                 log.warning("this round of samples is lost: %s", error)
-            await self._clock.sleep(self.every_s)
+            with self.turns.rest():
+                await self.clock.sleep(self.every_s)
 
     async def tick(self) -> None:
         """One round."""
-        now = self._clock.now()
+        now = self.clock.now()
         measurements: list[Measurement] = []
-        for engine in self._engines.values():
+        for engine in self.engines.values():
             measurements += await engine.measure()
         round_ = await self._ask_devices(measurements, now)
         samples = self._of_attempts(measurements, now)
@@ -72,16 +73,15 @@ class Sampling:
         samples += self._of_nodes(measurements, now)
         lost: CommonageError | None = None
         try:
-            await self._metrics.write(samples)
+            await self.metrics.write(samples)
         except CommonageError as error:
             lost = error
         await self.on_round(round_)  # the watchdog must know, whether or not it is written down
         if lost is not None:
             raise lost
         if now - self._tidied_at >= TIDY_EVERY_S:
-            await self._metrics.tidy(now)
+            await self.metrics.tidy(now)
             self._tidied_at = now
-        self.passed_at = now
 
     def _of_attempts(self, measurements: Sequence[Measurement], now: float) -> list[Sample]:
         samples = []
@@ -99,16 +99,22 @@ class Sampling:
 
     async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
         """What the cards measure, and whose the processes on them are: looked up after the cards were asked."""
-        held = [one.lease for one in self._board.held()]
-        await self._cards.note_held(held)
-        found = await self._cards.measure()
+        await self.cards.note_held([one.lease for one in self.board.held()], self._running())
+        found = await self.cards.measure()
         owners: list[ProcessOwner] = []
         pids = unknown_pids(found)
-        for engine in self._engines.values() if pids else ():
+        for engine in self.engines.values() if pids else ():
             owners += await engine.owners(pids)
-        round_ = self._cards.add_elsewhere(attribute(found, owners, now, measurements), self._clock.now())
-        self._fleet.measured = dict(round_.samples)
+        round_ = self.cards.add_elsewhere(attribute(found, owners, now, measurements), self.clock.now())
+        self.fleet.note_measured(round_.samples)
         return round_
+
+    def _running(self) -> list[Lease]:
+        """The leases of attempts whose program has started, with the time of that start."""
+        attempts = (one.attempt for one in self.board.in_state(State.RUNNING))
+        return [
+            replace(one.lease, at=one.started_at) for one in attempts if one is not None and one.started_at is not None
+        ]
 
     def _of_devices(self, round_: Round, now: float) -> list[Sample]:
         samples = []
@@ -132,7 +138,7 @@ class Sampling:
         self.vram = dict(vram)
         samples = [Sample("gpu_memory_mib", f"attempt:{attempt}", now, mib) for attempt, mib in vram.items()]
         holders: dict[str, dict[str, Share]] = defaultdict(dict)
-        for held in self._board.held():
+        for held in self.board.held():
             for share in held.lease.shares:
                 holders[share.device_uuid][held.lease.attempt_id] = share
         busy: dict[str, list[float]] = defaultdict(list)
@@ -148,13 +154,13 @@ class Sampling:
 
     def _of_nodes(self, measurements: Sequence[Measurement], now: float) -> list[Sample]:
         samples = []
-        for view in self._fleet.nodes():
+        for view in self.fleet.nodes():
             subject, report = f"node:{view.node.name}", view.node.report
             samples.append(Sample("leased_cpu_cores", subject, now, (report.cpus_milli - view.free_cpus_milli) / 1000))
             samples.append(Sample("leased_memory_mib", subject, now, report.memory_mib - view.free_memory_mib))
             if report.disk_free_mib is not None:
                 samples.append(Sample("disk_free_mib", subject, now, report.disk_free_mib))
-        counts = self._board.counts()
-        samples.append(Sample("queue_length", "platform", now, self._board.queue_length()))
+        counts = self.board.counts()
+        samples.append(Sample("queue_length", "platform", now, self.board.queue_length()))
         samples.append(Sample("running", "platform", now, counts.get(State.RUNNING, 0)))
         return samples

@@ -9,6 +9,7 @@ from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
 from commonage.domain.lifecycle import Leased, StopAsked
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import StopCause, StopWish
 from commonage.placement.plan import Eviction, plan
 from commonage.ports.clock import Clock
@@ -24,8 +25,8 @@ class Schedule:
 
     def __init__(self, board: Board, ledger: Ledger, clock: Clock) -> None:
         self._board, self._ledger, self._clock = board, ledger, clock
-        self.paused = False
-        self.passed_at = 0.0
+        self._paused = False
+        self.turns = Turns("schedule", clock.now)
         self.pass_s = 0.0
         self._plan_s = 0.0
 
@@ -38,16 +39,25 @@ class Schedule:
             await self.tick()
             self.pass_s = max(0.0, self._clock.now() - began)
             # Short rests let arrivals gather, and leave time for answering when planning takes long.
-            await self._clock.sleep(max(SHORTEST_REST_S, REST_FOR_PLANNING * self._plan_s))
-            await wait_at_most(LONGEST_REST_S, self._board.changed, self._clock)
+            with self.turns.rest():
+                await self._clock.sleep(max(SHORTEST_REST_S, REST_FOR_PLANNING * self._plan_s))
+                await wait_at_most(LONGEST_REST_S, self._board.changed, self._clock)
+
+    def pause(self) -> None:
+        """Give nothing out until `resume`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Plan again."""
+        self._paused = False
 
     async def tick(self) -> int:
         """One pass; returns how many workloads it gave a lease."""
-        now = self.passed_at = self._clock.now()
-        if self.paused:
+        now = self._clock.now()
+        if self._paused:
             return 0
         outcome = plan(self._board.snapshot, now)
-        self._board.outcome = outcome
+        self._board.planned(outcome)
         self._plan_s = max(0.0, self._clock.now() - now)
         # The next pass must see all of it, or it would give the same again, and evict others for the same.
         writing = [self._ledger.happen(workload_id, Leased(lease)) for workload_id, lease in outcome.starts]
@@ -57,6 +67,6 @@ class Schedule:
         return len(outcome.starts)
 
     async def _evicted(self, eviction: Eviction, now: float) -> None:
-        self._board.recalled_for[eviction.workload_id] = eviction.for_id
+        self._board.recall(eviction.workload_id, eviction.for_id)
         wish = StopWish("the planner", now, StopCause.RECALL, eviction.reason)
         await self._ledger.happen(eviction.workload_id, StopAsked(wish))

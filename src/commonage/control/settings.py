@@ -30,6 +30,7 @@ class ControlSettings:
 
     name: str = "Commonage"
     session_origin: str = ""  # like https://*.hub.example.org; empty if sessions share the origin of the portal
+    port_source_ranges: tuple[str, ...] = ()  # networks from which browsers reach the ports of services
     origin_warning: str = ""  # what admins read on every page of the portal
     default_tenant: str = "commons"
     rules: Rules = field(default_factory=Rules)

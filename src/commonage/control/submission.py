@@ -21,6 +21,7 @@ from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
 
 Variables = tuple[tuple[str, str], ...]
 MOST_TOGETHER = 1024
+DEFAULT_GRACE_S = 10
 
 # Where workloads run in containers, nothing is on offer that has no image.
 _NONE = "none yet; an admin sets docker_image, or builds and pushes an image (docs/howto/images.md)"
@@ -49,7 +50,7 @@ class Submission:
     preemptible: bool | None = None
     requeue: bool | None = None
     time_limit_s: int | None = None
-    grace_s: int = 10
+    grace_s: int = DEFAULT_GRACE_S
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     depends_on: tuple[Dependency, ...] = ()
     array_size: int = 0

@@ -18,6 +18,7 @@ from commonage.domain.lifecycle import Released, StopAsked, TimeRunsOut, Withhel
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import DependencyFailed, DependencyNotFound, TimeLimitReached
 from commonage.domain.reasons.waiting import Other
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import Condition, Dependency, State, StopCause, StopWish, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
@@ -27,15 +28,26 @@ TICK_S = 0.5
 
 
 class Timers:
-    """Looks at held and running workloads twice a second, and at dependents as soon as something changed."""
+    """Looks at held and running workloads twice a second, and at dependents as soon as something changed.
 
-    def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock, warn_before_s: float) -> None:
+    `lack` says why nothing can run in an environment; None if it is there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        board: Board,
+        ledger: Ledger,
+        clock: Clock,
+        warn_before_s: float,
+        lack: Callable[[str], Reason | None],
+    ) -> None:
         self._store, self._board, self._ledger, self._clock = store, board, ledger, clock
         self._warn_before_s = warn_before_s
         self._to_check: dict[str, None] = {}
         self._woken = asyncio.Event()
-        self.lack: Callable[[str], Reason | None] = lambda _environment: None  # why nothing can run in it
-        self.passed_at = 0.0
+        self._lack = lack
+        self.turns = Turns("timers", clock.now)
 
     def changed(self, workload: Workload) -> None:
         """A workload was written: those that depend on it are looked at soon, and it itself if it is held."""
@@ -56,12 +68,13 @@ class Timers:
                 await self.tick()
             except CommonageError as error:
                 log.warning("timers wait for the store: %s", error)
-            await wait_at_most(TICK_S, self._woken, self._clock)
+            with self.turns.rest():
+                await wait_at_most(TICK_S, self._woken, self._clock)
             self._woken.clear()
 
     async def tick(self) -> None:
         """One look at everything that time or a dependency may have changed."""
-        now = self.passed_at = self._clock.now()
+        now = self._clock.now()
         if self._ledger.stuck:
             return  # nothing can be written: saying the same again every tick would only pile up
         for workload in self._board.in_state(State.HELD):
@@ -101,7 +114,7 @@ class Timers:
 
     def _release(self, held: Workload) -> None:
         """Nothing that it waited for holds it back. What it needs may have gone meanwhile: then it waits for that."""
-        lack = self.lack(held.spec.environment)
+        lack = self._lack(held.spec.environment)
         self._ledger.note(held.id, Released() if lack is None else Withheld(lack))
 
     def catalogue_changed(self) -> None:
@@ -112,7 +125,7 @@ class Timers:
         self._woken.set()
 
     def _see_that_it_can(self, queued: Workload) -> None:
-        lack = self.lack(queued.spec.environment)
+        lack = self._lack(queued.spec.environment)
         if lack is not None:
             self._ledger.note(queued.id, Withheld(lack))
 

@@ -12,21 +12,17 @@ def trouble(workload: Workload, node: Node | None, now: float) -> Reason | None:
     """What is wrong with the node that it runs on, and what that means for it; None if nothing is."""
     if not workload.state.holds_lease or workload.stop is not None or node is None:
         return None
-    silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not _faults(node))
+    silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not node.report.faults)
     if silent:
         silent_s = now - node.seen_at
         if node.report.undecided:
             return NodeUndecided(node=node.name, detail=node.report.undecided, silent_s=silent_s)
         return NodeNotResponding(node=node.name, fate=_once_lost(workload), silent_s=silent_s)
-    if _faults(node):
-        return NodeHasFault(node=node.name, fate=_once_lost(workload), detail=_faults(node))
+    if node.report.faults:
+        return NodeHasFault(node=node.name, fate=_once_lost(workload))
     if node.drain and node.leave_by is not None:
         return NodeMustBeEmpty(node=node.name, by=node.drained_by, left_s=node.leave_by - now)
     return None
-
-
-def _faults(node: Node) -> str:
-    return "; ".join(node.report.faults)
 
 
 def _once_lost(workload: Workload) -> Fate:

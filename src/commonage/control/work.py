@@ -172,6 +172,7 @@ class Work:
             "priority": spec.priority,
         }
         options |= {"preemptible": spec.preemptible, "on": dict(request.labels), "one_numa": request.one_numa}
+        options["grace"] = f"{spec.grace_s}s"
         if spec.requeue:
             options["requeue"] = "true"
         if request.gpu is not None:

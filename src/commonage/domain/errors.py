@@ -11,10 +11,11 @@
     ├── TooMany                 too-many-…       429    yes   one user, tenant or address has reached its limit
     ├── Unplaceable             unplaceable      422    no    no machine here could ever run it
     ├── Unavailable             unavailable      503    yes   a part we need does not answer
-    └── EngineFailure           engine-failure   502    see   an engine's native error, translated at its door
+    └── EngineFailure           engine-failure   503    see   an engine's native error, translated at its door
 
 A message says what was asked, what is there, and what to do next. `code` is stable and part of the API;
-`status` is the same failure in HTTP's words, for API and portal alike.
+`status` is the same failure in HTTP's words, for API and portal alike. None is 502 or 504: those are the proxy's, which
+shows a page of its own in their place.
 """
 
 from __future__ import annotations
@@ -141,7 +142,19 @@ class Unavailable(CommonageError):
 
 
 class EngineFailure(CommonageError):
-    """An engine refused or failed; the message is its native error in our words."""
+    """An engine refused or failed; the message is its native error in our words.
+
+    `native` is the engine's own text. It is for admins: logs and faults of nodes show it, by `str(error)`.
+    """
 
     code = "engine-failure"
-    status = 502
+    status = 503
+
+    def __init__(
+        self, what: str | Reason, *, code: str | None = None, retryable: bool | None = None, native: str = ""
+    ) -> None:
+        super().__init__(what, code=code, retryable=retryable)
+        self.native = native
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.native})" if self.native else self.message

@@ -24,8 +24,13 @@ def _encode(number: int, length: int) -> str:
 class IdSequence:
     """Makes ids that only rise, also when the clock stands still or goes back. One for each process."""
 
-    def __init__(self, last: str | None = None) -> None:
-        self._last = _decode(last) if last else -1
+    def __init__(self) -> None:
+        self._last = -1
+
+    def follow(self, last: str | None) -> None:
+        """Make only ids after this one, which an earlier process made."""
+        if last:
+            self._last = max(self._last, _decode(last))
 
     def next(self, now: float, chance: int) -> str:
         """A new id at `now` (unix seconds); `chance` is any integer, it spreads ids of different processes."""

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from commonage.domain.sightings import LastUse
+
 MARGIN_PART = 0.1
 LEAST_MARGIN_MIB = 256
 _STEPS = ((2 * 1024, 256), (8 * 1024, 512))  # below so many MiB a request is rounded up to so many
@@ -109,6 +111,19 @@ def grown(figures: Figures, look: Measured) -> Figures:
         first_gpu_s=look.running_s if figures.first_gpu_s is None and uses_gpu else figures.first_gpu_s,
         over_share_s=figures.over_share_s + (span if look.over_share else 0.0),
     )
+
+
+def completed(figures: Figures, used: LastUse, ran_s: float) -> Figures:
+    """The figures after the end. One that ended before the first look has the kernel's alone.
+
+    Where there were looks, their peak of memory stays: the kernel's counts files in memory, which it may drop.
+    """
+    cpu_s = max(figures.cpu_s, used.cpu_s)
+    if figures.measured_s:
+        return replace(figures, cpu_s=cpu_s)
+    cpu_milli = round(1000 * cpu_s / ran_s) if ran_s else 0
+    memory = used.memory_peak_mib
+    return Figures(ran_s, cpu_s, cpu_milli, memory_peak_mib=memory, memory_mib_s=memory * ran_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,12 +46,21 @@ class Seen(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class LastUse:
+    """What an attempt used in all, by the kernel's own account: CPU seconds, and the most memory in MiB."""
+
+    cpu_s: float
+    memory_peak_mib: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sighting:
     """What an engine says it sees of an attempt right now.
 
     `exit_code` of an ended one is None when nobody can know it any more (its machine went away: it is lost).
     `reason` says what a starting one is doing, what the owner of a running one should know, or why an ended one ended
-    if its exit code does not say it. `oom`: ended for want of memory.
+    if its exit code does not say it. `oom`: ended for want of memory. `used` is of an ended one, where the engine can
+    still read it.
     """
 
     attempt_id: str
@@ -64,6 +73,7 @@ class Sighting:
     oom: bool = False
     url: str | None = None
     started_at: float | None = None
+    used: LastUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from commonage.domain.fleet import Lease
@@ -90,7 +90,8 @@ class Spec:
     """What was asked, as it was asked; it never changes. Members of an array share one.
 
     `command` is the argument vector; empty means the environment's own (a session's Jupyter server). `variables` are
-    shown to their owner, `secrets` to nobody. `{port}` in command, variables or secrets becomes the port given.
+    shown to their owner, `secrets` to nobody. The values of secrets are removed when the workload ends; then
+    `dropped_secrets` has their names. `{port}` in command, variables or secrets becomes the port given.
     `bundle` is the digest of files sent along, unpacked into the working directory.
     """
 
@@ -103,6 +104,7 @@ class Spec:
     request: Request
     variables: tuple[tuple[str, str], ...] = ()
     secrets: tuple[tuple[str, str], ...] = ()
+    dropped_secrets: tuple[str, ...] = ()
     priority: int = 0
     time_limit_s: int | None = None
     grace_s: int = 10
@@ -116,6 +118,15 @@ class Spec:
     volumes: tuple[VolumeRequest, ...] = ()
     gang: bool = False  # the members of its array start together, on different nodes, or not at all
     requeue: bool = False  # when its machine is lost or drained: jobs and services queue again, sessions start anew
+
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        """Those of all its secrets, whether their values are still there or not."""
+        return (*(name for name, _ in self.secrets), *self.dropped_secrets)
+
+    def without_secrets(self) -> Spec:
+        """With the names of its secrets alone."""
+        return replace(self, secrets=(), dropped_secrets=self.secret_names)
 
 
 class StopCause(StrEnum):

@@ -78,13 +78,12 @@ def _limits(limited: Sequence[Share], context_mib: Mapping[str, int], default_co
         # JAX finds no card with both this name and its successor XLA_CLIENT_MEM_FRACTION; all versions
         # know this.
         "XLA_PYTHON_CLIENT_MEM_FRACTION": fraction,
-        # Newer PyTorch calls it PYTORCH_ALLOC_CONF, but gives this name precedence, and 2.9 ignores the new
-        # one.
-        "PYTORCH_CUDA_ALLOC_CONF": f"per_process_memory_fraction:{fraction}",
+        # None for PyTorch: before 2.10 it refuses CUDA with the allocator setting per_process_memory_fraction, which it
+        # does not know. Our sitecustomize limits every version.
         # TensorFlow has no variable for an upper limit; this one keeps it from taking the whole card at once.
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "CUPY_GPU_MEMORY_LIMIT": str(usable * MIB),
-        # Read by our sitecustomize (isolation/site) and by whoever sets limits by hand.
+        # Read by our sitecustomize (files/injected) and by whoever sets limits by hand.
         "COMMONAGE_GPU_USABLE_MIB": str(usable),
     }
 

@@ -1,7 +1,7 @@
 """Cards that do not exist, for a machine without any: same inventory, same shares, invented measurements.
 
 Opened by `detect.open_devices`. Everything here is flagged `simulated`, and whoever shows it says so. What
-it measures is a smooth, deterministic curve of the time and of the leases held, within each share; nothing
+it measures is a smooth, deterministic curve of the time and of the programs that run, within each share; nothing
 is computed on it. A test can have an attempt overrun its share, or a process of nobody sit on a card.
 """
 
@@ -24,7 +24,7 @@ from commonage.ports.devices import DeviceSample, ProcessMemory
 DEFAULT_MODEL = "Simulated GPU"
 MAX_CARDS = 256
 MAX_CARD_MIB = 16 * 1024 * 1024
-RAMP_S = 20.0  # a workload takes its memory within this many seconds after its lease
+RAMP_S = 20.0  # a workload takes its memory within this many seconds after its start
 WAVE_S = 90.0  # period of the slow wave around which a workload's figures move
 IDLE_W, FULL_W = 30.0, 300.0
 IDLE_C, FULL_C = 32.0, 78.0
@@ -171,7 +171,7 @@ def _busy(lease: Lease, now: float) -> float:
 
 
 def _ramp(lease: Lease, now: float) -> float:
-    """0 at the lease, 1 after RAMP_S, smooth between. A clock that was set back gives 0."""
+    """0 at the start, 1 after RAMP_S, smooth between. A clock that was set back gives 0."""
     part = min(1.0, max(0.0, (now - lease.at) / RAMP_S))
     return part * part * (3 - 2 * part)
 

@@ -20,7 +20,7 @@ _SEVERAL = ("volumes",)
 _YES_OR_NO = ("requeue",)
 # Those that the control plane adds when it has the hub start a session. It has checked that the owner may have them;
 # from anybody else, and from the options of an earlier start, they count for nothing.
-EXTRAS = ("key", "priority", "variables", "preemptible", "on", "one_numa")
+EXTRAS = ("key", "priority", "variables", "preemptible", "on", "one_numa", "grace")
 
 _templates = jinja2.Environment(
     loader=jinja2.PackageLoader("commonage.hub"),

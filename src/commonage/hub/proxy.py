@@ -17,6 +17,7 @@ from traitlets import List, Unicode
 
 from commonage.wire.hub import API_PATH, PORTAL_PATH, REFUSED_PATH, HubSettings
 from commonage.wire.origins import session_domain
+from commonage.wire.proxy import UNAVAILABLE
 
 # Names of all that is made here begin so: what an earlier configuration left is found by it.
 _MARK = "guard-"
@@ -54,9 +55,9 @@ class GuardedProxy(TraefikFileProviderProxy):
         traefik, kept = super()._dynamic_config_for_route(routespec, target, data)
         for router in traefik["http"]["routers"].values():
             router["entryPoints"] = list(self.entry_points)
-            if "user" in data:
-                router["middlewares"] = [_SESSION_HEADERS]
-            elif self.app.subdomain_host:
+            # What a session answers is its own, a 502 of an app in it as well.
+            router["middlewares"] = [_SESSION_HEADERS] if "user" in data else [UNAVAILABLE]
+            if "user" not in data and self.app.subdomain_host:
                 # Whatever name somebody uses for this machine: programs may, and browsers are sent to the right one.
                 router["rule"] = generate_rule(routespec[routespec.index("/") :])
         return traefik, kept
@@ -105,7 +106,7 @@ def guards(settings: HubSettings) -> dict[str, Any]:
             "rule": rule,
             "priority": priority,
             "service": _CONTROL,
-            "middlewares": [middleware],
+            "middlewares": [UNAVAILABLE, middleware],
             "entryPoints": settings.entry_points,
         }
         for middleware, rules, priority in ((_TO_HUB, led_to_hub, _FIRST + 1), (_REFUSE, refused, _FIRST))

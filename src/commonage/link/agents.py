@@ -23,6 +23,7 @@ from cryptography import x509
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.fleet import Lease, NodeReport
 from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.domain.turns import Turns
 from commonage.link import messages, remembered
 from commonage.link.ca import Authority
 from commonage.link.execs import ExecLines
@@ -84,12 +85,13 @@ class LinkedAgents:
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, Heard] = {}
         self._warnings: list[tuple[str, str, str]] = []
-        self._looking: asyncio.Task[None] | None = None
+        self.turns = Turns("agents", now)
         self.port = 0
-        self.departures: Departures | None = None
+        self._departures: Departures | None = None
 
-    async def open(self, bind: str, port: int) -> None:
-        """Listen for agents; `port` says where then. Raises ListenError."""
+    async def open(self, bind: str, port: int, departures: Departures | None = None) -> None:
+        """Listen for agents; `port` says where then. `departures` is told who leaves. Raises ListenError."""
+        self._departures = departures
         await self._begin(await self._listener.open(bind, port))
 
     async def open_on(self, listening: socket.socket) -> None:
@@ -103,7 +105,6 @@ class LinkedAgents:
         known = [one for one in kept if one.node_id]  # without one it is of an agent that must join again
         for one in known:  # it may have been in contact until now
             self._heard.setdefault(one.node_id, replace(one, at=self._now(), came=time.monotonic(), connected=False))
-        self._looking = asyncio.create_task(self._look_after())
         awaited = {one.node_id for one in known if one.connected}
         with suppress(TimeoutError):
             async with asyncio.timeout(_COME_AGAIN_S):
@@ -113,9 +114,6 @@ class LinkedAgents:
 
     async def close(self) -> None:
         """End all links. The agents dial again until somebody answers."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait({self._looking})
         await self._remember()  # before the links end: who was there is expected again
         for link in self._links.values():
             link.peer.close("the control plane stops")
@@ -148,8 +146,8 @@ class LinkedAgents:
             if self._links.get(caller.node_id) is link:
                 del self._links[caller.node_id]
                 self._has_gone(caller.node_id)
-            if link.left and self.departures is not None:  # not before: it waits on this link for our answer
-                await self.departures.see_off(caller.node)
+            if link.left and self._departures is not None:  # not before: it waits on this link for our answer
+                await self._departures.see_off(caller.node)
 
     def _forget_former(self, link: _Link) -> None:
         """End the node's link before this one, and that of another Swarm node that had its name before."""
@@ -207,9 +205,9 @@ class LinkedAgents:
 
     async def _has_left(self, link: _Link, _nothing: messages.Nothing, _told: Told) -> messages.Nothing:
         """The machine says so of itself: of which one, its certificate tells."""
-        if self.departures is None:
+        if self._departures is None:
             raise EngineFailure("nobody here keeps account of machines")
-        await self.departures.left(link.node)
+        await self._departures.left(link.node)
         link.left = True
         return messages.Nothing()
 
@@ -241,10 +239,11 @@ class LinkedAgents:
             link.peer.say("refused", messages.Refused(why, for_good=True))
             link.peer.close(why)
 
-    async def _look_after(self) -> None:
-        """Now and then: another process may have removed a machine, and what was heard is kept."""
+    async def run(self) -> None:
+        """Every few seconds: another process may have removed a node, and what was heard is kept."""
         while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
+            with self.turns.rest():
+                await asyncio.sleep(_LOOK_EVERY_S)
             await self._remember()
             try:
                 revoked = await asyncio.to_thread(self._authority.revoked)

@@ -195,7 +195,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """All that is held of the machine."""
+    """Those of the machine whose program runs now."""
 
     each: tuple[Lease, ...]
 

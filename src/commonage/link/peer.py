@@ -206,11 +206,12 @@ class Peer:
             given = await answer(from_json(call.question, question), told)
         except CommonageError as error:
             reason = None if error.reason is None else to_json(error.reason)
-            fails = [error.problem_code, error.message, error.is_retryable, reason]
+            native = error.native if isinstance(error, EngineFailure) else ""
+            fails = [error.problem_code, error.message, error.is_retryable, native, reason]
             self._send({"id": number, "fails": fails})
         except Exception as error:  # a mistake of ours: who asked is told, the log gets the rest
             _log.exception("%s of %s failed", name, self.name)
-            self._send({"id": number, "fails": ["engine-failure", f"{name} failed: {error}", False, None]})
+            self._send({"id": number, "fails": ["engine-failure", f"{name} failed: {error}", False, "", None]})
         else:
             self._send({"id": number, "gives": to_json(given)})
 
@@ -262,9 +263,9 @@ def _told_of(told: Json) -> tuple[Reason, float | None]:
 
 def _failure(fails: Json) -> EngineFailure:
     match fails:
-        case [str(code), str(message), bool(retryable), reason]:
+        case [str(code), str(message), bool(retryable), str(native), reason]:
             kind = NotConfined if code == NotConfined.code else EngineFailure
             what = message if reason is None else from_json(Reason, reason)
-            return kind(what, retryable=retryable)  # other codes are of the other side's own
+            return kind(what, retryable=retryable, native=native)  # other codes are of the other side's own
         case _:
             raise Unreadable("a failure that is not understood")

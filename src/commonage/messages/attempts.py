@@ -124,12 +124,12 @@ TEXTS: Texts = {
     r.ContainerStartFailed: lambda reason, _: (
         f"Its container could not be started{f' on {reason.node}' if reason.node else ''}: {_stopped(reason.error)}"
     ),
-    r.SwarmWithdrew: "Docker Swarm gave it up before it started on {node}: {error}.",
+    r.SwarmWithdrew: "Docker Swarm gave it up before it started on {node}.",
     r.SharedFolderNotMounted: (
         "Node {node} does not see the folder {path}. The folder of the site must be mounted on every node under the "
         "same path (`commonage doctor` tells which it is)."
     ),
-    r.PortTaken: "The port that was chosen for it is in use on {node}: {error}.",
+    r.PortTaken: "The port that was chosen for it is in use on {node}.",
     r.NodeLost: lambda reason, _: (
         f"Node {reason.node} was lost: {_stopped(reason.detail)}"
         if reason.detail

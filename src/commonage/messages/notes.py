@@ -31,13 +31,13 @@ def _submitted(reason: r.Submitted, _say: Say) -> str:
 
 
 def _home(reason: r.HomeUsed, _say: Say) -> str:
-    used = f"Your home holds {format_memory(reason.used_mib)}"
+    used = f"Your home uses {format_memory(reason.used_mib)}"
     if reason.quota_mib is None:
         return f"{used}."
-    quota = format_memory(reason.quota_mib)
+    limit = f"the limit is {format_memory(reason.quota_mib)} (measured, not enforced)"
     if reason.used_mib > reason.quota_mib:
-        return f"{used}, and {quota} are allowed. Delete what you do not need."
-    return f"{used} of {quota}."
+        return f"{used}, {limit}. Delete files that you do not need."
+    return f"{used}; {limit}."
 
 
 def _over_share(reason: r.OverGpuShareWarning, _say: Say) -> str:
@@ -140,7 +140,9 @@ TEXTS: Texts = {
         f"Node {reason.node} has not answered for {format_duration(reason.silent_s)}. {_IF_LOST[reason.fate]}"
     ),
     r.NodeUndecided: _undecided,
-    r.NodeHasFault: lambda reason, _: f"Node {reason.node} has a fault: {reason.detail}. {_IF_LOST[reason.fate]}",
+    r.NodeHasFault: lambda reason, _: (
+        f"Node {reason.node} is faulty, and an admin has to repair it. {_IF_LOST[reason.fate]}"
+    ),
     r.NodeMustBeEmpty: _must_be_empty,
     r.PoolNodeAdded: lambda reason, say: f"Node {reason.node} was requested. {say(reason.cause)}{_price(reason)}",
     r.PoolNodeRemoved: lambda reason, say: f"Node {reason.node} was given back. {say(reason.cause)}{_price(reason)}",

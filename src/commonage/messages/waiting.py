@@ -102,7 +102,7 @@ def _model(model: str | None, noun: str = "GPU") -> str:
 
 def _not_ready(state: str) -> Text:
     def said(reason: r.NodeDraining | r.NodeFaulty | r.NodeUnavailable, _say: Say) -> str:
-        why = f" ({reason.detail})" if reason.detail else ""
+        why = f" (drained by {reason.by})" if isinstance(reason, r.NodeDraining) and reason.by else ""
         if reason.nodes == 1:
             return f"Node {reason.node} is {state}{why}."
         return f"{reason.nodes} of {reason.total} nodes are {state}: {reason.node}{why} and {reason.nodes - 1} more."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from commonage.domain.requests import GpuRequest, Request
-from commonage.placement.fragmentation import Mix, typical
+from commonage.placement.mix import Mix, typical
 
 HALF_LIFE = 5000
 """After so many arrivals one counts half: a month of a lab, an hour of a cluster that is always full."""

@@ -11,16 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
-from commonage.domain.fleet import Device, NodeState
+from commonage.domain.fleet import Device, Node, NodeState
 from commonage.domain.reasons import waiting
 from commonage.placement.grid import Grid, lacking, most_together
 from commonage.placement.shapes import NEVER, Bools, Ints, Shape, model_matches
-
-_NOT_READY: dict[NodeState, type[waiting.NodeDraining | waiting.NodeFaulty | waiting.NodeUnavailable]] = {
-    NodeState.DRAINING: waiting.NodeDraining,
-    NodeState.FAULTY: waiting.NodeFaulty,
-    NodeState.LOST: waiting.NodeUnavailable,
-}
 
 
 class Filter(Protocol):
@@ -46,7 +40,7 @@ class TakesWork:
         """Its state, and the reason for it."""
         node = grid.nodes[number]
         if node.state is not NodeState.READY:
-            return _NOT_READY[node.state](node=node.name, detail=node.reason)
+            return _not_ready(node)
         if shape.request.on_full_disk or not node.report.tight:
             return None
         return waiting.InsufficientDisk(node=node.name, detail=node.report.tight)
@@ -211,6 +205,13 @@ class Memory:
             free_mib=max(0, int(grid.memory[number])),
             total_mib=int(grid.memory_total[number]),
         )
+
+
+def _not_ready(node: Node) -> waiting.NodeShortfall:
+    """Its state. The reason for that may be a daemon's text: it is for admins, among the nodes."""
+    if node.state is NodeState.DRAINING:
+        return waiting.NodeDraining(node=node.name, by=node.drained_by)
+    return (waiting.NodeUnavailable if node.state is NodeState.LOST else waiting.NodeFaulty)(node=node.name)
 
 
 FILTERS: tuple[Filter, ...] = (

@@ -7,7 +7,7 @@ they undo (`trial`). A snapshot that was told everything gives the same plan as 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -21,11 +21,11 @@ from commonage.placement.asks import Ask, Held
 from commonage.placement.durations import Durations
 from commonage.placement.fairness import Capacity, Usage
 from commonage.placement.fits import Fits
-from commonage.placement.fragmentation import Mix
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
+from commonage.placement.mix import Mix
 from commonage.placement.policies import Policy
-from commonage.placement.policies.registry import DEFAULT, POLICIES
+from commonage.placement.policies.registry import DEFAULT, POLICIES, Maker
 from commonage.placement.queue import Order, Queue
 from commonage.placement.quota import Quotas
 from commonage.placement.reservations import Kept
@@ -35,10 +35,16 @@ from commonage.placement.sites import Sites
 
 class Snapshot:
     """Fleet, leases, queue, usage and rules. `held` is by workload id; the policy learns from `arrived`, `durations`
-    from what ends.
+    from what ends. `policies` are those that the rules may name.
     """
 
-    def __init__(self, nodes: Sequence[Node] = (), rules: Rules | None = None, mix: Mix | None = None) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Node] = (),
+        rules: Rules | None = None,
+        mix: Mix | None = None,
+        policies: Mapping[str, Maker] = POLICIES,
+    ) -> None:
         self.rules = rules or Rules()
         self.grid = Grid(nodes)
         self.queue = Queue()
@@ -52,7 +58,8 @@ class Snapshot:
         self._tried: list[tuple[Held, int]] | None = None
         self._environments: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._capacity = (-1, Capacity())
-        self.policy: Policy = _policy(self.grid, self._mix, self.rules)
+        self._policies = policies
+        self.policy = self._make_policy()
         self.kept = Kept(self.grid, self.holdings)
         self.sites = Sites(self.grid, self.rules)
         self._count()
@@ -63,7 +70,7 @@ class Snapshot:
         if (rules.sites, rules.site_policy) != (before.sites, before.site_policy):
             self.sites = Sites(self.grid, rules)
         if rules.policy != before.policy:
-            self.policy = _policy(self.grid, self._mix, rules)
+            self.policy = self._make_policy()
         if (rules.half_life_s, rules.entry_penalty_s) != (self.usage.half_life_s, self.usage.entry_penalty_s):
             self.usage = Usage(rules.half_life_s, rules.entry_penalty_s)
             for held in self.held.values():
@@ -226,6 +233,5 @@ class Snapshot:
             self._capacity = (self.grid.puts, Capacity.of(self.grid))
         return self._capacity[1]
 
-
-def _policy(grid: Grid, mix: Mix, rules: Rules) -> Policy:
-    return POLICIES[rules.policy or DEFAULT](grid, mix, 0)
+    def _make_policy(self) -> Policy:
+        return self._policies[self.rules.policy or DEFAULT](self.grid, self._mix, 0)

@@ -36,10 +36,14 @@ _LONGEST_NEXT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who looks at a page. `csrf` must come back with everything that changes something."""
+    """Who looks at a page. `csrf` must come back with everything that changes something.
+
+    `address` is the IP address of the browser, empty if unknown.
+    """
 
     who: Principal
     csrf: str
+    address: str = ""
 
 
 class SignInNeeded(Unauthenticated):
@@ -70,7 +74,7 @@ class PortalAuth:
         who = await self._identity.whois(session["token"])
         if who is None:
             raise SignInNeeded("your sign-in has ended; sign in again")
-        return Visitor(who, self._csrf(session["nonce"]))
+        return Visitor(who, self._csrf(session["nonce"]), request.client.host if request.client else "")
 
     def to_sign_in(self, request: Request, back_to: str) -> Response:
         """Send the browser to the hub; it comes back to the callback, and then to `back_to`.

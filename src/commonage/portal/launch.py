@@ -1,9 +1,10 @@
-"""Launch a session or a job: one form, and beside it what would become of it, asked anew while typing."""
+"""Launch a session, a job or a service: one form, and beside it what would become of it, asked anew while typing."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -17,10 +18,11 @@ from commonage.domain.principals import Principal
 from commonage.domain.suggestions import Suggestion
 from commonage.portal import live
 from commonage.portal.auth import HOME, Visitor
-from commonage.portal.launch_form import FIELDS, LaunchForm
+from commonage.portal.launch_form import FIELDS, Earlier, LaunchForm
 from commonage.portal.site import Site, form_text
 
 _PARTS = "parts/launch.html"
+_SECRET = "secret-"  # noqa: S105 - what the names of the fields begin with in which secrets are entered
 
 
 def routes(site: Site) -> list[Route]:
@@ -39,36 +41,48 @@ class _Launch:
         self._control = site.control
 
     async def page(self, request: Request, visitor: Visitor) -> Response:
-        form = await self._prefilled(request, visitor.who)
-        return await self._show(request, visitor, form)
+        form, earlier = await self._prefilled(request, visitor.who)
+        return await self._show(request, visitor, form, earlier)
 
     async def submit(self, request: Request, visitor: Visitor) -> Response:
         form = await _sent(request)
-        submission, form = form.submission()
+        again = form.values["again"]
+        earlier = await self._earlier(visitor.who, again)
+        if again and earlier is None:
+            form = form.changed(again="").refused(InvalidInput(
+                f"Workload not found: {again[:60]}, which this form runs again, does not exist any more. Its files, "
+                "variables and secrets cannot be taken over. Submit again to launch without them."
+            ))  # fmt: skip
+            return await self._show(request, visitor, form, None, 409)
+        submission, form = form.submission(earlier)
         if submission is None:
-            return await self._show(request, visitor, form, 422)
+            return await self._show(request, visitor, form, earlier, 422)
         try:
             submitted = await self._control.work.submit(visitor.who, submission)
         except InvalidInput as error:
-            return await self._show(request, visitor, form.refused(error), 422)
+            return await self._show(request, visitor, form.refused(error), earlier, 422)
         except CommonageError as error:  # whatever it is: nothing that was typed is lost
             form = form.refused(InvalidInput(messages.of_error(error)))
-            return await self._show(request, visitor, form, 409)
+            return await self._show(request, visitor, form, earlier, 409)
         return RedirectResponse(f"{HOME}workloads/{submitted.workloads[0].id}", status_code=303)
 
     async def dry_run(self, request: Request, visitor: Visitor) -> Response:
         """The verdict and the errors beside the fields, as parts of the page."""
-        form, explanation, never = await self._considered(visitor.who, await _sent(request))
+        form = await _sent(request)
+        earlier = await self._earlier(visitor.who, form.values["again"])
+        form, explanation, never = await self._considered(visitor.who, form, earlier)
         draw = self._site.parts(visitor, _PARTS)
-        suggestion = await self._suggestion(visitor.who, form)
+        suggestion = await self._suggestion(visitor.who, form, earlier)
         values = {"form": form, "explanation": explanation, "never": never, "suggestion": suggestion}
         parts = {f"error-{name}": draw("error", {"text": form.errors.get(name, "")}) for name in FIELDS}
         parts["verdict"] = draw("verdict", values)
         return HTMLResponse(live.partials(parts))
 
-    async def _considered(self, who: Principal, form: LaunchForm) -> tuple[LaunchForm, Explanation | None, str | None]:
+    async def _considered(
+        self, who: Principal, form: LaunchForm, earlier: Earlier | None
+    ) -> tuple[LaunchForm, Explanation | None, str | None]:
         """The form with its errors, what would become of it, and why it never could start."""
-        submission, form = form.submission(considered=True)
+        submission, form = form.submission(earlier, considered=True)
         if submission is None:
             return form, None, None
         try:
@@ -80,9 +94,9 @@ class _Launch:
         except CommonageError as error:  # shown in place of a verdict
             return form, None, messages.of_error(error)
 
-    async def _suggestion(self, who: Principal, form: LaunchForm) -> Suggestion | None:
+    async def _suggestion(self, who: Principal, form: LaunchForm, earlier: Earlier | None) -> Suggestion | None:
         """What earlier runs of the same needed; None while the form cannot be read."""
-        submission, _ = form.submission()
+        submission, _ = form.submission(earlier)
         if submission is None:
             return None
         try:
@@ -90,20 +104,40 @@ class _Launch:
         except CommonageError:  # the verdict says it already
             return None
 
-    async def _prefilled(self, request: Request, who: Principal) -> LaunchForm:
+    async def _prefilled(self, request: Request, who: Principal) -> tuple[LaunchForm, Earlier | None]:
         query = request.query_params
         form = LaunchForm.read(query)
-        if again := query.get("again"):
-            with contextlib.suppress(NotFound):  # gone, or not theirs: an empty form will do
-                form = LaunchForm.again(await self._control.look.workload(who, again))
+        earlier = await self._earlier(who, form.values["again"])
+        if earlier is not None:  # else it is gone, or not theirs: an empty form will do
+            form = LaunchForm.again(earlier.workload)
             form = form.changed(**{name: query[name] for name in FIELDS if name in query})
-        return form.changed(key=f"portal-{secrets.token_hex(12)}")
+        else:
+            form = form.changed(again="")
+        return form.changed(key=f"portal-{secrets.token_hex(12)}"), earlier
 
-    async def _show(self, request: Request, visitor: Visitor, form: LaunchForm, status: int = 200) -> Response:
+    async def _earlier(self, who: Principal, workload_id: str) -> Earlier | None:
+        """The workload that is run again; None if there is none, or it is not the visitor's to see."""
+        if not workload_id:
+            return None
+        try:
+            workload = await self._control.look.workload(who, workload_id)
+        except NotFound:
+            return None
+        has_files = False
+        if workload.spec.bundle is not None:
+            with contextlib.suppress(NotFound):  # removed since, or another user's
+                self._control.bundles.find(who, replace(workload.spec, owner=who.name))
+                has_files = True
+        return Earlier(workload, who.name, has_files)
+
+    async def _show(
+        self, request: Request, visitor: Visitor, form: LaunchForm, earlier: Earlier | None, status: int = 200
+    ) -> Response:
         options = self._control.fleet.launch_options(visitor.who)
-        considered, explanation, never = await self._considered(visitor.who, form)
+        considered, explanation, never = await self._considered(visitor.who, form, earlier)
         values: dict[str, Any] = {
             "section": "launch",
+            "earlier": earlier,
             "form": form if status != 200 else considered,
             "options": options,
             "home_use": self._control.homes.of(visitor.who),
@@ -111,7 +145,7 @@ class _Launch:
             "simulated": options.simulated_gpus,
             "explanation": explanation,
             "never": never,
-            "suggestion": await self._suggestion(visitor.who, form),
+            "suggestion": await self._suggestion(visitor.who, form, earlier),
             "defaults": self._control.settings,
         }
         return self._site.render(request, visitor, "launch.html", values, status)
@@ -119,5 +153,16 @@ class _Launch:
 
 async def _sent(request: Request) -> LaunchForm:
     form = await request.form()
-    volumes = ",".join(one for one in form.getlist("volumes") if isinstance(one, str) and one)
-    return LaunchForm.read({name: form_text(form, name) for name in FIELDS} | {"volumes": volumes})
+
+    def several(name: str) -> str:
+        return ",".join(one for one in form.getlist(name) if isinstance(one, str) and one)
+
+    values = {name: form_text(form, name) for name in FIELDS}
+    filled = LaunchForm.read(values | {"volumes": several("volumes"), "keep": several("keep")})
+    # A value counts as it was entered, blanks included.
+    entered = {
+        name.removeprefix(_SECRET): value
+        for name, value in form.items()
+        if name.startswith(_SECRET) and isinstance(value, str) and value
+    }
+    return replace(filled, secrets=entered)

@@ -9,10 +9,11 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from commonage import messages
-from commonage.control.submission import MOST_TOGETHER, Submission
+from commonage.control.again import own_variables
+from commonage.control.submission import DEFAULT_GRACE_S, MOST_TOGETHER, Submission, Variables
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import format_cpus, format_memory, parse_cpus, parse_duration, parse_memory
 from commonage.domain.requests import parse_gpus, parse_labels
@@ -23,27 +24,59 @@ T = TypeVar("T")
 FIELDS = (
     "kind", "name", "environment", "gpus", "cpus", "memory", "time", "command", "retries", "key", "tenant", "priority",
     "preemptible", "nodes", "on", "requeue",
-    "volumes",
+    "volumes", "array", "grace", "again", "keep",
 )  # fmt: skip
+KEPT = ("files", "variables", "secrets", "dependencies")
+"""What the server takes from the workload that is run again; the browser gets only the names."""
 # Which field an error of control belongs to, where it has another name there.
-_ALIASES = {"time_limit_s": "time", "array": "command"}
+_ALIASES = {"time_limit_s": "time", "depends_on": "keep", "secrets": "keep"}
 _SHELL = re.compile(r"[|&;<>()$`*?\[\]{}#~!\n\\]|^\s*\w+=")
 _LONGEST = 200_000
 _MOST_RETRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Earlier:
+    """The workload that is run again. `has_files`: the server still keeps its files for the visitor, `who`."""
+
+    workload: Workload
+    who: str
+    has_files: bool
+
+    @property
+    def variables(self) -> Variables:
+        """Without what the hub gives a session at each start."""
+        return own_variables(self.workload.spec)
+
+    @property
+    def secrets(self) -> Variables:
+        """Those that need not be entered again: the visitor's own, until the workload ends."""
+        spec = self.workload.spec
+        return spec.secrets if spec.owner == self.who and spec.kind is not Kind.SESSION else ()
+
+    @property
+    def secrets_to_enter(self) -> tuple[str, ...]:
+        """The names of the others. A session has none but the hub's, which each start sets."""
+        spec = self.workload.spec
+        return () if self.secrets or spec.kind is Kind.SESSION else spec.secret_names
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchForm:
-    """The fields as text, and the errors beside them; the key "" holds an error of the whole."""
+    """The fields as text, and the errors beside them; the key "" holds an error of the whole.
+
+    `secrets` are values that were entered. No page shows them.
+    """
 
     values: Mapping[str, str]
     errors: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> LaunchForm:
         """From a form or a query; unknown names are ignored."""
         values = {name: given.get(name, "").strip()[:_LONGEST] for name in FIELDS}
-        if values["kind"] not in (Kind.SESSION, Kind.JOB):
+        if values["kind"] not in set(Kind):
             values["kind"] = Kind.SESSION.value
         return cls(values)
 
@@ -68,6 +101,10 @@ class LaunchForm:
                 "volumes": ",".join(one.text for one in spec.volumes),
                 "requeue": ("yes" if spec.requeue else "no") if spec.requeue is (spec.kind is Kind.SESSION) else "",
                 "nodes": str(spec.array_size) if spec.gang else "",
+                "array": str(spec.array_size) if spec.array_size and not spec.gang else "",
+                "grace": f"{spec.grace_s}s" if spec.grace_s != DEFAULT_GRACE_S else "",
+                "again": workload.id,
+                "keep": ",".join(KEPT),
                 "on": " ".join(f"{name}={value}" for name, value in spec.request.labels),
             }
         )
@@ -77,17 +114,27 @@ class LaunchForm:
         """What is to be launched."""
         return Kind(self.values["kind"])
 
+    @property
+    def keeps(self) -> frozenset[str]:
+        """What of `KEPT` is to be taken over."""
+        return frozenset(self.values["keep"].split(",")) & frozenset(KEPT)
+
     def changed(self, **values: str) -> LaunchForm:
         """With these values instead."""
-        return LaunchForm({**self.values, **values}, self.errors)
+        return replace(self, values={**self.values, **values})
 
     def refused(self, error: InvalidInput) -> LaunchForm:
         """With an error of control beside its field."""
         name = _ALIASES.get(error.field or "", error.field or "")
         return replace(self, errors={**self.errors, name if name in FIELDS else "": messages.of_error(error)})
 
-    def submission(self, *, considered: bool = False) -> tuple[Submission | None, LaunchForm]:
-        """The submission, or None and the form with its errors. `considered`: an empty command is no error yet."""
+    def submission(
+        self, earlier: Earlier | None = None, *, considered: bool = False
+    ) -> tuple[Submission | None, LaunchForm]:
+        """The submission, or None and the form with its errors. `earlier` is the workload that is run again.
+
+        `considered`: an empty command, or a secret that was not entered yet, is no error.
+        """
         errors: dict[str, str] = {}
 
         def parsed(name: str, parse: Callable[[str], T]) -> T | None:
@@ -100,10 +147,14 @@ class LaunchForm:
                 errors[name] = messages.of_error(error)
                 return None
 
-        is_job = self.kind is Kind.JOB
-        command = (parsed("command", command_words) or ()) if is_job else ()
-        if is_job and not command and considered:
+        is_job, has_command = self.kind is Kind.JOB, self.kind is not Kind.SESSION
+        command = (parsed("command", command_words) or ()) if has_command else ()
+        if has_command and not command and considered:
             command = ("true",)
+        size = (parsed("nodes", _nodes) or parsed("array", _array) or 0) if is_job else 0
+        if is_job and self.values["nodes"] and self.values["array"]:
+            errors["array"] = "A gang cannot be an array. Clear Nodes or Array."
+        grace_s = parsed("grace", parse_duration) if has_command else None
         submission = Submission(
             kind=self.kind,
             command=command,
@@ -113,20 +164,46 @@ class LaunchForm:
             memory_mib=parsed("memory", parse_memory),
             gpu=parsed("gpus", parse_gpus),
             time_limit_s=parsed("time", parse_duration),
-            retry=RetryPolicy(retries=(parsed("retries", _retries) or 0) if is_job else 0),
+            grace_s=DEFAULT_GRACE_S if grace_s is None else grace_s,
+            retry=RetryPolicy(retries=(parsed("retries", _retries) or 0) if has_command else 0),
             key=self.values["key"] or None,
             tenant=self.values["tenant"] or None,
             priority=_priority(self.values["priority"]),
             preemptible=True if self.values["preemptible"] else None,
             volumes=parsed("volumes", _volumes) or (),
             requeue={"yes": True, "no": False}.get(self.values["requeue"]),
-            array_size=(parsed("nodes", _nodes) or 0) if is_job else 0,
+            array_size=size,
             gang=is_job and bool(self.values["nodes"]),
             labels=parsed("on", _labels) or (),
         )
-        if is_job and not command and "command" not in errors:
-            errors["command"] = "a job needs a command to run, like: python train.py"
+        if earlier is not None:
+            submission = replace(submission, **self._taken_over(earlier, submission))
+            missing = [name for name in earlier.secrets_to_enter if name not in self.secrets]
+            if has_command and "secrets" in self.keeps and missing and not considered:
+                errors["keep"] = f"Enter the value of {', '.join(missing)}, or clear Secrets to run without."
+        if has_command and not command and "command" not in errors:
+            errors["command"] = f"a {self.kind} needs a command to run, like: python train.py"
         return (None if errors else submission), replace(self, errors=errors)
+
+    def _taken_over(self, earlier: Earlier, submission: Submission) -> dict[str, Any]:
+        """What the form does not show, by field of the submission. A session takes only what the hub passes on."""
+        spec = earlier.workload.spec
+        taken: dict[str, Any] = {"one_numa": spec.request.one_numa}
+        if "variables" in self.keeps:
+            taken["variables"] = earlier.variables
+        if self.kind is Kind.SESSION:
+            return taken
+        taken["retry"] = replace(submission.retry, backoff_s=spec.retry.backoff_s)
+        if self.values["command"] == command_text(spec.command):
+            taken["command"] = spec.command
+        if "files" in self.keeps and earlier.has_files:
+            taken["bundle"] = spec.bundle
+        if "dependencies" in self.keeps:
+            taken["depends_on"] = spec.depends_on
+        if "secrets" in self.keeps:
+            entered = {name: text for name, text in self.secrets.items() if name in earlier.secrets_to_enter}
+            taken["secrets"] = (*earlier.secrets, *entered.items())
+        return taken
 
 
 def command_words(text: str) -> tuple[str, ...]:
@@ -169,6 +246,12 @@ def _priority(text: str) -> int | str:
 def _nodes(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MOST_TOGETHER:
         raise InvalidInput(f"nodes must be a number from 1 to {MOST_TOGETHER}, not {text[:40]!r}", field="nodes")
+    return int(text)
+
+
+def _array(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10) or not int(text):  # control knows how many at most
+        raise InvalidInput(f"the array size must be a number from 1, not {text[:40]!r}", field="array")
     return int(text)
 
 

@@ -52,8 +52,7 @@ _TITLES = {
     422: "That cannot be right",
     429: "That is too much at once",
     500: "Something broke",
-    502: "The machine would not",
-    503: "A part is not answering",
+    503: "Not available now",
 }
 _BROKEN = (
     "This page could not be made. It is our fault and has been noted in the server's log; "
@@ -68,7 +67,7 @@ class Site:
         self.control = control
         self.auth = auth
         self.assets = Assets()
-        self._templates = make_templates(self.assets, control.settings.session_origin)
+        self._templates = make_templates(self.assets, control.settings)
 
     def page(self, view: View) -> Endpoint:
         """An endpoint that signs in, guards against forged changes, and shows errors as pages."""

@@ -15,6 +15,8 @@ from markupsafe import Markup
 
 from commonage import messages
 from commonage.control.attribution import unattributed
+from commonage.control.node_states import reason_for
+from commonage.control.settings import ControlSettings
 from commonage.domain.quantities import format_cpus, format_duration, format_memory
 from commonage.messages import explanations
 from commonage.messages.notes import unattributed as unattributed_in_words
@@ -26,7 +28,7 @@ from commonage.portal.launch_form import command_text, gpus_text
 FOLDER = Path(__file__).parent / "templates"
 
 
-def make_templates(assets: Assets, session_origin: str) -> Environment:
+def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
     """The environment of all templates; a name that is not there is an error, not an empty text."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -62,7 +64,10 @@ def make_templates(assets: Assets, session_origin: str) -> Environment:
         asset=assets.url,
         sign_of=words.sign_of,
         title_of=words.title_of,
-        session_link=partial(words.session_link, session_origin=session_origin),
+        link_to=partial(words.link_to, settings=settings),
+        reason_for=reason_for,
+        service_address=words.service_address,
+        ssh_forward=words.ssh_forward,
         kind_signs=words.KINDS,
         state_signs=words.STATES,
         isolation_words=words.ISOLATION,

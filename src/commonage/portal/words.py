@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from urllib.parse import urlsplit
 
+from commonage.control.settings import ControlSettings
 from commonage.domain.environments import EnvironmentState
 from commonage.domain.fleet import Isolation, NodeState
 from commonage.domain.workloads import Kind, State, Workload
+from commonage.portal.auth import Visitor
 from commonage.wire.origins import session_url
 
 
@@ -83,8 +88,44 @@ def title_of(workload: Workload) -> str:
     return name if workload.array_index is None else f"{name} [{workload.array_index}]"
 
 
-def session_link(workload: Workload, session_origin: str) -> str | None:
-    """Where a running session or service is opened (see `wire.origins`); None while there is nothing to open."""
-    if workload.spec.kind is Kind.JOB or workload.state is not State.RUNNING or workload.stop is not None:
+def link_to(workload: Workload, visitor: Visitor, settings: ControlSettings) -> str | None:
+    """Where its owner opens a running session or service; None if there is nothing that this browser could open."""
+    if workload.spec.owner != visitor.who.name or workload.state is not State.RUNNING or workload.stop is not None:
         return None
-    return session_url(session_origin, workload.spec.owner, workload.spec.name)
+    if workload.spec.kind is Kind.SESSION:
+        return session_url(settings.session_origin, workload.spec.owner, workload.spec.name)
+    address = service_address(workload)
+    if address is None or not _reaches(visitor.address, settings.port_source_ranges, address):
+        return None
+    return address
+
+
+def service_address(workload: Workload) -> str | None:
+    """Where a running service answers on the network of its site, as `commonage ps` shows it."""
+    if workload.spec.kind is not Kind.SERVICE or workload.state is not State.RUNNING or workload.attempt is None:
+        return None
+    return workload.attempt.url
+
+
+def ssh_forward(address: str) -> str:
+    """The option of ssh that forwards a service's port through the server's computer, to the same port of one's own."""
+    url = urlsplit(address)
+    return f"-L {url.port}:{url.hostname}:{url.port}"
+
+
+def _reaches(browser: str, ranges: Sequence[str], address: str) -> bool:
+    """True for a browser on the server's computer, and for one that the nodes' firewalls let through."""
+    try:
+        came_from = ip_address(browser)
+    except ValueError:
+        return False
+    if came_from.is_loopback:
+        return True
+    return not _is_loopback(address) and any(came_from in ip_network(one, strict=False) for one in ranges)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(urlsplit(address).hostname or "").is_loopback
+    except ValueError:
+        return False

@@ -180,7 +180,7 @@ class CardsElsewhere(Protocol):
         ...
 
     async def note_held(self, leases: Sequence[Lease]) -> None:
-        """All leases now; each agent is told its own. One that cannot be told is told again with the next call."""
+        """As `Devices.note_held`, to each agent its own. One that cannot be told is told again with the next call."""
         ...
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:

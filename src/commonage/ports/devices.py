@@ -103,7 +103,7 @@ class Devices(Protocol):
         ...
 
     def note_held(self, leases: Sequence[Lease]) -> None:
-        """All leases of this machine now. Real cards ignore them; simulated ones measure what they hold."""
+        """The leases whose program runs now; `at` is its start. Real cards ignore them, simulated ones show use."""
         ...
 
     def resume(self, uuid: str | None = None) -> None:

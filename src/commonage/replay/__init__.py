@@ -1,4 +1,4 @@
-"""The planner on a fake clock: recorded histories and published experiments, played through the same core.
+"""The planner on a fake clock: recorded workloads, played through the same core. Called by `commonage replay`.
 
-Called by `commonage replay` and `commonage bench`. Nothing here runs or changes anything real.
+Nothing here runs or changes anything real.
 """

@@ -7,7 +7,7 @@ once, for as long as it did in truth, and what is preempted begins anew. Called 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
@@ -20,6 +20,7 @@ from commonage.placement.asks import Ask, Held
 from commonage.placement.explain import ever_fits
 from commonage.placement.grid import Grid
 from commonage.placement.plan import Plan, plan
+from commonage.placement.policies.registry import POLICIES, Maker
 from commonage.placement.snapshot import Snapshot
 from commonage.replay.figures import Capacity, Figures, Moment, Ran, figures
 from commonage.replay.records import Record, Records
@@ -71,13 +72,17 @@ def _with_a_known_model(request: Request, models: str) -> Request:
 
 
 def play(
-    records: Sequence[Record], nodes: Sequence[Node], rules: Rules, tell: Callable[[int], None] = lambda _ended: None
+    records: Sequence[Record],
+    nodes: Sequence[Node],
+    rules: Rules,
+    tell: Callable[[int], None] = lambda _ended: None,
+    policies: Mapping[str, Maker] = POLICIES,
 ) -> Played:
     """All of `records`, by their time of submission and at least one, on these machines under these rules.
 
-    `tell` hears how many have ended, again and again.
+    `tell` hears how many have ended, again and again. `policies` are those that the rules may name.
     """
-    player = _Player(nodes, rules, records)
+    player = _Player(nodes, rules, records, policies)
     for now in player.instants():
         player.look(now)
         tell(player.ended)
@@ -100,6 +105,7 @@ class _Player:
     nodes: Sequence[Node]
     rules: Rules
     records: Sequence[Record]
+    policies: Mapping[str, Maker]
     snapshot: Snapshot = field(init=False)
     _fates: dict[str, _Fate] = field(init=False)
     _coming: deque[Record] = field(init=False)
@@ -111,7 +117,7 @@ class _Player:
     ended: int = 0
 
     def __post_init__(self) -> None:
-        self.snapshot = Snapshot(self.nodes, self.rules)
+        self.snapshot = Snapshot(self.nodes, self.rules, policies=self.policies)
         self._fates = {record.id: _Fate(record) for record in self.records}
         self._coming = deque(self.records)
 

@@ -5,13 +5,16 @@ Read from a file of a trace here, from our own history in `history`; played by `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import csv
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.requests import Request
-from commonage.replay.openb import request_of, rows_of
+from commonage.domain.requests import GpuRequest, Request
+
+T = TypeVar("T")
 
 NEEDED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
 
@@ -100,3 +103,34 @@ def _record(row: Mapping[str, str]) -> Record | None:
         duration_s=max(1.0, ended - started),
         waited_s=max(0.0, started - submitted),
     )
+
+
+def request_of(row: Mapping[str, str]) -> Request:
+    """What the workload of a row asks for. Raises ValueError where a number is none."""
+    cards, share = int(row["num_gpu"]), int(row["gpu_milli"])
+    gpu = None
+    if cards:
+        model = "|".join(name for name in (row.get("gpu_spec") or "").split("|") if name) or None
+        part = cards == 1 and 0 < share < 1000
+        gpu = GpuRequest(fraction_milli=share, model=model) if part else GpuRequest(whole=cards, model=model)
+    return Request(int(row["cpu_milli"]), int(row["memory_mib"]), gpu)
+
+
+def rows_of(path: Path, columns: tuple[str, ...], read: Callable[[Mapping[str, str]], T]) -> list[T]:
+    """What `read` makes of each row of a file that has these columns. Raises InvalidInput that names the file."""
+    found = []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            lacking = [column for column in columns if column not in (reader.fieldnames or ())]
+            if lacking:
+                raise InvalidInput(f"{path} has no column {', '.join(lacking)}: is it a file of openb?", field="traces")
+            for row in reader:
+                found.append(read(row))
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}", field="traces") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise InvalidInput(f"{path} is not a CSV file", field="traces") from None
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{path}, line {len(found) + 2}: a number is wanted, and is none", field="traces") from None
+    return found

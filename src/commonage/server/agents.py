@@ -7,7 +7,7 @@ from pathlib import Path
 
 from commonage.link import remembered
 from commonage.link.agents import LinkedAgents
-from commonage.ports.agents import Heard
+from commonage.ports.agents import Departures, Heard
 from commonage.server.authority import authority_of
 from commonage.server.settings import Settings
 
@@ -35,6 +35,6 @@ def told_last(data_dir: Path) -> Mapping[str, Heard]:
     return {one.node: one for one in remembered.read(_memory(data_dir))}
 
 
-async def listen_for_agents(settings: Settings, agents: LinkedAgents) -> None:
+async def listen_for_agents(settings: Settings, agents: LinkedAgents, departures: Departures) -> None:
     """From now on. Raises ListenError."""
-    await agents.open(settings.agents_bind, settings.agents_port)
+    await agents.open(settings.agents_bind, settings.agents_port, departures)

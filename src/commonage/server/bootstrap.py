@@ -129,6 +129,7 @@ def control_settings(settings: Settings) -> ControlSettings:
         session_environment=settings.session_environment,
         job_environment=settings.job_environment,
         max_array=settings.max_array,
+        port_source_ranges=settings.port_source_ranges if settings.engine == "swarm" else (),
         limits=settings.limits,
         token_lifetime_s=settings.token_lifetime,
         prices=settings.prices,
@@ -225,8 +226,6 @@ async def assemble(
     origins = Origins(hub.public_url, hub.session_origin)
     about = replace(control_settings(settings), session_origin=origins.sessions, origin_warning=warning_of(origins))
     control = Control(world, about)
-    if agents is not None:
-        agents.departures = control.departures
     web = _application(control, secrets, registry, joining, origins)
     gateway = WorkloadGateway(web.serve, hub.hub_url)
     return Parts(control, store, metrics, identity, cards, world.engines, web, gateway, registry, agents, joining)

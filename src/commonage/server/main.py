@@ -28,6 +28,7 @@ from commonage import __version__
 from commonage.api.registry import images_in_use
 from commonage.domain.errors import CommonageError
 from commonage.domain.sightings import Seen
+from commonage.domain.turns import Loop
 from commonage.domain.workloads import State
 from commonage.engines.process.processes import raise_file_limit
 from commonage.server import listen, logs
@@ -38,6 +39,7 @@ from commonage.server.data_dir import DataDir, DataDirError, Ports, Running, fre
 from commonage.server.hub import HubPlan, hub_children
 from commonage.server.listen import LOOPBACK, PortError
 from commonage.server.parts import PartError, check_ports, write_parts
+from commonage.server.registry import RegistryCollection
 from commonage.server.reserve import Reserve
 from commonage.server.secrets import Secrets, SecretsError, load_secrets
 from commonage.server.settings import Settings
@@ -214,21 +216,23 @@ class _Server:
         await _opened(closing, parts.store.open, parts.store.close)
         await _opened(closing, parts.metrics.open, parts.metrics.close)
         if parts.agents is not None:
-            await _opened(closing, partial(listen_for_agents, self._settings, parts.agents), parts.agents.close)
+            listening_for = partial(listen_for_agents, self._settings, parts.agents, parts.control.departures)
+            await _opened(closing, listening_for, parts.agents.close)
         await _opened(closing, parts.control.open, parts.control.close)
         reserve = Reserve(self._data.path / "reserve", self._settings.disk_reserve)
-        closing.push_async_callback(_cancel, asyncio.create_task(reserve.run(), name="reserve"))
-        loops = asyncio.create_task(parts.control.run(), name="control")
+        adapters: list[Loop] = [reserve]
+        if parts.agents is not None:
+            adapters.append(parts.agents)
+        if registry is not None:
+            await _opened(closing, registry.start, registry.stop)
+            adapters.append(RegistryCollection(registry, lambda: images_in_use(parts.control)))
+        loops = asyncio.create_task(parts.control.run(*adapters), name="control")
         closing.push_async_callback(_cancel, loops)
         web = Web(parts.web.serve, listening)
         gateway = Web(parts.gateway, gateway_socket, behind_proxy=False)
         closing.push_async_callback(web.stop)
         closing.push_async_callback(gateway.stop)
         closing.callback(parts.web.end_streams)
-        if registry is not None:
-            await _opened(closing, registry.start, registry.stop)
-            tending = asyncio.create_task(registry.tend(lambda: images_in_use(parts.control)), name="registry")
-            closing.push_async_callback(_cancel, tending)
         if parts.joining is not None:
             await _opened(closing, partial(parts.joining.open, parts.agents), parts.joining.close)
         return _Opened(parts, (loops, web.start(), gateway.start()))

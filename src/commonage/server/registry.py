@@ -25,6 +25,7 @@ import yaml
 
 from commonage.domain.errors import Conflict, EngineFailure
 from commonage.domain.registry import DELETE, PULL, Access
+from commonage.domain.turns import Turns
 from commonage.images.files import Stored, needed, size_bytes, stored, unneeded
 from commonage.images.needed import last_needed, note_needed
 from commonage.images.tokens import ISSUER, LASTS_S, Signer
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 _PROGRAM = "docker-registry"
 _LIFE = "Commonage-Life"
 _DAY_S = 86_400.0
+_COLLECTION_TURN_S = 6 * 3600.0
 _FIRST_COLLECTION_S = 3_600.0
 _READY_S = 30.0
 
@@ -130,17 +132,6 @@ class PlatformRegistry:
         if self._running is not None:
             await self._running.stop()
             self._running = None
-
-    async def tend(self, keep: Callable[[], Collection[str]]) -> None:
-        """Throw out once a day what nobody needs; for ever. `keep` gives the names of the images that are needed."""
-        pause_s = _FIRST_COLLECTION_S
-        while True:
-            await asyncio.sleep(pause_s)
-            pause_s = _DAY_S
-            try:
-                await self.collect(keep())
-            except (Conflict, EngineFailure) as error:
-                log.warning("the registry was not tidied up: %s", error.message)
 
     async def collect(self, keep: Collection[str]) -> Collected:
         """See the port."""
@@ -241,6 +232,26 @@ class PlatformRegistry:
         _write_private(plan.folder / "tls.crt", pair.cert_pem)
         _write_private(plan.folder / "tokens.crt", self._signer.certificate(self._now()))
         _write_private(plan.folder / "config.yml", yaml.safe_dump(registry_settings(plan), sort_keys=False))
+
+
+class RegistryCollection:
+    """The loop that collects the registry's garbage once a day. `keep` names the images that are needed."""
+
+    def __init__(self, registry: PlatformRegistry, keep: Callable[[], Collection[str]]) -> None:
+        self._registry, self._keep = registry, keep
+        self.turns = Turns("registry", time.time, _COLLECTION_TURN_S)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        pause_s = _FIRST_COLLECTION_S
+        while True:
+            with self.turns.rest():
+                await asyncio.sleep(pause_s)
+            pause_s = _DAY_S
+            try:
+                await self._registry.collect(self._keep())
+            except (Conflict, EngineFailure) as error:
+                log.warning("the registry's garbage was not collected: %s", error.message)
 
 
 def registry_settings(plan: RegistryPlan) -> dict[str, Any]:

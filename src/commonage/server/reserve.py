@@ -12,10 +12,12 @@ import asyncio
 import logging
 import os
 import shutil
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from commonage.domain.quantities import format_memory
+from commonage.domain.turns import Turns
 
 log = logging.getLogger(__name__)
 _MIB = 1024 * 1024
@@ -47,6 +49,7 @@ class Reserve:
     portion_mib: int = 16
     least_mib: int = 4
     ample_mib: int = 64
+    turns: Turns = field(default_factory=lambda: Turns("reserve", time.time))
 
     async def run(self) -> None:
         """Look on until cancelled."""
@@ -55,7 +58,8 @@ class Reserve:
                 await asyncio.to_thread(self.look)
             except OSError as error:  # the folder is away, or read-only: that is for others to tell
                 log.debug("the reserve cannot be seen to: %s", error)
-            await asyncio.sleep(_EVERY_S)
+            with self.turns.rest():
+                await asyncio.sleep(_EVERY_S)
 
     def look(self) -> None:
         """Give up a portion, or grow, as the disk is now. Raises OSError."""

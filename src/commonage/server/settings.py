@@ -296,7 +296,7 @@ class _Settings(BaseModel):
     policy: PolicyName = _setting(
         registry.DEFAULT,
         "Where something goes that fits in several places.",
-        Row("the name of a placement policy", "Whose turn it is"),
+        Row(", ".join(registry.POLICIES), "Whose turn it is"),
     )
     site_policy: SitePolicy = _setting(
         SitePolicy.FIRST_FREE,

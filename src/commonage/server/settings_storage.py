@@ -81,7 +81,7 @@ class StorageSettings(BaseModel):
     )
     home_quota: Annotated[Mib | None, BeforeValidator(no_empty)] = setting(
         None,
-        "How large a home may be. Held by project quotas where the file system of the data folder has them, else only "
-        "measured: who is over it is told.",
+        "How large a home should be. Homes are measured every 10 minutes and a user above the limit sees a warning. "
+        "The limit is not enforced: only a quota of the file system does that (docs/howto/storage.md#homes).",
         Row("an amount of space, like 50GiB", "Storage"),
     )

@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from commonage.server.websockets import websocket_protocol
+from commonage.server.websockets import WEBSOCKETS
 
 _HEAD_BYTES = 64 * 1024  # of the request line and all headers
 _LAST_ANSWERS_S = 1  # live streams last for ever; at the end they are cut off after this long
@@ -70,12 +70,12 @@ class Web:
             access_log=False,
             server_header=False,
             http=HttpProtocol,
-            ws=websocket_protocol,  # type: ignore[arg-type]  # it calls it, whatever it is
             proxy_headers=behind_proxy,
             forwarded_allow_ips="127.0.0.1",
             timeout_graceful_shutdown=_LAST_ANSWERS_S,
             # Longer than the proxy keeps an idle connection (90 s): else it may ask on one that we are just closing.
             timeout_keep_alive=120,
+            **WEBSOCKETS,
         )
         self._server = _Quiet(config)
         self._socket = listening

@@ -1,120 +1,97 @@
-"""WebSockets for uvicorn, by aiohttp's server: no library is needed that is not here anyway.
+"""WebSockets: uvicorn's protocol with limits on clients that do not read, send too early or are gone.
 
-uvicorn hands over the connection of a request that wants a WebSocket; aiohttp's own protocol reads that request again,
-and the application is called for it as ASGI has it.
+`web` passes `WEBSOCKETS` to uvicorn.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, MutableMapping
-from contextlib import suppress
-from functools import partial
-from typing import Any
+from asyncio import BaseTransport
+from typing import Any, ClassVar, Final
 
-from aiohttp import WSMsgType, web
-from starlette.types import ASGIApp
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode, Frame
 
-_PING_EVERY_S = 20.0  # proxies cut off what is silent for a minute
-_MOST_BYTES = 1024 * 1024  # of one message
-_Message = MutableMapping[str, Any]
+_MOST_FRAGMENTS = 1024  # of one message; empty ones would otherwise be collected without end
 
 
-def websocket_protocol(*, config: Any, **_: Any) -> asyncio.Protocol:
-    """What uvicorn's `ws` setting takes: makes the protocol of one connection."""
-    server = web.Server(partial(_serve, config.loaded_app), access_log=None)
-    return server()
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """One connection.
+
+    Pings only keep proxies from closing an idle connection. A late pong ends nothing: a client that is slow, or a pager
+    that is paused, may leave pings unread for minutes.
+    """
+
+    silence_s: ClassVar[float] = 3600.0
+    """A connection ends after so many seconds in which the client neither sent nor took anything."""
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Start to measure silence."""
+        super().connection_made(transport)
+        self._active_at = self.loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        """Refuse frames before the answer to the handshake, and requests that the parser refuses."""
+        if self.handshake_initiated and not self.handshake_complete:
+            self.transport.abort()
+            return
+        self._active_at = self.loop.time()
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            # uvicorn leaves the parser's answer unsent, and the connection open.
+            answer = b"".join(self.conn.data_to_send()) or self.conn.reject(400, "Invalid request.\n").serialize()
+            self.transport.write(answer)
+            self.transport.close()
+
+    def resume_writing(self) -> None:
+        """The client has taken data."""
+        self._active_at = self.loop.time()
+        super().resume_writing()
+
+    def handle_cont(self, event: Frame) -> None:
+        """Limit the fragments of a message."""
+        if self.transport.is_closing():
+            return
+        if len(self.frames) >= _MOST_FRAGMENTS:
+            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, f"a message has at most {_MOST_FRAGMENTS} fragments")
+            self.handle_parser_exception()
+        else:
+            super().handle_cont(event)
+
+    def handle_ping(self) -> None:
+        """Drop the pong if the client does not read: pongs are written without regard to the size of the buffer."""
+        if self.writable.is_set() or self.conn.close_sent is not None:
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()
+
+    def schedule_ping(self) -> None:
+        """Ignore the round-trip time: uvicorn subtracts it from the interval, and a slow client would get a storm."""
+        self.last_ping_rtt = 0.0
+        super().schedule_ping()
+
+    def send_keepalive_ping(self) -> None:
+        """Ping a client that reads; drop one that has been silent for too long, with all that it has not taken."""
+        if self.loop.time() - self._active_at >= self.silence_s:
+            self.transport.abort()
+        elif self.close_sent or self.transport.is_closing() or not self.writable.is_set():
+            self.schedule_ping()
+        else:
+            super().send_keepalive_ping()
+
+    async def send(self, message: Any) -> None:
+        """Send for the application. Raises ClientDisconnected once the connection is closed, whoever closed it."""
+        await self.writable.wait()
+        if self.close_sent:
+            raise ClientDisconnected
+        await super().send(message)
 
 
-async def _serve(app: ASGIApp, request: web.BaseRequest) -> web.StreamResponse:
-    bridge = _Bridge(request)
-    pinging = asyncio.create_task(bridge.ping())
-    try:
-        await app(bridge.scope(), bridge.receive, bridge.send)
-    finally:
-        pinging.cancel()
-    return bridge.answer()
-
-
-class _Bridge:
-    """One connection between ASGI's messages and aiohttp's calls."""
-
-    def __init__(self, request: web.BaseRequest) -> None:
-        self._request = request
-        self._socket = web.WebSocketResponse(max_msg_size=_MOST_BYTES, compress=False)
-        self._has_connected = False
-        self._denial: tuple[int, Mapping[str, str]] | None = None
-        self._body = b""
-
-    def scope(self) -> _Message:
-        """As ASGI describes the request."""
-        request = self._request
-        path, _, query = request.raw_path.partition("?")
-        peer = request.transport.get_extra_info("peername") if request.transport is not None else None
-        return {
-            "type": "websocket",
-            "asgi": {"version": "3.0", "spec_version": "2.4"},
-            "http_version": "1.1",
-            "scheme": "ws",
-            "path": request.path,
-            "raw_path": path.encode("latin-1"),
-            "root_path": "",
-            "query_string": query.encode("latin-1"),
-            "headers": [(name.lower(), value) for name, value in request.raw_headers],
-            "client": tuple(peer[:2]) if peer else None,
-            "server": None,
-            "subprotocols": [],
-            "state": {},
-            "extensions": {"websocket.http.response": {}},
-        }
-
-    async def receive(self) -> _Message:
-        """The next of its messages."""
-        if not self._has_connected:
-            self._has_connected = True
-            return {"type": "websocket.connect"}
-        if not self._socket.prepared:
-            return {"type": "websocket.disconnect", "code": 1006}
-        message = await self._socket.receive()
-        if message.type is WSMsgType.TEXT:
-            return {"type": "websocket.receive", "text": message.data}
-        if message.type is WSMsgType.BINARY:
-            return {"type": "websocket.receive", "bytes": message.data}
-        return {"type": "websocket.disconnect", "code": self._socket.close_code or 1006}
-
-    async def send(self, message: _Message) -> None:
-        """One of ours. Raises OSError, which is what ASGI wants, once it is gone."""
-        match message["type"]:
-            case "websocket.accept":
-                await self._socket.prepare(self._request)
-            case "websocket.send":
-                if message.get("bytes") is not None:
-                    await self._socket.send_bytes(message["bytes"])
-                else:
-                    await self._socket.send_str(message["text"])
-            case "websocket.close":
-                if self._socket.prepared:
-                    await self._socket.close(code=message.get("code") or 1000)
-                else:
-                    self._denial = (403, {})
-            case "websocket.http.response.start":
-                headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]}
-                self._denial = (message["status"], headers)
-            case "websocket.http.response.body":
-                self._body += message.get("body", b"")
-
-    async def ping(self) -> None:
-        """A sign of life, now and then."""
-        while True:
-            await asyncio.sleep(_PING_EVERY_S)
-            if self._socket.prepared and not self._socket.closed:
-                with suppress(OSError):  # whoever receives is told
-                    await self._socket.ping()
-
-    def answer(self) -> web.StreamResponse:
-        """The end of it: the WebSocket, or why there was none."""
-        if self._socket.prepared:
-            return self._socket
-        status, headers = self._denial or (403, {})
-        kept = {name: value for name, value in headers.items() if name.lower() != "content-length"}
-        return web.Response(status=status, headers={**kept, "Connection": "close"}, body=self._body)
+WEBSOCKETS: Final[dict[str, Any]] = {
+    "ws": WebSocketProtocol,
+    "ws_max_size": 1024 * 1024,  # bytes of one message
+    "ws_per_message_deflate": False,
+    "ws_ping_interval": 20.0,  # seconds; proxies close a connection that is idle for a minute
+    "ws_ping_timeout": None,  # `silence_s` instead
+}
+"""uvicorn's settings."""

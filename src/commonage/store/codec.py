@@ -51,7 +51,7 @@ def clean_or_none(text: str | None) -> str | None:
 
 
 def spec_to_json(spec: Spec) -> str:
-    """Everything but the secrets, which are kept apart."""
+    """Everything but the values of secrets, which are kept apart."""
     return _encoder.encode(
         {
             "kind": spec.kind,
@@ -76,6 +76,7 @@ def spec_to_json(spec: Spec) -> str:
             "gang": spec.gang,
             "volumes": [(each.name, each.writable, each.target) for each in spec.volumes],
             "requeue": spec.requeue,
+            "secret_names": spec.secret_names,
         }
     )
 
@@ -93,6 +94,7 @@ def spec_from_json(body: str, secrets: str | None = None) -> Spec:
         request=request_from_json(read["request"]),
         variables=_pairs(read.get("variables", ())),
         secrets=_pairs(json.loads(secrets)) if secrets else (),
+        dropped_secrets=() if secrets else tuple(read.get("secret_names", ())),
         priority=read.get("priority", 0),
         time_limit_s=read.get("time_limit_s"),
         grace_s=read.get("grace_s", 10),

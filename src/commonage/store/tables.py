@@ -1,7 +1,7 @@
 """The declared schema: what the newest migration leads to (tests/migration holds them together).
 
 Read by the repositories beside it and by `upgrade`. A change is made here and in a new migration beside
-`migrations/versions/0001_first.py`; never in one that was released.
+`migrations/versions/0100_initial.py`; never in one that was released.
 
 Columns are what lists are filtered by and what usage is summed from; everything that is only ever read as a whole is
 JSON text. Instants are unix seconds. Ids are compared byte by byte, so that they sort alike on every database.
@@ -71,7 +71,7 @@ workloads = Table(
     Column("not_before", Double),
     Column("warned", Boolean, nullable=False),
     Column("retried", Integer, nullable=False),
-    Column("losses", Integer),  # an older program wrote none
+    Column("losses", Integer, nullable=False),
     sqlite_with_rowid=False,
 )
 

@@ -33,7 +33,8 @@ _VERSION_TABLE: Final = "schema_version"
 async def upgrade(url: str) -> None:
     """Migrate the database to this program's schema; make it if it is not there. Safe to call from several at once.
 
-    Raises Conflict(code="database-newer") for one of a later program, InvalidInput, Unavailable.
+    Raises Conflict(code="database-newer") for one of a later program, Conflict(code="database-unsupported") for one
+    whose schema is older than the initial migration, InvalidInput, Unavailable.
     """
     address = database_url(url)
     prepare_file(address)
@@ -105,17 +106,31 @@ def _head() -> str | None:
 
 
 def _known_revision(connection: Connection, address: URL) -> str | None:
-    """The database's revision, None for an empty one. Raises Conflict for one that this program does not know."""
+    """The database's revision, None for an empty one. Raises Conflict for one that this program cannot migrate."""
     context = MigrationContext.configure(connection, opts={"version_table": _VERSION_TABLE})
     revision = context.get_current_revision()
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if revision is not None and revision not in known:
-        raise Conflict(
-            f"the database {shown(address)} was written by a newer Commonage (schema {revision}, this program knows up "
-            f"to {_head()}); start the newer one, or restore a backup made before it",
-            code="database-newer",
-        )
-    return revision
+    scripts = ScriptDirectory.from_config(_config())
+    if revision is None or revision in {script.revision for script in scripts.walk_revisions()}:
+        return revision
+    oldest = scripts.get_base() or ""
+    if revision < oldest:
+        raise _unsupported(address, revision, oldest)
+    raise Conflict(
+        f"the database {shown(address)} was written by a newer Commonage (schema {revision}, this program knows up "
+        f"to {_head()}); start the newer one, or restore a backup made before it",
+        code="database-newer",
+    )
+
+
+def _unsupported(address: URL, revision: str, oldest: str) -> Conflict:
+    is_file = address.drivername.startswith("sqlite")
+    remedy = "Move the file away" if is_file else "Set COMMONAGE_DATABASE_URL to an empty database"
+    return Conflict(
+        f"The database {shown(address)} has schema {revision}. The oldest schema that this version can upgrade is "
+        f"{oldest}. {remedy} and start again: a new database is made. Homes and accounts stay; workloads and usage "
+        "of the old database cannot be copied. To read them, start the version that wrote it.",
+        code="database-unsupported",
+    )
 
 
 def _is_ours(thing: Any, name: str | None, kind: str, reflected: bool, _other: Any) -> bool:

@@ -146,7 +146,7 @@ class Workloads:
             not_before=not_before,
             warned=bool(warned),
             retried=retried,
-            losses=losses or 0,
+            losses=losses,
             version=version,
         )
 

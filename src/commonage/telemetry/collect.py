@@ -98,8 +98,10 @@ def _shares(control: Control, families: Families) -> None:
 
 
 def _itself(control: Control, families: Families) -> None:
-    for loop, age_s in control.health().items():
-        families.put("commonage_loop_age_seconds", age_s, loop)
+    for loop in control.health():
+        if loop.age_s is not None:
+            families.put("commonage_loop_age_seconds", loop.age_s, loop.name)
+        families.put("commonage_loop_up", int(not loop.stuck), loop.name)
     ledger = control.ledger
     families.put("commonage_schedule_pass_seconds", control.schedule.pass_s)
     families.put("commonage_store_up", 0 if ledger.stuck else 1)

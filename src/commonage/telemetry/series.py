@@ -98,7 +98,8 @@ SERIES: tuple[Series, ...] = (
     Series("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "gauge", "Rows remapped for correctable errors.", _DCGM),
     Series("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "gauge", "Rows remapped for uncorrectable errors.", _DCGM),
     # --- the control plane itself
-    Series("commonage_loop_age_seconds", "gauge", "Time since a loop's last pass; rises when it hangs.", ("loop",)),
+    Series("commonage_loop_age_seconds", "gauge", "Time since the last turn of a loop ended.", ("loop",)),
+    Series("commonage_loop_up", "gauge", "0 while a turn of a loop takes too long, else 1.", ("loop",)),
     Series("commonage_schedule_pass_seconds", "gauge", "How long the last pass of the schedule loop took."),
     Series("commonage_store_up", "gauge", "1 while the database answers; at 0 changes wait and submits are refused."),
     Series("commonage_ledger_commits_total", "counter", "Batches written to the database."),

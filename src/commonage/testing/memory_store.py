@@ -304,7 +304,7 @@ def _has_text(workload: Workload, text: str) -> bool:
 
 def _without_secrets_at_the_end(workload: Workload) -> Workload:
     if workload.state.is_terminal and workload.spec.secrets:
-        return replace(workload, spec=replace(workload.spec, secrets=()))
+        return replace(workload, spec=workload.spec.without_secrets())
     return workload
 
 

@@ -29,8 +29,8 @@ _EVERYTHING = Filter()
 
 
 def as_kept(workload: Workload) -> Workload:
-    """What the store gives back of it: secrets are gone with the end."""
-    return replace(workload, spec=replace(workload.spec, secrets=())) if workload.state.is_terminal else workload
+    """What the store gives back of it: the values of secrets are gone with the end."""
+    return replace(workload, spec=workload.spec.without_secrets()) if workload.state.is_terminal else workload
 
 
 async def outcome(store: Store, batch: Batch) -> str | None:

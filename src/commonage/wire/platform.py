@@ -166,6 +166,9 @@ class TokenOut(BaseModel):
 class HealthOut(BaseModel):
     """Whether the control plane does its work."""
 
-    status: str = Field(description="`ok`, or `behind` when a loop has not come round for a minute.")
+    status: str = Field(description="`ok`, or `stuck` when a turn of a loop takes too long.")
     version: str
-    loops: dict[str, float] = Field(description="Seconds since each loop came round last.")
+    loops: dict[str, float | None] = Field(
+        description="Seconds since the last turn of each loop ended; null before its first."
+    )
+    stuck: list[str] = Field(description="The loops whose present turn takes too long.")

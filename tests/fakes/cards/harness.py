@@ -34,7 +34,7 @@ _HARMLESS = ("fuse", "loop-control", "autofs", "btrfs-control", "hwrng")
 _EVERYBODYS = ("zero", "full", "null", "urandom")
 
 LOOK = """
-import glob, json, os
+import glob, json, os, sys
 def opens(path):
     try:
         os.close(os.open(path, os.O_RDWR))
@@ -53,6 +53,8 @@ print(json.dumps({
     'own': makes(int(os.environ['OTHER'])) if 'OTHER' in os.environ else None,
     'variables': {name: value for name, value in os.environ.items()
                   if name.startswith(('NVIDIA_', 'CUDA_', 'COMMONAGE_GPU', 'XLA_', 'PYTORCH_'))},
+    'limits': any(type(one).__module__ == 'sitecustomize' for one in sys.meta_path),
+    'paths': os.environ.get('PYTHONPATH'),
     'pipe': sorted(os.listdir(os.environ.get('CUDA_MPS_PIPE_DIRECTORY', '/run/commonage'))),
 }))
 """

@@ -72,7 +72,12 @@ def test_one_that_is_refused_keeps_no_other_from_being_held_and_is_told_again(ca
     held(daemon, holding, 5)
     held(daemon, holding, 11)
     assert daemon.asked == ["one", "two", "one"], "not at each look"
-    assert caplog.text.count("a-1 is not held to its cores and memory: Docker: device or resource busy") == 1
+    assert (
+        caplog.text.count(
+            "a-1 is not held to its cores and memory: its Docker daemon refuses it (Docker: device or resource busy)"
+        )
+        == 1
+    )
     del daemon.refuses["one"]
     assert held(daemon, holding, 22)["one"]["MemorySwap"] == 64 * MIB
 

@@ -10,6 +10,7 @@ from commonage.control import again
 from commonage.control.control import Control
 from commonage.control.submission import Submission
 from commonage.domain.errors import Conflict, InvalidInput, Unavailable
+from commonage.domain.quantities import parse_duration
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLost, StartFailed
 from commonage.domain.reasons.notes import RestartedAs, RestartedTooOften, RestartFailed, RestartOf
@@ -38,6 +39,7 @@ class Hub:
             key=options["key"],
             requeue=options.get("requeue") == "true",
             gpu=parse_gpus(options.get("gpus")),
+            grace_s=parse_duration(options["grace"]),
             variables=(*options.get("variables", {}).items(), ("JUPYTERHUB_USER", user)),
         )
         await self.control.work.submit(SPAWNER, ask)
@@ -67,7 +69,9 @@ async def test_another_one_is_started_with_the_same_request_and_both_say_so() ->
     async with site.open() as control:
         Hub(site, control)
         variables = (("MINE", "1"), ("JUPYTERHUB_USER", "old"), ("JUPYTERHUB_API_URL", "http://old"))
-        lost = await session(site, control, gpu=parse_gpus("0.5"), variables=variables, secrets=(("TOKEN", "old"),))
+        lost = await session(
+            site, control, gpu=parse_gpus("0.5"), variables=variables, secrets=(("TOKEN", "old"),), grace_s=45
+        )
         await lose(site, lost)
         first, second = site.all()
         assert (first.state, second.state) == (State.LOST, State.RUNNING)
@@ -75,7 +79,7 @@ async def test_another_one_is_started_with_the_same_request_and_both_say_so() ->
             first.spec.name, first.spec.owner, first.spec.request,
         )  # fmt: skip
         assert second.spec.variables == (("MINE", "1"), ("JUPYTERHUB_USER", "ann"))
-        assert (second.spec.secrets, second.spec.requeue) == ((), True)
+        assert (second.spec.secrets, second.spec.requeue, second.spec.grace_s) == ((), True, 45)
         assert told(site, lost)[-1] == RestartedAs(workload_id=second.id)
         assert RestartOf(workload_id=lost.id, cause=first.reason) in told(site, second)
 

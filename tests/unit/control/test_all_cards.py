@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ANN, Site, job
+from tests.unit.control.world import ANN, ROOT, Site, job
 
 from commonage.control.all_cards import AllCards
 from commonage.control.attribution import attribute
@@ -104,7 +104,7 @@ async def test_its_warnings_reach_the_owner_and_a_sound_card_is_said_to_be_so() 
         await site.sampled(control, 5)
         told = [one.reason for one in site.store.shelf.events if one.kind is EventKind.WARNING]
         assert GpuWarning(detail="its MPS daemon ended") in told
-        await control.fleet.forget_faults(UUID)
+        await control.fleet.resume(ROOT, "far", UUID)
         assert far.resumed == [UUID]
 
 
@@ -136,7 +136,7 @@ async def test_an_agent_says_nothing_of_the_cards_and_attempts_of_another_node()
     neighbor: Any = Neighbor()
     cards = AllCards(here, neighbor)
     leases = {"theirs-1": "victim", "mine-1": "attacker"}
-    await cards.note_held([Lease(attempt, node, 1000, 256, (), 0.0) for attempt, node in leases.items()])
+    await cards.note_held([Lease(attempt, node, 1000, 256, (), 0.0) for attempt, node in leases.items()], [])
     round_ = cards.add_elsewhere(attribute([], [], 0.0), 0.0)
     assert round_.samples.keys() == {"GPU-attacker"}
     assert {attempt for attempt, _ in round_.uses} == {"mine-1"}, "the watchdog must not end the victim's work for it"

@@ -209,7 +209,7 @@ async def test_who_runs_on_a_machine_in_trouble_reads_it() -> None:
         assert notes(one) == ()
         site.engine.add_node(factories.node("one", faults=("its container daemon does not answer",)).report)
         await site.clock.advance(10)
-        fault = NodeHasFault(node="one", fate=Fate.REQUEUED, detail="its container daemon does not answer")
+        fault = NodeHasFault(node="one", fate=Fate.REQUEUED)
         assert notes(one) == (fault,)
         site.engine.lose_node("one")
         await site.clock.advance(40)

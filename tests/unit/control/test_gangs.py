@@ -114,14 +114,14 @@ async def test_one_is_recalled_and_all_make_room_and_come_back() -> None:
     async with site.open() as control:
         members = await submit(control)
         await site.clock.advance(2)
-        control.schedule.paused = True
+        control.schedule.pause()
         await recall(control, members[2], site)
         await site.clock.advance(10)
         assert states(site) == [State.QUEUED] * 3
         reasons = [site.there(one).reason for one in members]
         assert reasons[2] == Requeued(cause=NEEDED)
         assert reasons[0] == Requeued(cause=attempts.GangMemberRequeued(rank=2, cause=NEEDED))
-        control.schedule.paused = False
+        control.schedule.resume()
         await site.clock.advance(5)
         assert states(site) == [State.RUNNING] * 3
 
@@ -154,13 +154,13 @@ async def test_after_a_restart_those_that_ended_before_are_known() -> None:
 async def test_what_a_crash_left_started_in_part_is_sent_back_and_starts_whole() -> None:
     site = site_of(2)
     async with site.open() as control:
-        control.schedule.paused = True
+        control.schedule.pause()
         members = await submit(control, 2)
         half = factories.lease(f"{members[0].id}-1", node="n0", at=site.clock.now())
         control.ledger.note(members[0].id, Leased(half))
         await site.clock.advance(2)
         assert not site.world.runs, "no order is made for a gang that is not whole"
         await site.clock.advance(40)
-        control.schedule.paused = False
+        control.schedule.resume()
         await site.clock.advance(5)
     assert states(site) == [State.RUNNING] * 2

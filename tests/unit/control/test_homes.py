@@ -32,7 +32,9 @@ async def test_who_has_more_than_is_allowed_is_told() -> None:
     await watch.look()
     view = watch.of(ADA)
     assert view is not None and view.is_over
-    assert str(view) == "Your home holds 3 GiB, and 2 GiB are allowed: delete what you do not need any more."
+    assert str(view) == (
+        "Your home uses 3 GiB, the limit is 2 GiB (measured, not enforced): delete files that you do not need."
+    )
     homes.used = None
     await watch.look()
     assert watch.of(ADA) == view, "what cannot be measured stays as it was"
@@ -41,9 +43,16 @@ async def test_who_has_more_than_is_allowed_is_told() -> None:
         watch.all(ADA)
 
 
+async def test_a_limit_is_never_said_to_be_enforced() -> None:
+    watch = HomeWatch(Measured({"bob": 1024}), FakeClock(), 2 * 1024)
+    await watch.look()
+    view = watch.of(Principal("bob", frozenset({Scope.READ})))
+    assert str(view) == "Your home uses 1 GiB; the limit is 2 GiB (measured, not enforced)."
+
+
 async def test_without_a_bound_there_is_only_a_figure() -> None:
     watch = HomeWatch(Measured({"bob": 2048}), FakeClock(), None)
     await watch.look()
     view = watch.of(Principal("bob", frozenset({Scope.READ})))
     assert view is not None and not view.is_over
-    assert str(view) == "Your home holds 2 GiB."
+    assert str(view) == "Your home uses 2 GiB."

@@ -45,7 +45,7 @@ class Desk:
         self.store, self.clock, self.board, self.feed = Slow(), FakeClock(), Board(), Feed()
         self.ledger = Ledger(self.store, self.board, self.feed, self.clock)
         self.effects: list[object] = []
-        self.ledger.on_effect = lambda _workload, effect: self.effects.append(effect)
+        self.ledger.effects.follow(lambda _workload, effect: self.effects.append(effect))
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_dependent_is_looked_at_again_when_the_store_could_not_answer() -> None:
     store, board, clock = MemoryStore(), Board(), FakeClock()
     await store.open()
-    timers = Timers(store, board, Ledger(store, board, Feed(), clock), clock, 60)
+    timers = Timers(store, board, Ledger(store, board, Feed(), clock), clock, 60, lambda _environment: None)
     held = factories.workload(State.HELD, depends_on=(Dependency("gone", Condition.AFTER_ANY),))
     board.load([held], [])
     timers.changed(held)
@@ -132,6 +132,23 @@ async def test_samples_of_attempts_devices_and_machines() -> None:
     assert newest[f"attempt:{attempt}", "cpu_cores"] == pytest.approx(1.0)
     assert ("device:GPU-gpu-1-0", "temperature_c") not in newest, "what is not measured is not made up"
     assert [lease.attempt_id for lease in site.devices.held] == [attempt]
+
+
+async def test_simulated_cards_show_use_from_the_start_of_the_program_on() -> None:
+    site = Site()
+    site.engine.default = Behaviour(lasts_s=None, start_delay_s=60, start_detail="preparing the environment")
+    async with site.open() as control:
+        one = (await control.work.submit(ANN, job(gpu=parse_gpus("6GiB")))).workloads[0]
+        await site.clock.advance(30)
+        await control.sampling.tick()
+        assert site.there(one).state is State.STARTING
+        assert list(site.devices.held) == []
+        await site.clock.advance(40)
+        await control.sampling.tick()
+        (held,) = site.devices.held
+        attempt = site.there(one).attempt
+        assert attempt is not None
+        assert (held.attempt_id, held.at) == (attempt.id, attempt.started_at)
 
 
 async def test_old_samples_are_tidied_every_minute() -> None:

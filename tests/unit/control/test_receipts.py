@@ -11,6 +11,7 @@ from commonage.control.control import Control
 from commonage.domain.errors import Unavailable
 from commonage.domain.receipts import Receipt
 from commonage.domain.requests import parse_gpus
+from commonage.domain.sightings import LastUse, Seen, Sighting
 from commonage.domain.workloads import RetryPolicy, State, Workload
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing.behaviour import Behaviour
@@ -198,3 +199,52 @@ async def test_alike_are_those_of_one_owner_environment_and_command() -> None:
             assert len(await control.receipts.alike("ann", "base", ["train"])) == 1, "also before it is written"
         assert await control.receipts.alike("ann", "notebook", ["train"]) == []
         assert await control.receipts.alike("carl", "base", ["train"]) == []
+
+
+async def test_one_that_ends_before_the_first_round_has_what_its_engine_read_at_the_end() -> None:
+    site = a_site()
+    site.engine.default = HOLDS
+    async with site.open() as control:
+        one = await submitted(control)
+        await site.clock.advance(2)
+        attempt = site.there(one).attempt
+        assert attempt is not None
+        assert attempt.started_at is not None
+        now = site.clock.now()
+        ended = Sighting(
+            attempt.id, Seen.ENDED, now, exit_code=0, started_at=attempt.started_at, used=LastUse(1.5, 200)
+        )
+        control.reconcile._tell(site.engine, ended)
+        await site.sampled(control, 1)
+        receipt = await of(control, one)
+        assert (receipt.figures.cpu_s, receipt.figures.memory_peak_mib) == (1.5, 200)
+        assert receipt.figures.cpu_peak_milli == round(1500 / (now - attempt.started_at))
+        assert (receipt.ended_at, receipt.vram_peak_mib) == (now, None)
+        assert [each.attempt_id for each in await control.store.receipts(one.id)] == [attempt.id]
+
+
+async def test_the_last_use_completes_what_was_measured() -> None:
+    site = a_site()
+    site.engine.default = HOLDS
+    async with site.open() as control:
+        one = await submitted(control)
+        await site.sampled(control, 30)
+        before = (await of(control, one)).figures
+        control.receipts.note_last_use(f"{one.id}-1", LastUse(before.cpu_s + 3, 9000))
+        site.engine.end(f"{one.id}-1")
+        await site.sampled(control, 1)
+        after = (await of(control, one)).figures
+        assert after.cpu_s == before.cpu_s + 3
+        assert after.memory_peak_mib == before.memory_peak_mib
+
+
+async def test_the_last_use_of_an_attempt_that_has_ended_already_is_not_kept() -> None:
+    site = a_site()
+    async with site.open() as control:
+        one = await submitted(control)
+        await site.clock.advance(2)
+        site.engine.end(f"{one.id}-1")
+        await site.clock.advance(2)
+        assert site.there(one).state is State.SUCCEEDED
+        control.receipts.note_last_use(f"{one.id}-1", LastUse(1.0, 1))
+        assert control.receipts._last_use == {}

@@ -1,5 +1,7 @@
 """From submit to the end, with everything that can happen between."""
 
+import asyncio
+
 import pytest
 from tests.unit.control.world import ANN, BOB, FOREVER, ROOT, SPAWNER, Site, job
 
@@ -10,6 +12,7 @@ from commonage.domain.events import EventKind
 from commonage.domain.fleet import NodeState
 from commonage.domain.reasons import attempts, waiting
 from commonage.domain.requests import parse_gpus
+from commonage.domain.turns import Turns
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State, StopCause, Workload
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
@@ -349,7 +352,7 @@ async def test_draining_keeps_what_runs_and_takes_no_more() -> None:
         assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.QUEUED]
         reason = control.look.standing(site.there(waits)).reason
         assert isinstance(reason, waiting.NodeDraining)
-        assert (reason.node, reason.detail) == ("gpu-1", "drained by root")
+        assert (reason.node, reason.by) == ("gpu-1", "root")
         await control.fleet.drain(ROOT, "gpu-1", False)
         await site.clock.advance(1)
         assert site.there(waits).state is State.RUNNING
@@ -468,15 +471,67 @@ async def test_standing_down_says_how_many_still_run() -> None:
         assert await left == 1
 
 
-async def test_health_tells_how_long_ago_each_loop_passed() -> None:
+LOOPS = {
+    "again", "bundles", "departures", "fleet", "gangs", "ledger", "prepulls", "reconcile", "reservations", "sample",
+    "schedule", "timers", "watch here",
+}  # fmt: skip
+
+
+async def test_health_names_every_loop_with_its_last_turn() -> None:
     site = Site()
     async with site.open() as control:
         await site.clock.advance(60)
         for _ in range(50):  # samples of cards are taken in a thread
             await settle()
-        health = control.health()
-    assert set(health) >= {"fleet", "reconcile", "schedule", "timers"}
-    assert all(0 <= seconds <= 6 for name, seconds in health.items() if name != "sample")
+        health = {one.name: one for one in control.health()}
+    assert set(health) == LOOPS
+    assert not [one for one in health.values() if one.stuck]
+    for name in ("fleet", "gangs", "reconcile", "schedule", "timers"):
+        age_s = health[name].age_s
+        assert age_s is not None
+        assert 0 <= age_s <= 6, name
+
+
+async def test_health_names_the_loop_whose_turn_does_not_end() -> None:
+    site = Site()
+
+    answers = asyncio.Event()
+
+    async def late(_batch: object) -> None:
+        await answers.wait()
+
+    async with site.open() as control:
+        site.store.commit = late  # type: ignore[method-assign]
+        writing = asyncio.create_task(control.ledger.write(nodes=list(control.board.nodes.values())))
+        await site.clock.advance(61)
+        assert "ledger" in {one.name for one in control.health() if one.stuck}
+        answers.set()
+        await writing
+
+
+async def test_a_loop_of_an_adapter_runs_with_the_others_and_its_error_ends_all() -> None:
+    site = Site()
+    broken = asyncio.Event()
+
+    class Adapter:
+        turns = Turns("adapter", site.clock.now)
+
+        async def run(self) -> None:
+            with self.turns.rest():
+                await broken.wait()
+            raise ValueError("it broke")
+
+    await site.store.open()
+    control = site.control()
+    await control.open()
+    loops = asyncio.create_task(control.run(Adapter()))
+    await site.clock.advance(1)
+    assert "adapter" in {one.name for one in control.health()}
+    broken.set()
+    with pytest.raises(ExceptionGroup) as caught:
+        await loops
+    assert caught.group_contains(ValueError, match="it broke")
+    await control.close()
 
 
 async def test_logs_of_a_try_and_of_none() -> None:

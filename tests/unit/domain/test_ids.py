@@ -21,7 +21,9 @@ def test_ids_only_rise_whatever_the_clock_does(asks: list[tuple[float, int]]) ->
 def test_ids_rise_over_a_restart(asks: list[tuple[float, int]], later: float) -> None:
     ids = IdSequence()
     last = [ids.next(now, chance) for now, chance in asks][-1]
-    assert IdSequence(last).next(later, 0) > last
+    after = IdSequence()
+    after.follow(last)
+    assert after.next(later, 0) > last
 
 
 def test_ids_sort_by_time() -> None:

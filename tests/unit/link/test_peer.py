@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from commonage.link.peer import end
+from commonage.link.peer import _failure, end
 
 pytestmark = pytest.mark.anyio
 
@@ -50,3 +50,9 @@ async def test_a_connection_is_ended_though_it_was_closed_before(closed_before: 
     await end(writer)
     assert writer.transport.closed
     assert writer.transport.protocol == ["aborted"]
+
+
+@pytest.mark.parametrize(("fails", "native"), [(["engine-failure", "no", True], ""), (["x", "no", True, "raw"], "raw")])
+def test_a_failure_is_read_with_and_without_the_native_text(fails: list[str | bool], native: str) -> None:
+    failure = _failure(fails)
+    assert (failure.message, failure.is_retryable, failure.native) == ("no", True, native)

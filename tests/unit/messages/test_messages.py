@@ -103,8 +103,8 @@ def test_what_is_written_down_is_read_again(kind: type[Reason], rich: bool) -> N
             waiting.InsufficientCpu(node="n", requested_cpus_milli=9000, free_cpus_milli=1500, total_cpus_milli=8000),
             "Not enough CPUs: 9 requested, 1.5 of 8 free on n.",
         ),
-        (waiting.NodeDraining(node="a", detail="drained by root"), "Node a is draining (drained by root)."),
-        (waiting.NodeDraining(**THERE, detail=""), "3 of 8 nodes are draining: n1 and 2 more."),
+        (waiting.NodeDraining(node="a", by="root"), "Node a is draining (drained by root)."),
+        (waiting.NodeDraining(**THERE, by=""), "3 of 8 nodes are draining: n1 and 2 more."),
         (
             waiting.UserQuotaExceeded(tenant="course", user="eve", resource=Resource.GPU_MEMORY, used=0, limit=8 * GIB),
             "Quota exceeded: eve uses 0 MiB of the 8 GiB of GPU memory that one member of tenant course may use. It "

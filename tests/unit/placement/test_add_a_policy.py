@@ -5,34 +5,30 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from commonage.domain.fleet import Device, Node, NodeReport, NodeState
 from commonage.domain.requests import Request, parse_gpus
-from commonage.placement.fragmentation import Mix
 from commonage.placement.grid import Grid
+from commonage.placement.mix import Mix
 from commonage.placement.policies import registry
+from commonage.placement.policies.registry import Maker
+from commonage.replay.policies import maker_of
 
 ROOT = Path(__file__).parents[3]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/add-a-policy.md").read_text(), re.DOTALL)
 
 
 @pytest.fixture
-def quiet(tmp_path: Path) -> Iterator[ModuleType]:
-    """The page's module, imported from a file."""
-    path = tmp_path / "quiet.py"
-    path.write_text(BLOCKS[0])
-    spec = spec_from_file_location("quiet", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["quiet"] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
+def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Maker]:
+    """The page's policy, loaded as the page says."""
+    (tmp_path / "quiet.py").write_text(BLOCKS[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield maker_of("quiet:Quiet", registry.POLICIES)
     del sys.modules["quiet"]
 
 
@@ -47,9 +43,10 @@ def two_nodes() -> Grid:
     )
 
 
-def test_the_policy_of_the_page_goes_where_the_fewest_are(quiet: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_policy_of_the_page_goes_where_the_fewest_are(quiet: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     name, made_by = re.fullmatch(r'\s*"(\w+)": (\w+),\s*', BLOCKS[1]).groups()  # type: ignore[union-attr]  # it is there
-    monkeypatch.setitem(registry.POLICIES, name, getattr(quiet, made_by))
+    assert made_by == quiet.__name__
+    monkeypatch.setitem(registry.POLICIES, name, quiet)
     grid = two_nodes()
     policy = registry.POLICIES[name](grid, Mix(), 42)
     shape = grid.shape(Request(1000, 1024, parse_gpus("4GiB")))

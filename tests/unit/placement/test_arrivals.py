@@ -9,7 +9,7 @@ from tests.unit.placement.fleets import GIB, REQUESTS
 
 from commonage.domain.requests import Request, parse_gpus
 from commonage.placement.arrivals import ENOUGH, GUESS, GUESS_COUNTS, HALF_LIFE, START_COUNTS, Arrivals, apart
-from commonage.placement.fragmentation import Mix, typical
+from commonage.placement.mix import Mix, typical
 
 HALF = Request(1000, 2 * GIB, parse_gpus("0.5"))
 WHOLE = Request(4000, 8 * GIB, parse_gpus("1"))

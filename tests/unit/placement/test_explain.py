@@ -127,7 +127,7 @@ def test_the_bob_who_waits_for_alice() -> None:
 def test_who_runs_on_a_machine_with_a_fault_keeps_nobody_waiting() -> None:
     node = replace(factories.node("gpu-1", 1), state=NodeState.FAULTY, reason="its daemon does not answer")
     told = Scene(NOW, [node], [held(0, "gpu-1")], [ask(1)]).explain(ask(1))
-    assert told.reasons == (waiting.NodeFaulty(node="gpu-1", total=1, detail="its daemon does not answer"),)
+    assert told.reasons == (waiting.NodeFaulty(node="gpu-1", total=1),)
     assert told.holders == ()
     assert told.basis == waiting.NoNodeLargeEnough()
 
@@ -212,14 +212,14 @@ def test_what_is_free_but_kept() -> None:
 
 def test_the_nearest_machine_is_named_first() -> None:
     nodes = [
-        factories.node("a", 2, state=NodeState.DRAINING, reason="drained by root"),
+        replace(factories.node("a", 2, state=NodeState.DRAINING), drained_by="root"),
         factories.node("b", 1),
         factories.node("c"),
     ]
     one = ask(1, "2")
     assert Scene(NOW, nodes, [], [one]).explain(one).reasons == (
         waiting.InsufficientGpus(node="b", total=3, model=None, requested=2, free=1, present=1),
-        waiting.NodeDraining(node="a", total=3, detail="drained by root"),
+        waiting.NodeDraining(node="a", total=3, by="root"),
         waiting.NoMatchingGpu(node="c", total=3, model=None),
     )
 

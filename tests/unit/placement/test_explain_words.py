@@ -39,7 +39,7 @@ def test_machines_that_lack_the_same_are_told_of_together() -> None:
             free_mib=10 * GIB,
             total_mib=24 * GIB,
         ),
-        waiting.NodeDraining(node="d0", nodes=2, total=8, detail=""),
+        waiting.NodeDraining(node="d0", nodes=2, total=8, by=""),
         waiting.NoMatchingGpu(node="cpu", total=8, model=None),
     )
 

@@ -56,7 +56,7 @@ def test_nothing_is_given_twice_nobody_starves_and_gangs_are_whole(seed: int) ->
 
 
 @SLOWLY
-@given(SEEDS, st.sampled_from(["fgd", "spread"]))
+@given(SEEDS, st.sampled_from(["expected-waste", "spread"]))
 def test_so_it_is_with_other_policies_where_all_time_limits_are_known(seed: int, policy: str) -> None:
     live(seed, Sort(replace(RULES, policy=policy), endless=False), 15)
 

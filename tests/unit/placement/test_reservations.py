@@ -15,9 +15,9 @@ from commonage.domain.reasons import Reason, refusals
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation
 from commonage.placement.asks import Ask, Held
-from commonage.placement.fragmentation import Mix
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
+from commonage.placement.mix import Mix
 from commonage.placement.policies.registry import POLICIES
 from commonage.placement.reservations import Kept, feasible
 from commonage.testing import factories
@@ -250,7 +250,7 @@ Wish = tuple[Request, int, int, int, str]
 Move = tuple[Request, int | None, str, int]
 
 
-@given(fleets(), WISHES, MOVES, st.sampled_from(["best-fit", "spread", "random"]))
+@given(fleets(), WISHES, MOVES, st.sampled_from(["best-fit", "spread", "expected-waste"]))
 def test_whatever_comes_and_goes_the_whole_count_starts_when_a_reservation_begins(
     nodes: list[Node], wishes: list[Wish], moves: list[Move], policy: str
 ) -> None:

@@ -24,8 +24,8 @@ from tests.fakes.portal import ADMIN, USER  # isort: skip
 class Person:
     """Somebody's browser: keeps cookies, follows no redirect by itself."""
 
-    def __init__(self, portal: Portal) -> None:
-        transport = httpx2.ASGITransport(portal.app)
+    def __init__(self, portal: Portal, address: str = "127.0.0.1") -> None:
+        transport = httpx2.ASGITransport(portal.app, client=(address, 50_000))
         self.client = httpx2.AsyncClient(transport=transport, base_url="http://portal.test")
 
     async def get(self, path: str, **headers: str) -> httpx2.Response:

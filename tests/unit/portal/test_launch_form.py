@@ -102,7 +102,7 @@ def test_an_unknown_kind_is_a_session() -> None:
 
 def test_errors_of_control_stand_beside_their_field_or_above_all() -> None:
     assert form().refused(InvalidInput("no", field="environment")).errors == {"environment": "no"}
-    assert form().refused(InvalidInput("no", field="depends_on")).errors == {"": "no"}
+    assert form().refused(InvalidInput("no", field="depends_on")).errors == {"keep": "no"}
     assert form().refused(InvalidInput("no")).errors == {"": "no"}
 
 

@@ -58,9 +58,10 @@ async def test_all_of_a_card_is_shown_and_an_admin_says_that_it_was_reset(
         unavailable=((Isolation.DRIVER_LIMIT, "only root may set it"),),
     )
     portal.engine.add_node(replace(report, devices=(broken,)))
-    portal.control.fleet.measured[card.uuid] = DeviceSample(
+    measured = DeviceSample(
         card.uuid, 1024, 0.5, power_w=250, power_limit_w=400, sm_clock_mhz=1410, throttle=("temperature",), xid=95
     )
+    portal.control.fleet.note_measured({card.uuid: measured})
     await portal.control.fleet.look()
     page = (await ann.get("nodes")).text
     for words in (
@@ -136,7 +137,7 @@ async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Per
     report = next(one for one in await portal.engine.nodes() if one.name == "gpu-2")
     portal.engine.add_node(replace(report, faults=("Docker does not answer",)))
     await portal.control.fleet.look()
-    page = (await ann.get("nodes")).text
+    page = (await root.get("nodes")).text
     assert "Faulty" in page and "Docker does not answer" in page and "Draining" not in page
     await root.post("nodes/gpu-2/drain", {"drain": "1"})
     assert "Draining" in (await ann.get("nodes")).text
@@ -154,3 +155,23 @@ async def test_a_long_name_is_said_once_and_its_line_may_break(portal: Portal, a
     page = (await ann.get("nodes")).text
     assert page.count("public/tools") == 1
     assert 'class="feed wraps"' in page
+
+
+async def test_only_admins_read_what_a_daemon_says(
+    portal: Portal, ann: Person, root: Person, submit: Callable[..., Any], clock: FakeClock
+) -> None:
+    running = await submit(name="train")
+    waiting = await submit(name="later", cpus_milli=32_000)
+    text = "the Docker daemon does not answer (at unix:///x: refused. Is it running (systemctl status docker))"
+    for report in await portal.engine.nodes():
+        portal.engine.add_node(replace(report, faults=(text,)))
+    await clock.advance(10)
+    for path in ("", "nodes", "work", f"workloads/{running.id}", f"workloads/{waiting.id}"):
+        page = (await ann.get(path)).text
+        assert "systemctl" not in page, path
+    assert (
+        "is faulty, and an admin has to repair it; if it is lost, the job queues again"
+        in (await ann.get(f"workloads/{running.id}")).text
+    )
+    assert "an admin has to repair it; it takes no new work" in (await ann.get("nodes")).text
+    assert "systemctl status docker" in (await root.get("nodes")).text

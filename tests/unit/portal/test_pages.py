@@ -8,9 +8,11 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from tests.fakes.portal import Portal
+from tests.fakes.portal import USER, Portal
 from tests.unit.portal.conftest import Person
 
+from commonage.control.submission import Submission
+from commonage.domain.principals import Principal
 from commonage.domain.workloads import Kind
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fake_clock import FakeClock
@@ -81,7 +83,7 @@ async def test_pages_with_simulated_cards_say_so(ann: Person, path: str) -> None
 
 
 async def test_empty_states_show_the_way(ann: Person) -> None:
-    assert "Nothing of yours runs" in (await ann.get("")).text
+    assert "You have no active work" in (await ann.get("")).text
     assert "You have not run anything yet" in (await ann.get("work")).text
     assert "Nothing matches" in (await ann.get("work?text=absent")).text
     assert "Nothing was held" in (await ann.get("usage")).text
@@ -176,3 +178,18 @@ async def test_usage_is_ones_own_or_for_admins_everybodys(
     assert ">bob</a>" in page
     assert ">ann</a>" in page
     assert "EUR" in page
+
+
+async def test_overview_counts_starting_work_apart_from_running_work(
+    portal: Portal, ann: Person, submit: Callable[..., Any], clock: FakeClock
+) -> None:
+    await submit(name="train")
+    portal.engine.default = Behaviour(lasts_s=None, start_delay_s=600)
+    await portal.control.work.submit(Principal("ann", USER), Submission(Kind.JOB, ("true",)))
+    await clock.advance(2)
+    page = (await ann.get("")).text
+    assert "1 running, 1 starting, 0 queued" in page
+    assert '1<span class="muted"> running</span></span><span class="small muted">1 starting, 0 queued' in page
+    work = (await ann.get("work?state=running")).text
+    assert work.count('<tr id="w-') == 1
+    assert (await ann.get("work?state=starting")).text.count('<tr id="w-') == 1

@@ -54,7 +54,7 @@ async def test_the_receipt_of_one_that_runs_is_so_far(
 async def test_one_that_ended_before_anybody_looked(portal: Portal, ann: Person, submit: Submit) -> None:
     portal.engine.behave(Behaviour(), name="quick")
     one = await submit(name="quick", ended=True)
-    assert "It was not measured: it ended too soon." in (await ann.get(f"workloads/{one.id}")).text
+    assert "Not measured: it ended before the first measurement" in (await ann.get(f"workloads/{one.id}")).text
 
 
 @pytest.mark.parametrize(

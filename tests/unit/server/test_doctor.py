@@ -22,7 +22,7 @@ def looked(folder: Path, *words: str) -> dict[str, dict[str, str]]:
 def test_it_looks_at_the_engine_that_up_is_given(tmp_path: Path) -> None:
     assert "not used" in looked(tmp_path)["docker"]["found"]
     found = looked(tmp_path, "--engine", "docker")["docker"]
-    assert (found["verdict"], "does not answer at unix://" in found["found"]) == ("bad", True)
+    assert (found["verdict"], "does not answer (at unix://" in found["found"]) == ("bad", True)
 
 
 @pytest.mark.parametrize("engine", ["docker", "swarm"])
@@ -45,6 +45,14 @@ def test_a_registry_that_this_machines_docker_does_not_trust(tmp_path: Path, mon
     place.touch()
     assert looked(tmp_path, "--engine", "docker")["registry"]["verdict"] != "bad"
     assert looked(tmp_path, "--engine", "process")["registry"]["verdict"] != "bad"
+
+
+def test_it_says_that_home_quota_is_not_enforced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looked(tmp_path)["homes"]["verdict"] == "ok"
+    monkeypatch.setenv("COMMONAGE_HOME_QUOTA", "50GiB")
+    found = looked(tmp_path)["homes"]
+    assert (found["verdict"], "home_quota is 50 GiB" in found["found"]) == ("note", True)
+    assert "not enforced" in found["found"]
 
 
 def test_it_says_whether_sessions_have_origins_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,11 +50,11 @@ def test_more_cards_mean_shorter_waits(trace: Path, tmp_path: Path) -> None:
 
 
 def test_a_quota_and_several_policies_side_by_side(trace: Path) -> None:
-    words = ("--fleet", "1x4", "--policy", "fgd,best-fit", "--quota", "be=gpus:1", "--limits", "2")
+    words = ("--fleet", "1x4", "--policy", "spread,best-fit", "--quota", "be=gpus:1", "--limits", "2")
     result = replay("--trace", str(trace), *words)
     assert result.exit_code == 0, result.output
     assert "4 workloads of 0.0 days." in result.stdout
-    assert "fgd, quota of be" in result.stdout
+    assert "spread, quota of be" in result.stdout
     assert "best-fit, quota of be" in result.stdout
 
 
@@ -64,7 +65,10 @@ def test_a_quota_and_several_policies_side_by_side(trace: Path) -> None:
         (("--trace", "nothing.csv", "--history"), "say what to play"),
         (("--trace", "nothing.csv"), "nothing.csv cannot be read"),
         (("--trace", "TRACE", "--fleet", "many"), "fleet 'many' is not known"),
-        (("--trace", "TRACE", "--policy", "magic"), "there is no policy 'magic'; there is random"),
+        (
+            ("--trace", "TRACE", "--policy", "magic"),
+            "there is no policy 'magic'; there is best-fit, spread, expected-waste. Write module:name",
+        ),
         (("--trace", "TRACE", "--quota", "be:4"), "write TENANT=gpus:4"),
         (("--trace", "TRACE", "--quota", "be=cats:4"), "write TENANT=gpus:4"),
         (("--trace", "TRACE", "--gpus", "-99"), "99 cards cannot be taken away"),
@@ -76,6 +80,31 @@ def test_wrong_words_get_an_answer(trace: Path, words: tuple[str, ...], says: st
     result = replay(*(str(trace) if word == "TRACE" else word for word in words))
     assert result.exit_code == 2
     assert says in " ".join(result.output.split())
+
+
+def test_a_policy_of_the_users_own_is_played(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_policy.py").write_text(
+        "from commonage.placement.policies.best_fit import BestFit\nclass Mine(BestFit): pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    result = replay("--trace", str(trace), "--fleet", "1x4", "--policy", "my_policy:Mine,best-fit", "--json")
+    assert result.exit_code == 0, result.output
+    _, mine, best_fit = json.loads(result.stdout)["settings"]
+    assert mine.pop("setting") == "my_policy:Mine"
+    assert best_fit.pop("setting") == "best-fit"
+    assert mine == best_fit
+
+
+def test_a_policy_that_cannot_be_imported_is_a_usage_error(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_broken_policy.py").write_text("import no_such_package\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    result = replay("--trace", str(trace), "--policy", "my_broken_policy:Mine")
+    assert result.exit_code == 2
+    assert "importing the module my_broken_policy failed" in " ".join(result.stderr.split())
 
 
 def test_our_own_history(tmp_path: Path) -> None:

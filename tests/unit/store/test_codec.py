@@ -16,14 +16,14 @@ def test_spec_comes_back_without_its_secrets(spec: Spec) -> None:
     body = codec.spec_to_json(spec)
     secrets = codec.pairs_to_json(spec.secrets)
     assert codec.spec_from_json(body, secrets if spec.secrets else None) == spec
-    assert codec.spec_from_json(body).secrets == ()
+    assert codec.spec_from_json(body) == spec.without_secrets()
 
 
-def test_secrets_stand_in_nothing_but_their_own_text() -> None:
+def test_values_of_secrets_stand_in_nothing_but_their_own_text() -> None:
     workload = make.workload(secrets=(("TOKEN", "hush-hush"),))
     rows = [codec.spec_to_json(workload.spec), codec.workload_row(workload, "spec", None)]
     assert "hush-hush" not in str(rows)
-    assert "TOKEN" not in str(rows)
+    assert codec.spec_from_json(codec.spec_to_json(workload.spec)).dropped_secrets == ("TOKEN",)
 
 
 @given(some.attempts_of(make.workload_id()))

@@ -56,7 +56,7 @@ async def call(app: object, **headers: str) -> httpx2.Response:
 
 
 async def test_everything_in_the_table_is_given_and_nothing_else(control: Control) -> None:
-    control.fleet.passed_at = control.schedule.passed_at = control.clock.now()
+    control.schedule.turns.end()
     meter = HttpMeter()
     app = FastAPI()
     app.include_router(metrics_router(control, meter))
@@ -84,7 +84,7 @@ async def test_shares_are_watched(control: Control) -> None:
     spec = running.spec
     control.sampling.vram = {running.attempt.id: 300, "1m7ytqacd6d5a-1": 99}
     control.watchdog.counts["warned"] += 2
-    control.fleet.strays = {"GPU-real": (Stray(99, 70, "blender"), Stray(98, None, ""))}
+    control.watchdog.strays = {"GPU-real": (Stray(99, 70, "blender"), Stray(98, None, ""))}
     families = await scraped(control)
     used = value(families, "commonage_workloads_used_gpu_memory_bytes", tenant=spec.tenant, kind=spec.kind)
     assert used == 300 * MIB

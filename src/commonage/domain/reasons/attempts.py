@@ -204,10 +204,9 @@ class ContainerStartFailed(Reason):
 
 @reason
 class SwarmWithdrew(Reason):
-    """Docker Swarm gave the task up before it started. `error` is what Docker says."""
+    """Docker Swarm gave the task up before it started. Docker's text is in the server's log."""
 
     node: str
-    error: str
 
 
 @reason
@@ -220,10 +219,9 @@ class SharedFolderNotMounted(Reason):
 
 @reason
 class PortTaken(Reason):
-    """The port that was chosen is in use on the node. `error` is what Docker says."""
+    """The port that was chosen is in use on the node. Docker's text is in the server's log."""
 
     node: str
-    error: str
 
 
 # --- lost ---------------------------------------------------------------------------------------------------------

@@ -152,11 +152,10 @@ class NodeUndecided(Reason):
 
 @reason
 class NodeHasFault(Reason):
-    """The node of a workload has a fault."""
+    """The node of a workload has a fault. Admins find it among the nodes."""
 
     node: str
     fate: Fate
-    detail: str
 
 
 @reason

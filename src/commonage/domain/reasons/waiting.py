@@ -202,21 +202,17 @@ class NodeShortfall(Reason):
 class NodeDraining(NodeShortfall):
     """The node is draining and starts nothing new."""
 
-    detail: str
+    by: str
 
 
 @reason
 class NodeFaulty(NodeShortfall):
-    """The node has a fault and starts nothing new."""
-
-    detail: str
+    """The node has a fault and starts nothing new. Admins find it among the nodes."""
 
 
 @reason
 class NodeUnavailable(NodeShortfall):
     """The node is lost: it does not report, or its engine has given it up."""
-
-    detail: str
 
 
 @reason

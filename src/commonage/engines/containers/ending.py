@@ -33,7 +33,7 @@ async def _sent(run: Run, hands: Hands, signal: Signal) -> bool:
     try:
         await hands.signal(run, signal)
     except EngineFailure as error:
-        _log.warning("cannot send %s to %s, will try again: %s", signal, run.id, error.message)
+        _log.warning("cannot send %s to %s, will try again: %s", signal, run.id, error)
         return False
     return True
 

@@ -150,6 +150,7 @@ class ContainerEngine(RunsEngine[Run]):
             return
         except EngineFailure as error:
             # What would pass by itself is not the program's failure: it may run elsewhere, or later.
+            _log.warning("cannot start %s: %s", run.id, error)
             code = None if isinstance(error, Gone) or error.is_retryable else 1
             why = start_failure(error)
             async with run.looking:  # who looks between the claim and the end would take it for a stop
@@ -168,7 +169,7 @@ class ContainerEngine(RunsEngine[Run]):
                 found = await self._looker.look(run)
             except EngineFailure as error:  # the daemon is away, or the disk is full
                 if error.message != run.trouble:
-                    _log.warning("cannot look what became of %s, will try again: %s", run.id, error.message)
+                    _log.warning("cannot look what became of %s, will try again: %s", run.id, error)
                 run.trouble = error.message
                 self._look_again(run)
                 return

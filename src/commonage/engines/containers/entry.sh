@@ -39,6 +39,10 @@
     . "$box/secrets"
     rm -f "$box/secrets"
   fi
+  # What is mounted here goes on the search paths (injected.py), with what the image or the user set.
+  [ ! -d /run/commonage/python ] || export PYTHONPATH="/run/commonage/python${PYTHONPATH:+:$PYTHONPATH}"
+  [ ! -d /run/commonage/jupyter ] ||
+    export JUPYTER_CONFIG_PATH="${JUPYTER_CONFIG_PATH:+$JUPYTER_CONFIG_PATH:}/run/commonage/jupyter"
   if ! [ -f "$box/wish" ]; then
     unset box
     exec "$@"

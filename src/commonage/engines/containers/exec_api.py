@@ -73,7 +73,9 @@ class Refused(EngineFailure):
     """The daemon answered, and refuses. `http_status` is its own."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"Docker: {message[:300]}", retryable=status >= 500)
+        super().__init__(
+            "the Docker daemon refuses the command", retryable=status >= 500, native=f"Docker: {message[:300]}"
+        )
         self.http_status = status
 
 
@@ -179,7 +181,7 @@ class ExecApi:
 
     def _silent(self, error: BaseException) -> EngineFailure:
         why = str(error) or type(error).__name__
-        return EngineFailure(f"the Docker daemon does not answer at {self._url}: {why}", retryable=True)
+        return EngineFailure("the Docker daemon does not answer", retryable=True, native=f"at {self._url}: {why}")
 
 
 class _Answered:

@@ -28,6 +28,8 @@ _BEGIN = (
     """
 [ "$2" = 0 ] || stty rows "$2" cols "$3" 2>/dev/null
 shift 3
+# As entry.sh does.
+[ ! -d /run/commonage/python ] || export PYTHONPATH="/run/commonage/python${PYTHONPATH:+:$PYTHONPATH}"
 """
     + SHELL
 )

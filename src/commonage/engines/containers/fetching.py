@@ -16,7 +16,6 @@ _DENIED = re.compile(
     r"pull access denied|requested access to the resource is denied|(^|: )denied(:|$)|\b403 forbidden", re.IGNORECASE
 )
 _UNKNOWN = re.compile(r"(^|: )unauthorized(:|$)|no basic auth credentials|\b401 unauthorized", re.IGNORECASE)
-_MOST = 300
 _PULLED = ("Download complete", "Pull complete", "Already exists")
 
 
@@ -25,20 +24,19 @@ def refusal_of(image: str, said: str, machine: str = "") -> str:
 
     `machine` is the name of one that has an account of its own at the site's registry.
     """
-    registry, said = registry_of(image), " ".join(said.split()).strip()
-    short = said if len(said) <= _MOST else f"{said[:_MOST]} …"
+    registry, said = registry_of(image), " ".join(said.split())
     who = machine or "this machine"
     by_hand = f"run `docker login {registry}` and `docker pull {image}` on the machine, as root"
     if _DENIED.search(said):
         return (
-            f"the registry {registry} does not let {who} have the image {image}, or has none of that name (Docker: "
-            f"{short}). Check the name, and that the tenant in it may use it; if it needs an account there, {by_hand}"
+            f"the registry {registry} does not let {who} have the image {image}, or has none of that name. "
+            f"Check the name, and that the tenant in it may use it; if it needs an account there, {by_hand}"
         )
     if _UNKNOWN.search(said):
         joins = f"have it join again (`commonage node join`) if the registry is the site's own, else {by_hand}"
         return (
-            f"the registry {registry} does not accept the account of {who}, and does not give it the image {image} "
-            f"(Docker: {short}). What to do: {joins if machine else by_hand}"
+            f"the registry {registry} does not accept the account of {who}, and does not give it the image {image}. "
+            f"What to do: {joins if machine else by_hand}"
         )
     return ""
 

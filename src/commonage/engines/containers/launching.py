@@ -26,7 +26,7 @@ async def launch_patiently(run: Run, hands: Hands, told: Told) -> None:
         except EngineFailure as error:
             if not error.is_retryable:
                 raise
-            _log.info("cannot start %s, will try again: %s", run.id, error.message)
+            _log.info("cannot start %s, will try again: %s", run.id, error)
             told(RetryingStart(pause_s=pause_s, cause=start_failure(error)), None)
         else:
             return

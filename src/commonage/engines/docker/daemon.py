@@ -86,7 +86,7 @@ class Daemon:
             try:
                 self._info = await self._client.info()
             except EngineFailure as error:
-                fault = error.message
+                fault = str(error)
         return await self._in_thread(lambda: self._report(data, devices, fault))
 
     def _report(self, data: Path, devices: Devices | None, fault: str) -> NodeReport:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from commonage.domain.environments import Environment, EnvironmentStatus
+from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, Measurement, ProcessOwner, Seen
 from commonage.engines.common.unpacking import Unpacker
@@ -19,6 +20,7 @@ from commonage.engines.containers.board import Run
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.execs import DaemonExecs
 from commonage.engines.containers.housekeeping import Bounds, House
+from commonage.engines.containers.injected import put_in
 from commonage.engines.containers.kernel import measure, owners_of
 from commonage.engines.containers.preparing import Place
 from commonage.engines.containers.program import shared_variables
@@ -85,7 +87,12 @@ class DockerEngine(ContainerEngine):
         self._networks = Networks(self._client, name, settings.networks, self._relays)
         shared = shared_variables(os.environ)
         place = Place(name, Beneath(self._data / "workspaces"), shared, self._unpacker, here=True)
-        self._launcher = Launcher(place, settings, self._client, self._networks, self._in_thread)
+        injected = self._data / "docker" / "injected"
+        try:
+            await self._in_thread(lambda: put_in(injected))
+        except OSError as error:
+            raise EngineFailure(f"the folder {injected} cannot be made: {error.strerror}") from error
+        self._launcher = Launcher(place, injected, settings, self._client, self._networks, self._in_thread)
         self._launcher.devices, self._launcher.turns = self._devices, self._turns
         self._launcher.owner, self._launcher.gpus = self._daemon.owner, self._daemon.gpus
         await self._networks.open()

@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 from commonage.domain.errors import EngineFailure
@@ -40,9 +41,16 @@ class Launcher:
     """Makes and starts containers."""
 
     def __init__(
-        self, place: Place, settings: DockerSettings, client: Client, networks: Networks, in_thread: InThread
+        self,
+        place: Place,
+        injected: Path,
+        settings: DockerSettings,
+        client: Client,
+        networks: Networks,
+        in_thread: InThread,
     ) -> None:
         self._place = place
+        self._injected = injected
         self._settings = settings
         self._client = client
         self._networks = networks
@@ -65,7 +73,7 @@ class Launcher:
                 await self._launch(run)
                 return
             except Refused as error:
-                if not _NETWORK_GONE.search(error.message):
+                if not _NETWORK_GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network. What was made for it can never be started.
             self._networks.forget(run.order.tenant)
@@ -90,6 +98,7 @@ class Launcher:
             installation=place.installation,
             network=network.name,
             folders=Folders(str(workspace), str(run.box.path), str(run.folder.log)),
+            injected=str(self._injected),
             user=f"{self.owner.uid}:{self.owner.gid}",
             gpus=self.gpus,
             volume_quota=volume_quota,

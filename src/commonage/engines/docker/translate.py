@@ -22,6 +22,7 @@ from commonage.engines.dockerd.words import (
     Folders,
     given_mounts,
     host_name,
+    injected_mounts,
     labels,
     network_labels,
     network_name,
@@ -33,12 +34,14 @@ from commonage.engines.dockerd.words import (
 class Surroundings:
     """What a container is given that the order does not say: all paths are this machine's.
 
-    `volume_quota`: the daemon can hold volumes to their size.
+    `injected` is the folder with our files that workloads read. `volume_quota`: the daemon can hold volumes to their
+    size.
     """
 
     installation: str
     network: str
     folders: Folders
+    injected: str
     user: str
     gpus: Literal["cdi", "request"] = "request"
     volume_quota: bool = False
@@ -80,6 +83,7 @@ def container_config(
             **_isolation(around.network),
             "Mounts": [
                 *own_mounts(around.folders, program),
+                *injected_mounts(order, around.injected),
                 *given_mounts(order, around.installation, settings.mounts, quota=around.volume_quota),
             ],
             "DeviceRequests": _device_requests(order.lease.shares, around.gpus),

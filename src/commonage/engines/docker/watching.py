@@ -46,7 +46,7 @@ async def listen(client: Client, label: str, ears: Ears) -> None:
                         _log.warning("the Docker daemon at %s answers again", client.url)
                     pause, was_there = _FIRST_PAUSE_S, True
         except EngineFailure as error:
-            why = error.message
+            why = str(error)
         ears.away(why)
         if was_there:
             _log.error("%s", why)

@@ -127,7 +127,7 @@ class Connection:
         except Refused as error:
             if error.http_status == 404:
                 return True
-            if error.http_status == 403 or "active endpoints" in error.message or "is in use" in error.message:
+            if error.http_status == 403 or "active endpoints" in str(error) or "is in use" in str(error):
                 return False
             raise
         return True

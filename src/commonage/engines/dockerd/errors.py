@@ -32,6 +32,7 @@ _WORDS: tuple[tuple[str, str, bool], ...] = (
      r"|no basic auth credentials|(^|: )denied(:|$)",
      "the registry has no such image, or does not let us have it", False),
     (r"manifest (for .* )?(not found|unknown)", "the registry has no such image", False),
+    (r"no such image", "its image is not on the machine", False),
     (r"invalid reference format|repository name must be", "that is not a name of an image", False),
     (r"toomanyrequests", "the registry wants us to wait: too many pulls", True),
     (r"no such host|i/o timeout|Client\.Timeout|connection refused|TLS handshake timeout|network is unreachable"
@@ -42,6 +43,7 @@ _WORDS: tuple[tuple[str, str, bool], ...] = (
 )  # fmt: skip
 _UNREACHABLE = 900  # the client library's own number for it
 _MOST = 300
+_REFUSED = "the Docker daemon refuses it; the server's log has its message"
 # It comes behind a long list of who called whom.
 _OF_TOOLKIT = re.compile(r"nvidia-container-cli: .*")
 # The client library wraps the reason in two more sentences, with brackets.
@@ -57,8 +59,8 @@ class DaemonUnreachable(Away):
 class Refused(EngineFailure):
     """The daemon answered, and refuses. `http_status` is its own."""
 
-    def __init__(self, message: str, status: int, *, retryable: bool) -> None:
-        super().__init__(message, retryable=retryable)
+    def __init__(self, message: str, status: int, *, retryable: bool, native: str = "") -> None:
+        super().__init__(message, retryable=retryable, native=native)
         self.http_status = status
 
 
@@ -72,12 +74,13 @@ def translated(url: str, image: str = "") -> Iterator[None]:
         yield
     except DockerError as error:
         if image and (why := refusal_of(image, str(error.message))):
-            raise Refused(why, error.status, retryable=False) from error
+            raise Refused(why, error.status, retryable=False, native=_native(str(error.message))) from error
         raise failure_of(error.status, str(error.message), url) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise _unreachable(url, str(error) or type(error).__name__) from error
     except (ValueError, HttpProcessingError) as error:
-        raise DaemonUnreachable(f"the Docker daemon at {url} says what cannot be read: {_short(str(error))}") from error
+        native = f"{url}: {_short(str(error))}"
+        raise DaemonUnreachable("the answer of the Docker daemon cannot be read", native=native) from error
 
 
 def failure_of(status: int, message: str, url: str = "") -> EngineFailure:
@@ -86,17 +89,22 @@ def failure_of(status: int, message: str, url: str = "") -> EngineFailure:
         return _unreachable(url, message)
     for pattern, words, retryable in _WORDS:
         if re.search(pattern, message, re.IGNORECASE | re.DOTALL):
-            return Refused(f"{words} (Docker: {_short(message)})", status, retryable=retryable)
-    return Refused(f"Docker: {_short(message)}", status, retryable=status >= 500)
+            return Refused(words, status, retryable=retryable, native=_native(message))
+    return Refused(_REFUSED, status, retryable=status >= 500, native=_native(message))
 
 
 def _unreachable(url: str, why: str) -> DaemonUnreachable:
     if found := _INNERMOST.search(why):
         why = found[1]
     return DaemonUnreachable(
-        f"the Docker daemon does not answer at {url}: {_short(why)}. Is it running (systemctl status docker), and may "
-        "this user talk to it? `commonage doctor` looks (with --engine, if `up` was given that)"
+        "the Docker daemon does not answer",
+        native=f"at {url}: {_short(why)}. Is it running (systemctl status docker), and may this user talk to it? "
+        "`commonage doctor` looks (with --engine, if `up` was given that)",
     )
+
+
+def _native(message: str) -> str:
+    return f"Docker: {_short(message)}"
 
 
 def _short(text: str) -> str:

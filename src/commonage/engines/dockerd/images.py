@@ -67,7 +67,7 @@ class Images:
         except EngineFailure as error:
             why = EnvironmentFailed(environment=name, error=error.message)
             self._note(name, EnvironmentState.FAILED, why)
-            raise EngineFailure(why, retryable=error.is_retryable) from error
+            raise EngineFailure(why, retryable=error.is_retryable, native=error.native) from error
         self._note(name, EnvironmentState.READY)
 
     def _note(

@@ -90,10 +90,10 @@ class TenantNetworks:
             try:
                 network = await self._client.create_network(self._config(tenant, str(subnet)))
             except Refused as error:
-                if "overlaps" in error.message:
+                if "overlaps" in str(error):
                     continue
                 # It may be ours: made for us a moment ago, when the answer was lost.
-                if "already exists" in error.message and (known := await self._of_ours(tenant)) is not None:
+                if "already exists" in str(error) and (known := await self._of_ours(tenant)) is not None:
                     return known
                 raise
             self._next_part += 1 + parts.index(subnet)

@@ -12,7 +12,7 @@ from typing import Any
 
 from commonage.domain.folders import folder_name
 from commonage.domain.sightings import Order
-from commonage.engines.containers import box
+from commonage.engines.containers import box, injected
 from commonage.engines.containers.mounts import bind_options, docker_mounts
 from commonage.engines.containers.program import Program
 from commonage.engines.dockerd.shared import Mount, source_of
@@ -85,6 +85,14 @@ def own_mounts(folders: Folders, program: Program) -> list[dict[str, Any]]:
         bind(folders.box, box.INSIDE, writable=True),
         bind(folders.log, box.LOG_INSIDE, writable=True),
         *([bind(program.mps_pipe, program.mps_pipe, writable=True)] if program.mps_pipe is not None else []),
+    ]
+
+
+def injected_mounts(order: Order, place: str) -> list[dict[str, Any]]:
+    """Our files that it reads, which lie in `place`."""
+    return [
+        bind(f"{place}/{folder.name}", f"{injected.INSIDE}/{folder.name}", writable=False)
+        for folder in injected.folders_of(order)
     ]
 
 

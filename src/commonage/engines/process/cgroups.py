@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.sightings import LastUse
 from commonage.engines.process.groups import Use
 from commonage.engines.process.processes import send
 
@@ -139,6 +140,18 @@ class Cgroups:
             _memory_mib(memory, attempt_id) if memory else 0,
             tuple(pids),
         )
+
+    def last_use(self, attempt_id: str) -> LastUse | None:
+        """By the kernel's own accounts, which stay until its groups are removed."""
+        memory, cpu = self._by.get("memory"), self._by.get("cpuacct") or self._by.get("cpu")
+        if memory is None or cpu is None:
+            return None
+        peak = "memory.peak" if memory.version == 2 else "memory.max_usage_in_bytes"  # the first since Linux 5.19
+        try:
+            peak_mib = int((memory.folder / attempt_id / peak).read_bytes()) // _MIB
+        except OSError:
+            return None
+        return LastUse(_cpu_s(cpu, attempt_id), peak_mib)
 
     def remove(self, attempt_id: str) -> bool:
         """Remove its groups; the kernel refuses while they have processes."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -38,7 +37,6 @@ _READY = ".ready"
 _SESSIONS = ".sessions"
 _LATELY_S = 14 * 24 * 3600
 _LOCK_POLL_S = 0.2
-_NEWS = "@jupyterlab/apputils-extension:announcements"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,6 @@ class Environments:
             if not (folder / _READY).exists():
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
                 await make_environment(folder, environment.requirements, self._variables, lock, tell)
-                await asyncio.to_thread(quiet_lab, folder)
                 (folder / _READY).write_text(name + "\n", encoding="utf-8")
         except EngineFailure as error:
             raise self._failed(name, error.message, retryable=True) from error
@@ -182,13 +179,3 @@ class Environments:
         self, name: str, state: EnvironmentState, reason: Reason | None = None, progress: float | None = None
     ) -> None:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, reason, progress)
-
-
-def quiet_lab(folder: Path) -> None:
-    """JupyterLab asks everybody at their first visit whether to fetch its news; where sessions come and go, nobody."""
-    if not (folder / "bin" / "jupyter-lab").exists():
-        return
-    settings = folder / "etc" / "jupyter" / "labconfig" / "page_config.json"
-    settings.parent.mkdir(parents=True, exist_ok=True)
-    if not settings.exists():
-        settings.write_text(json.dumps({"disabledExtensions": {_NEWS: True}}), encoding="utf-8")

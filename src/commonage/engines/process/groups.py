@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from commonage.domain.sightings import LastUse
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -50,6 +52,10 @@ class Groups(Protocol):
 
     def use(self, attempt_id: str) -> Use | None:
         """What it uses; None if it has no processes."""
+        ...
+
+    def last_use(self, attempt_id: str) -> LastUse | None:
+        """What it used in all; None where that is not known once its processes are gone."""
         ...
 
     def remove(self, attempt_id: str) -> bool:

@@ -211,6 +211,7 @@ class Launcher:
             if self._groups.pids(order.attempt_id):
                 self._groups.kill(order.attempt_id)
             self._release(order)
+        used = self._groups.last_use(order.attempt_id)  # its groups take it along
         if not self._groups.remove(order.attempt_id):
             if not self._groups.kill(order.attempt_id):
                 end = replace(end, reason=ProcessesRemain(cause=_cause_of(end)))
@@ -220,7 +221,7 @@ class Launcher:
         folder.tidy()
         return Sighting(
             order.attempt_id, Seen.ENDED, end.at, self._node, end.reason,
-            exit_code=end.code, oom=end.oom, started_at=claim.at,
+            exit_code=end.code, oom=end.oom, started_at=claim.at, used=used,
         )  # fmt: skip
 
     def _guess(self, folder: RunFolder, claim: Claim, was_oom: bool) -> Exit:

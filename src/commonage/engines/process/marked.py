@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from commonage.domain.sightings import LastUse
 from commonage.engines.process.groups import Use
 from commonage.engines.process.processes import Stat, send, stat_of
 
@@ -86,6 +87,10 @@ class MarkedProcesses:
         if not figures:
             return None
         return Use(sum(cpu for cpu, _ in figures), sum(rss for _, rss in figures) // 1024**2, tuple(pids))
+
+    def last_use(self, attempt_id: str) -> LastUse | None:
+        """Nobody keeps an account of processes that are gone."""
+        return None
 
     def remove(self, attempt_id: str) -> bool:
         """True once none is left."""

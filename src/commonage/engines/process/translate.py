@@ -15,6 +15,7 @@ from commonage.domain.sightings import Order
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
 from commonage.engines.common.sessions import SESSION_COMMAND
+from commonage.files.injected import JUPYTER
 
 MARK = "COMMONAGE_ATTEMPT_ID"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -72,6 +73,9 @@ def program_of(order: Order, place: Place, shared: Mapping[str, str]) -> Program
     variables |= dict(order.environment.variables)
     variables |= {variable_of(name): place for name, place in place.volumes.items()}
     variables |= dict(order.variables) | dict(order.secrets)
+    if order.kind is Kind.SESSION:
+        own = variables.get("JUPYTER_CONFIG_PATH")
+        variables["JUPYTER_CONFIG_PATH"] = f"{own}:{JUPYTER}" if own else str(JUPYTER)
     variables |= {
         MARK: order.attempt_id,
         "COMMONAGE_WORKLOAD_ID": order.workload_id,

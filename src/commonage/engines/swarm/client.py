@@ -94,7 +94,7 @@ class Client(Connection):
         try:
             await self.ask("DELETE", f"{kind}/{delivery}")
         except Refused as error:
-            if _IN_USE in error.message:
+            if _IN_USE in str(error):
                 return False
             if error.http_status != _GONE:
                 raise

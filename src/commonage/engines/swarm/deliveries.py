@@ -1,6 +1,6 @@
-"""Delivery by the Swarm itself: the entry as a config, an attempt's secrets as a secret.
+"""Delivery by the Swarm itself: the entry and our files that workloads read are configs, an attempt's secrets a secret.
 
-Neither ever lies in the shared folder: no machine can change the one, and the other reaches only the machine that runs
+None ever lies in the shared folder: no machine can change the one, and the other reaches only the machine that runs
 its attempt, in memory. Used by the launcher.
 """
 
@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.sightings import Order
 from commonage.engines.containers.box import script_of
+from commonage.engines.containers.injected import files_of
 from commonage.engines.containers.preparing import ENTRY
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.words import LABEL, ours
@@ -43,20 +45,28 @@ class Deliveries:
     def __init__(self, client: Client, installation: str) -> None:
         self._client = client
         self._installation = installation
-        self._entry: Delivery | None = None
+        self._configs: dict[str, Delivery] = {}
 
     async def entry(self) -> Delivery:
-        """The config with the entry: named after what is in it, so that one of another version is another config."""
-        if self._entry is None:
-            digest = hashlib.sha256(ENTRY.encode()).hexdigest()
-            name = f"commonage-{self._installation[:8]}-entry-{digest[:16]}"
-            found = await self._client.create_delivery("configs", self._body(name, ENTRY.encode(), {}))
-            self._entry = Delivery(found or await self._id_of("configs", name), name)
-        return self._entry
+        """The config with the entry."""
+        return await self._config("entry", ENTRY)
 
-    def forget_entry(self) -> None:
-        """Somebody removed it."""
-        self._entry = None
+    async def injected(self, order: Order) -> list[tuple[Delivery, str]]:
+        """The configs with our files that this order needs, and the place of each in the container."""
+        return [(await self._config(kind, text), place) for kind, place, text in files_of(order)]
+
+    async def _config(self, kind: str, text: str) -> Delivery:
+        """Named after what is in it, so that one of another version is another config."""
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        name = f"commonage-{self._installation[:8]}-{kind}-{digest[:16]}"
+        if name not in self._configs:
+            found = await self._client.create_delivery("configs", self._body(name, text.encode(), {}))
+            self._configs[name] = Delivery(found or await self._id_of("configs", name), name)
+        return self._configs[name]
+
+    def forget_configs(self) -> None:
+        """Somebody removed one."""
+        self._configs.clear()
 
     async def secrets(self, attempt_id: str, secrets: Mapping[str, str]) -> Delivery | None:
         """The secret with an attempt's secret variables; None if it has none. Idempotent."""
@@ -88,7 +98,7 @@ class Deliveries:
             await self._client.remove_delivery("secrets", str(one["ID"]))
 
     async def clear(self, is_live: Callable[[str], bool]) -> None:
-        """Remove the secrets of attempts that do not live, and entries of other versions that nothing uses.
+        """Remove the secrets of attempts that do not live, and configs of other versions that nothing uses.
 
         `is_live` is asked after the Swarm: an attempt is known before its secret is made.
         """
@@ -96,9 +106,9 @@ class Deliveries:
             attempt = str((one["Spec"].get("Labels") or {}).get(f"{LABEL}.attempt", ""))
             if not is_live(attempt) and await self._client.remove_delivery("secrets", str(one["ID"])):
                 _log.info("removed the secret of %s, which does not run any more", attempt)
-        current = await self.entry()
+        await self.entry()
         for one in await self._client.deliveries("configs", ours(self._installation)):
-            if str(one["ID"]) != current.id:
+            if str(one["ID"]) not in {known.id for known in self._configs.values()}:
                 await self._client.remove_delivery("configs", str(one["ID"]))
 
     def _body(self, name: str, content: bytes, labels: Mapping[str, str]) -> Json:

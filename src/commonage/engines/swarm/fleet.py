@@ -144,7 +144,9 @@ class Fleet:
         try:
             gone = await agents.fence(self.id_of(node), [attempt_id])
         except EngineFailure as error:
-            raise EngineFailure(f"it is being ended on {node} first: {error.message}", retryable=True) from error
+            raise EngineFailure(
+                f"it is being ended on {node} first: {error.message}", retryable=True, native=error.native
+            ) from error
         if attempt_id not in gone:
             raise EngineFailure(f"it is being ended on {node} first: its processes do not end", retryable=True)
         self._ending.pop(attempt_id, None)

@@ -104,7 +104,7 @@ class Launcher:
             agents = self._fleet.agents
             linked = agents is not None and any(one.node_id == machine.id and one.connected for one in agents.heard())
             if error.is_retryable and not linked:
-                raise AgentAway(error.message) from error
+                raise AgentAway(error.message, native=error.native) from error
             raise
 
     # --- services -----------------------------------------------------------------------------------------------
@@ -123,11 +123,11 @@ class Launcher:
             try:
                 return await self._launch(run, machine, told)
             except Refused as error:
-                if not _GONE.search(error.message):
+                if not _GONE.search(str(error)):
                     raise
-            # Somebody removed the tenant's network, or the entry.
+            # Somebody removed the tenant's network, or a config.
             self.networks.forget(order.tenant)
-            self._deliveries.forget_entry()
+            self._deliveries.forget_configs()
             return await self._launch(run, machine, told)
 
     async def _launch(self, run: Run, machine: Machine, told: Told) -> str:
@@ -143,6 +143,7 @@ class Launcher:
             network=network.name,
             folders=Folders(workspace, str(run.box.path), str(run.folder.log)),
             entry=await self._deliveries.entry(),
+            injected=await self._deliveries.injected(run.order),
             secrets=await self._deliveries.secrets(run.id, program.secrets),
             user=(self._owner.uid, self._owner.gid),
             node=machine.id,

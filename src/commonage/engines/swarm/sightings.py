@@ -1,7 +1,8 @@
-"""What Swarm says of a task, and how it ended. Pure."""
+"""What Swarm says of a task, and how it ended."""
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ from commonage.engines.dockerd.times import instant
 from commonage.engines.dockerd.words import LABEL
 from commonage.engines.swarm.translate import vram_of
 
+_log = logging.getLogger(__name__)
 _PORT_TAKEN = re.compile(r"port is already allocated|address already in use")
 _WITHDRAWN = "no longer meets constraints"
 _ENDED = ("complete", "failed", "shutdown", "rejected", "remove", "orphaned")
@@ -138,12 +140,15 @@ def end_of(task: Json, about: Circumstances) -> Exit:
 def _never_started(task: Json, code: int, node: str, ended_at: float) -> Exit:
     said = str(task["Status"].get("Err") or f"its first process ended with {code}")
     if state_of(task) in ("shutdown", "orphaned", "remove") or _WITHDRAWN in said:
-        return Exit(None, SwarmWithdrew(node=node, error=said), ended_at)
+        _log.warning("Docker Swarm gave a task up before it started on %s: %s", node, said)
+        return Exit(None, SwarmWithdrew(node=node), ended_at)
     if "bind source path does not exist" in said:
         path = said.rpartition(": ")[2]
         return Exit(None, SharedFolderNotMounted(node=node, path=path), ended_at)
     if _PORT_TAKEN.search(said):
-        return Exit(None, PortTaken(node=node, error=said), ended_at)
+        _log.warning("a port is taken on %s: %s", node, said)
+        return Exit(None, PortTaken(node=node), ended_at)
     failure = failure_of(400, said)
+    _log.warning("a container could not be started on %s: %s", node, failure)
     why = ContainerStartFailed(node=node, error=failure.message)
     return Exit(None if failure.is_retryable else code or 1, why, ended_at)

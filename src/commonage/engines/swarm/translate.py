@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +44,8 @@ _NS = 1_000_000_000
 class Surroundings:
     """What a service is given that the order does not say. Paths are the same on all machines of the site.
 
-    `entry` is the config with the script that runs first, `secrets` the secret with the secret variables, if any.
+    `entry` is the config with the script that runs first, `secrets` the secret with the secret variables, if any;
+    `injected` are configs with our files that it reads, each with its place in the container.
 
     `network` is its tenant's, by its name, of which a Swarm has but one; `node` is the id of its machine in the Swarm;
     `declares_vram`: the machine says how much VRAM it has. `volume_quota`: the
@@ -57,6 +59,7 @@ class Surroundings:
     user: tuple[int, int]
     node: str
     secrets: Delivery | None = None
+    injected: Sequence[tuple[Delivery, str]] = ()
     declares_vram: bool = False
     volume_quota: bool = False
     port: int | None = None
@@ -136,7 +139,10 @@ def _container(order: Order, program: Program, around: Surroundings, settings: S
         "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
         # Its first process is Docker's own small init, which reaps, and with which all the others end.
         "Init": True,
-        "Configs": [_delivered("Config", around.entry, ENTRY_INSIDE, (0, 0), 0o444)],
+        "Configs": [
+            _delivered("Config", one, place, (0, 0), 0o444)
+            for one, place in ((around.entry, ENTRY_INSIDE), *around.injected)
+        ],
         "Secrets": (
             [] if around.secrets is None else [_delivered("Secret", around.secrets, SECRETS_INSIDE, around.user, 0o400)]
         ),

@@ -46,7 +46,7 @@ class Watcher:
             try:
                 await hands.sweep(at_once=not any(run.sighting.seen is Seen.STARTING for run in self._board))
             except EngineFailure as error:
-                _log.warning("cannot remove services that ended, will try again: %s", error.message)
+                _log.warning("cannot remove services that ended, will try again: %s", error)
 
     async def answer_paused(self) -> None:
         """Tell machines that were cut off, and are back, what becomes of what they paused, until cancelled."""
@@ -65,8 +65,8 @@ class Watcher:
                 pause = await self._turn(settle)
             except EngineFailure as error:
                 if not self._fleet.fault:
-                    _log.error("%s", error.message)
-                self._fleet.fault = error.message
+                    _log.error("%s", error)
+                self._fleet.fault = str(error)
                 pause = _AWAY_S
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._tasks.hurried.wait(), pause)

@@ -2,7 +2,7 @@
 
     python -m commonage.gpus.cuda.probe look | context | fill | burn
 
-`doctor gpu`, the benchmark and the measuring of CUDA contexts run it as a process of its own, with the variables and in
+`doctor gpu` and the measuring of CUDA contexts run it as a process of its own, with the variables and in
 the control group of the share that is tried. It imports no framework. Whatever goes wrong is part of the answer
 (`error` and `code`), so the exit code is 0 wherever there is an answer.
 """

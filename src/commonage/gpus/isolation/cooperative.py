@@ -1,18 +1,17 @@
 """`cooperative`: programs are asked to stay within their share; a watchdog looks whether they do.
 
 Most is done by the variables of `gpus.environment`. What no variable can do for PyTorch and TensorFlow does a
-`sitecustomize` in a folder that is put on PYTHONPATH (`site/sitecustomize.py`, which runs in the workload's Python).
+`sitecustomize` in a folder that is put on PYTHONPATH (`files.injected`), which runs in the workload's Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from commonage.domain.fleet import Device, Isolation
+from commonage.files.injected import PYTHON
 from commonage.ports.devices import Hold
 
-SITE = Path(__file__).with_name("site")
 SITE_VARIABLE = "COMMONAGE_GPU_SITE"
 
 
@@ -26,8 +25,8 @@ class Cooperative:
         return ""
 
     def apply(self, hold: Hold) -> Mapping[str, str]:
-        """Have the frameworks' limits set in every Python of the workload; a container does not have our folder."""
-        return {} if hold.in_container else {"PYTHONPATH": str(SITE), SITE_VARIABLE: str(SITE)}
+        """The folder for every Python of the workload; into a container its engine mounts it."""
+        return {} if hold.in_container else {"PYTHONPATH": str(PYTHON), SITE_VARIABLE: str(PYTHON)}
 
     def release(self, hold: Hold) -> None:
         """Nothing was applied."""

@@ -85,14 +85,19 @@ class Mps:
         return why if self._now() < until else ""
 
     def apply(self, hold: Hold) -> Mapping[str, str]:
-        """Have the daemon run, and tell the client its limits."""
+        """Have the daemon run, and tell the client its limits. Interrupted, it leaves what `release` removes."""
         if len(hold.shares) > 1:
             raise NotConfined("parts of several GPUs cannot be held by MPS: each card has a daemon of its own")
         (share,) = hold.shares
-        served = self._served.get(share.device_uuid) or _Served(self._daemon(share.device_uuid))
-        self._start(served)
+        served = self._served.setdefault(share.device_uuid, _Served(self._daemon(share.device_uuid)))
+        is_new = hold.attempt_id not in served.attempts
         served.attempts.add(hold.attempt_id)
-        self._served[share.device_uuid] = served
+        try:
+            self._start(served)
+        except NotConfined:
+            if is_new:
+                self.release(hold)
+            raise
         return {
             **served.daemon.variables,
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={share.memory_mib}M",

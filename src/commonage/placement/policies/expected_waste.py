@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from commonage.placement.arrivals import Arrivals, apart
-from commonage.placement.fragmentation import Mix
 from commonage.placement.grid import Grid, Row, Rows, most_together
+from commonage.placement.mix import Mix
 from commonage.placement.policies.cards import first_fitting
 from commonage.placement.shapes import NEVER, Bools, Floats, Ints, Shape
 from commonage.placement.waste import END, FINE, PARTS, WIDTH, Demand, step_for, table

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from commonage.placement.fragmentation import Mix
 from commonage.placement.grid import Grid, Rows
+from commonage.placement.mix import Mix
 from commonage.placement.policies.cards import tightest
 from commonage.placement.shapes import Floats, Ints, Shape
 

@@ -1,4 +1,4 @@
-"""`commonage doctor gpu`: whether shares of this machine's cards hold, tried for real."""
+"""`commonage doctor gpu`: whether shares of this machine's cards hold, and what they cost, tried for real."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,11 +15,13 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.fleet import Isolation
 from commonage.gpus.record import record as record_cards
 from commonage.server.commands.common import Failure, as_json, reads_settings
-from commonage.server.gpu_doctor import look, try_all
+from commonage.server.gpu_doctor import Look, look, measure_all, try_all
 from commonage.server.gpu_trials import Trial
 from commonage.server.settings_sources import Resolved
 
 HELD, BROKEN, NOTHING_TRIED = 0, 1, 2
+MEASURED, NOTHING_MEASURED = 0, 2
+SECONDS = 10.0
 
 
 @click.command("gpu")
@@ -30,39 +33,92 @@ HELD, BROKEN, NOTHING_TRIED = 0, 1, 2
     help="Only this level; may be given again.",
 )
 @click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Also write what the cards tell.")
+@click.option("--measure", is_flag=True, help="Measure what sharing costs, instead of trying whether shares hold.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 600), help=f"Time for each figure of --measure.  [default: {SECONDS:g}]"
+)
 @as_json
 @reads_settings
-def gpu(resolved: Resolved, levels: Sequence[str], record: Path | None, as_json: bool) -> None:
+def gpu(
+    resolved: Resolved,
+    levels: Sequence[str],
+    record: Path | None,
+    measure: bool,
+    seconds: float | None,
+    as_json: bool,
+) -> None:
     """Try on this machine's cards, which nobody may use meanwhile, whether a share holds.
 
     At each level of isolation a program takes memory beyond its share, looks for other cards, and tries to escape with
     an empty environment and in another control group, while a neighbour computes. Exit code 1 if a level does not hold
     what it promises, 2 if nothing could be tried.
 
+    With --measure: the throughput of 2, 4 and 8 shares together against one workload alone, and of one share beside a
+    greedy neighbour. Exit code 2 if nothing could be measured.
+
     \b
     Example:
       commonage doctor gpu
       commonage doctor gpu --level mps --json
+      commonage doctor gpu --measure --seconds 20
     """
+    if seconds is not None and not measure:
+        raise click.UsageError("--seconds is the time for each figure of --measure. Add --measure, or omit --seconds.")
     try:
         found = look(resolved.settings.gpus)
         if record is not None:
             _record(record)
     except CommonageError as error:
         raise Failure(error.message) from None
+    wanted = [Isolation(level) for level in levels] or tuple(Isolation)
+    sys.exit(_measure(found, wanted, seconds or SECONDS, as_json) if measure else _try(found, wanted, as_json))
+
+
+def _try(found: Look, levels: Sequence[Isolation], as_json: bool) -> int:
     if not found.cards:
         click.echo(f"There is no real card here, so nothing can be tried. {found.said}", err=True)
-        sys.exit(NOTHING_TRIED)
+        return NOTHING_TRIED
     trials = []
     if not as_json:
         click.echo(found.said)
-    for trial in try_all(found, [Isolation(level) for level in levels] or tuple(Isolation)):
+    for trial in try_all(found, levels):
         trials.append(trial)
         if not as_json:
             _print(trial, trials[-2] if len(trials) > 1 else None)
     if as_json:
         click.echo(json.dumps([asdict(trial) for trial in trials], indent=2, ensure_ascii=False))
-    sys.exit(exit_code(trials))
+    return exit_code(trials)
+
+
+def _measure(found: Look, levels: Sequence[Isolation], seconds: float, as_json: bool) -> int:
+    measured = measure_all(found, levels, seconds, lambda line: click.echo(line, err=True))
+    if not measured:
+        click.echo(f"There is no real card here that can be shared, so nothing is measured. {found.said}", err=True)
+        return NOTHING_MEASURED
+    click.echo(json.dumps(measured, indent=2) if as_json else "\n\n".join(_table(one) for one in measured))
+    return MEASURED if any(one["alone"] for one in measured) else NOTHING_MEASURED
+
+
+def _table(measured: dict[str, Any]) -> str:
+    """Markdown, which a report can take as it is."""
+    alone = f"{measured['alone']:.1f} kernels a second{': ' if measured['error'] else ''}{measured['error']}"
+    lines = [
+        f"Card {measured['card']}, driver {measured['driver']}: one workload alone does {alone}.",
+        "",
+        "| level | shares | together, of one alone | slowest | fastest | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in measured["together"]:
+        rates = f"{one['slowest']:.1f}/s | {one['fastest']:.1f}/s"
+        lines.append(f"| {one['level']} | {one['count']} | {one['of_one']:.0%} | {rates} | {one['error']} |")
+    lines += ["", "| level | neighbour alone | beside a greedy one | the greedy one got | |", "|---|---|---|---|---|"]
+    for one in measured["beside"]:
+        lines.append(
+            f"| {one['level']} | {one['alone']:.1f}/s | {one['meanwhile']:.1f}/s | {one['got_mib']} of "
+            f"{one['share_mib']} MiB | {one['error']} |"
+        )
+    lines += ["", *(f"- {one['level']} was left out: {one['why']}" for one in measured["left_out"])]
+    return "\n".join(lines).rstrip()
 
 
 def exit_code(trials: Sequence[Trial]) -> int:

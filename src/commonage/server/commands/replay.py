@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,13 @@ from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.fleet import Node
 from commonage.domain.quantities import format_duration, parse_duration
 from commonage.domain.tenants import Rules
-from commonage.placement.policies.registry import DEFAULT, POLICIES
+from commonage.placement.policies.registry import DEFAULT, POLICIES, Maker
 from commonage.replay.chart import Replayed, page
 from commonage.replay.figures import percentile
 from commonage.replay.history import read_history
 from commonage.replay.lab import at_work, lab, with_more_cards, with_more_nodes
 from commonage.replay.play import fitting, play
+from commonage.replay.policies import maker_of
 from commonage.replay.records import Records, read_trace
 from commonage.server.bootstrap import catalogue_of, database_of
 from commonage.server.commands.common import Failure, as_json, reads_settings
@@ -46,7 +47,7 @@ class Asked:
     trace: Path | None
     history: bool
     fleet: str | None
-    policies: list[str]
+    policies: dict[str, Maker]
     gpus: int
     nodes: int
     quotas: list[tuple[str, BoundsEntry]]
@@ -81,14 +82,14 @@ def _quotas(
     return found
 
 
-def _policies(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[str]:
+def _policies(_context: click.Context, _parameter: click.Parameter, text: str | None) -> dict[str, Maker]:
     names = [] if text is None else list(dict.fromkeys(name.strip() for name in text.split(",")))
-    for name in names:
-        if name not in POLICIES:
-            raise click.BadParameter(f"there is no policy {name!r}; there is {', '.join(POLICIES)}")
     if len(names) > MOST_SETTINGS - 1:
         raise click.BadParameter(f"{len(names)} are too many to set side by side; name at most {MOST_SETTINGS - 1}")
-    return names
+    try:
+        return {name: maker_of(name, POLICIES) for name in names}
+    except InvalidInput as error:
+        raise click.BadParameter(error.message) from None
 
 
 def _span(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
@@ -102,7 +103,13 @@ def _span(_context: click.Context, _parameter: click.Parameter, text: str | None
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="A list of the openb trace, with times.")
 @click.option("--history", is_flag=True, help="What this installation has run.")
 @click.option("--fleet", metavar="NODESxCARDS", help="Machines: 8x8, 4x2x80GiB:A100.  [default: 8x8, or one's own]")
-@click.option("--policy", "policies", callback=_policies, metavar="NAME,…", help="What if things were placed so.")
+@click.option(
+    "--policy",
+    "policies",
+    callback=_policies,
+    metavar="NAME,…",
+    help="What if this placement policy had been used: best-fit, spread, expected-waste, or module:name.",
+)
 @click.option(
     "--gpus", type=click.IntRange(-4096, 4096), default=0, metavar="+N", help="What if there were N cards more."
 )
@@ -128,7 +135,8 @@ def replay(resolved: Resolved, as_json: bool, chart: Path | None, **options: Any
     \b
     Example:
       commonage replay --history --last 30d --gpus +1
-      commonage replay --trace openb_pod_list_default.csv --policy fgd,best-fit --chart waits.html
+      commonage replay --trace openb_pod_list_default.csv --policy spread,best-fit --chart waits.html
+      commonage replay --history --policy quiet:Quiet
     """
     asked = Asked(**options)
     if asked.history == (asked.trace is not None):
@@ -138,7 +146,7 @@ def replay(resolved: Resolved, as_json: bool, chart: Path | None, **options: Any
         records = fitting(records.of_the_last(asked.last), machines).with_limits(asked.limits)
         if not records.items:
             raise InvalidInput(". ".join(["there is nothing to play", *records.notes]), field="trace")
-        runs = _played(records, _variants(rules, machines, asked))
+        runs = _played(records, _variants(rules, machines, asked), {**POLICIES, **asked.policies})
     except CommonageError as error:
         raise Failure(error.message) from None
     if chart is not None:
@@ -179,21 +187,21 @@ def _variants(rules: Rules, machines: tuple[Node, ...], asked: Asked) -> list[Va
     changes = [f"{count:+} {what}" for count, what in ((asked.gpus, "cards"), (asked.nodes, "nodes")) if count]
     changes += [f"quota of {name}" for name, _ in asked.quotas]
     variants = [Variant(f"as it is ({policy})", replace(rules, policy=policy), machines)]
-    for name in asked.policies or ([policy] if changes else []):
+    for name in list(asked.policies) or ([policy] if changes else []):
         if name != policy or changes:
             ruled = replace(rules, policy=name, tenants=tuple(tenants.values()))
             variants.append(Variant(", ".join([name, *changes]), ruled, wished))
     return variants
 
 
-def _played(records: Records, variants: Sequence[Variant]) -> list[Replayed]:
+def _played(records: Records, variants: Sequence[Variant], policies: Mapping[str, Maker]) -> list[Replayed]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeElapsedColumn())
     runs = []
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         for variant in variants:
             bar = progress.add_task(variant.name, total=len(records.items))
             tell = partial(_tell, progress, bar)
-            played = play(records.items, variant.nodes, variant.rules, tell)
+            played = play(records.items, variant.nodes, variant.rules, tell, policies)
             runs.append(Replayed(variant.name, played.figures, played.moments, played.capacity))
     return runs
 

@@ -41,6 +41,24 @@ def test_the_entry_runs_its_command_once(box: Box) -> None:
     assert box.was_run_again()
 
 
+def test_what_is_mounted_goes_on_the_search_paths_with_what_is_set(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folders are elsewhere than in a container, in the same way as the box."""
+    for name in ("python", "jupyter"):
+        (box.path.parent / name).mkdir()
+    script = ENTRY.read_text().replace("/run/commonage/", f"{box.path.parent}/")
+    show = 'echo "$PYTHONPATH $JUPYTER_CONFIG_PATH"'
+    monkeypatch.setenv("PYTHONPATH", "/of/the/image")
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "/of/the/user")
+    subprocess.run(["sh", "-c", script, "commonage", "sh", "-c", show], check=True)
+    above = box.path.parent
+    assert (above / "log").read_text() == f"{above}/python:/of/the/image /of/the/user:{above}/jupyter\n"
+
+
+def test_nothing_goes_on_the_search_paths_where_nothing_is_mounted(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    assert enter(box, "sh", "-c", 'echo "${PYTHONPATH-none} ${JUPYTER_CONFIG_PATH-none}"') == (0, "none none\n")
+
+
 def test_what_shall_never_run_does_not(box: Box) -> None:
     assert box.claim_never()
     assert enter(box, "echo", "here") == (143, "")

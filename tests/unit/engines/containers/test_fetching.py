@@ -24,7 +24,7 @@ IMAGE = "hub:5000/lab/torch:2"
 def test_an_image_that_is_not_ours_to_have_is_known(said: str) -> None:
     why = refusal_of(IMAGE, said, "gpu-1")
     assert why.startswith("the registry hub:5000 does not let gpu-1 have the image hub:5000/lab/torch:2, or has none")
-    assert said in why and "the tenant in it may use it" in why
+    assert "the tenant in it may use it" in why
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_an_image_that_is_not_ours_to_have_is_known(said: str) -> None:
 def test_an_account_that_is_not_accepted_is_known(said: str) -> None:
     why = refusal_of(IMAGE, said, "gpu-1")
     assert "does not accept the account of gpu-1, and does not give it the image hub:5000/lab/torch:2" in why
-    assert said in why and "commonage node join" in why and "docker login hub:5000" in why
+    assert "commonage node join" in why and "docker login hub:5000" in why
 
 
 def test_the_control_planes_own_machine_joins_nothing() -> None:

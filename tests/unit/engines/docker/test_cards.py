@@ -96,5 +96,5 @@ _BEFORE = (
 def test_what_the_toolkit_says_is_not_lost_behind_who_called_it(said: str, words: str, passes: bool) -> None:
     failure = failure_of(500, _BEFORE + said + ": unknown")
     assert words in failure.message
-    assert said in failure.message
+    assert said in failure.native
     assert failure.is_retryable is passes

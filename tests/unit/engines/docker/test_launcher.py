@@ -52,7 +52,7 @@ async def test_what_is_stopped_while_it_is_prepared_holds_no_share(
     devices: Any = FakeDevices()
     devices.stopped = run if stopped else None
     place = Place("0123456789abcdef", Beneath(tmp_path) / "workspaces", {}, 1, here=True)
-    launcher = Launcher(place, DockerSettings(), nobody, nobody, nobody)
+    launcher = Launcher(place, tmp_path / "injected", DockerSettings(), nobody, nobody, nobody)
     launcher.devices = devices
     launcher._prepare(run, Network("net-id", "commonage-net", "10.0.0.1"), volume_quota=False)
     assert devices.held == held

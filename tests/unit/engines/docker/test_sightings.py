@@ -91,19 +91,21 @@ def test_other_ends_have_their_reason(change: dict[str, Any], code: int | None, 
         (404, "pull access denied for x, repository does not exist", "no such image", False),
         (500, "denied", "does not let us have it", False),
         (500, 'Head "https://r/v2/x/manifests/1": no basic auth credentials', "does not let us have it", False),
-        (500, "mkdir /data: permission denied", "Docker: mkdir /data", True),
+        (500, "mkdir /data: permission denied", "the Docker daemon refuses it", True),
         (500, "Get https://r/v2/: dial tcp: lookup r: no such host", "registry cannot be reached", True),
         (400, "invalid reference format", "not a name of an image", False),
         (500, 'could not select device driver "nvidia" with capabilities: [[gpu]]', "NVIDIA Container Toolkit", False),
         (404, "No such container: commonage-w-1", "its container was removed before it started", True),
         (404, "there is nothing of this name", "its container was removed before it started", True),
-        (500, "something else", "Docker: something else", True),
-        (400, "something else", "Docker: something else", False),
+        (500, "something else", "the Docker daemon refuses it", True),
+        (400, "something else", "the Docker daemon refuses it", False),
     ],
 )
 def test_the_daemons_errors_have_our_words(status: int, message: str, said: str, retryable: bool) -> None:
     failure = failure_of(status, message)
     assert said in failure.message
+    assert message not in failure.message, "the daemon's own text is for admins"
+    assert str(failure) == f"{failure.message} (Docker: {message})"
     assert failure.is_retryable is retryable
 
 
@@ -119,7 +121,8 @@ def test_a_daemon_that_does_not_answer_is_another_error() -> None:
         900, "Cannot connect to Docker Engine via unix:///x [Cannot connect [No such file]]", "unix:///x"
     )
     assert isinstance(failure, DaemonUnreachable)
-    assert failure.message.startswith("the Docker daemon does not answer at unix:///x: No such file. Is it running")
+    assert failure.message == "the Docker daemon does not answer"
+    assert str(failure).startswith(f"{failure.message} (at unix:///x: No such file. Is it running (systemctl status")
 
 
 def pulled(size: int) -> attempts.PullingImage:

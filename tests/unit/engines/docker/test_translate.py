@@ -8,13 +8,14 @@ from tests.unit.engines.containers.test_program import order
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.fleet import Lease, Share
+from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, program_of
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.docker.translate import Surroundings, container_config
 from commonage.engines.dockerd.shared import Mount, parse_mount
 from commonage.engines.dockerd.words import Folders, network_name
 
-AROUND = Surroundings("0123456789abcdef", "net", Folders("/w/ada", "/r/box", "/r/log"), "0:0")
+AROUND = Surroundings("0123456789abcdef", "net", Folders("/w/ada", "/r/box", "/r/log"), "/injected", "0:0")
 
 
 def described(around: Surroundings = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
@@ -72,6 +73,25 @@ def test_mounts_are_the_workspace_ours_and_the_admins() -> None:
     assert found["/run/commonage/box"] == ("/r/box", False)
     assert found["/data"] == (f"/srv/lab/{home.removeprefix('/home/')}", True)
     assert found["/scratch"] == ("/scratch", False)
+
+
+def injected(shares: tuple[Share, ...] = (), kind: Kind = Kind.JOB) -> dict[str, str]:
+    """Our files that a container of this kind gets, all read-only."""
+    wish = order(kind=kind, lease=Lease("w-1", "here", 1500, 64, shares, 0.0))
+    program = program_of(wish, Inside("10.213.0.1", frozenset()), {}, {})
+    mounts = container_config(wish, program, AROUND, "entry", DockerSettings())["HostConfig"]["Mounts"]
+    found = {one["Target"]: one for one in mounts if one["Source"].startswith("/injected/")}
+    assert all(one["ReadOnly"] for one in found.values())
+    return {target: one["Source"] for target, one in found.items()}
+
+
+def test_a_limited_share_brings_the_limits_of_frameworks_and_a_session_jupyters_defaults() -> None:
+    limits = {"/run/commonage/python": "/injected/python"}
+    defaults = {"/run/commonage/jupyter": "/injected/jupyter"}
+    assert injected() == {}
+    assert injected((replace(share("GPU-a"), whole=True),)) == {}
+    assert injected((share("GPU-a"),)) == injected((share("GPU-SIM", simulated=True),)) == limits
+    assert injected((share("GPU-a"),), Kind.SESSION) == limits | defaults
 
 
 def test_networks_are_named_by_installation_and_tenant() -> None:

@@ -13,7 +13,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PreparingEnvironment
 from commonage.engines.process import environments as module
-from commonage.engines.process.environments import Environments, quiet_lab
+from commonage.engines.process.environments import Environments
 from commonage.ports.agents import Told
 
 pytestmark = pytest.mark.anyio
@@ -140,16 +140,3 @@ def test_the_notebooks_jupyterhub_is_the_servers() -> None:
 def test_requirements_are_read_as_pip_reads_them() -> None:
     text = "# comment\na==1 \\\n    --hash=sha256:x \\\n    --hash=sha256:y\n\n  b==2 ; python_version < '3.12'\n"
     assert read_requirements(text) == ("a==1 --hash=sha256:x --hash=sha256:y", "b==2 ; python_version < '3.12'")
-
-
-def test_lab_asks_nobody_for_news_and_keeps_what_is_set_already(tmp_path: Path) -> None:
-    settings = tmp_path / "etc" / "jupyter" / "labconfig" / "page_config.json"
-    quiet_lab(tmp_path)
-    assert not settings.exists(), "no JupyterLab, no settings for it"
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "jupyter-lab").touch()
-    quiet_lab(tmp_path)
-    assert "announcements" in settings.read_text()
-    settings.write_text("{}")
-    quiet_lab(tmp_path)
-    assert settings.read_text() == "{}"

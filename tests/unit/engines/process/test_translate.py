@@ -11,6 +11,7 @@ from commonage.domain.fleet import Lease
 from commonage.domain.sightings import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.process.translate import Place, Program, confined, program_of, shared_variables, url_of
+from commonage.files.injected import JUPYTER
 
 PLACE = Place(Path("/w/ada"), Path("/w/ada"), Path("/r/a-1/tmp"), Path("/e/base/bin"), Path("/e/base"), None)
 ORDER = Order(
@@ -54,6 +55,14 @@ def test_later_variables_win_but_ids_are_ours() -> None:
     assert (variables["WHO"], variables["KEPT"]) == ("owner", "yes")
     assert variables["OMP_NUM_THREADS"] == "8"
     assert (variables["COMMONAGE_ATTEMPT_ID"], variables["COMMONAGE_USER"]) == ("a-1", "ada")
+
+
+def test_jupyters_defaults_come_after_what_the_user_names() -> None:
+    session = replace(ORDER, kind=Kind.SESSION)
+    assert "JUPYTER_CONFIG_PATH" not in program_of(ORDER, PLACE, {}).variables
+    assert program_of(session, PLACE, {}).variables["JUPYTER_CONFIG_PATH"] == str(JUPYTER)
+    own = replace(session, variables=(("JUPYTER_CONFIG_PATH", "/w/ada/etc"),))
+    assert program_of(own, PLACE, {}).variables["JUPYTER_CONFIG_PATH"] == f"/w/ada/etc:{JUPYTER}"
 
 
 def test_the_port_is_filled_in_everywhere() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -387,6 +388,22 @@ async def test_secrets_of_a_try_that_made_no_service_are_made_anew(scene: Scene)
     await scene.hands.launch(run, unheard)
     [after] = delivered(scene, "secrets")
     assert after != before
+
+
+async def test_our_files_come_with_a_session_that_holds_a_part_of_a_card(scene: Scene) -> None:
+    deliveries = Deliveries(cast(Client, scene.swarm), "0123456789abcdef")
+    part = Share("GPU-a", 0, "A100", 1024, 500, False, 40960, True)
+    wish = order(kind=Kind.SESSION, lease=Lease("w-1", "here", 1500, 64, (part,), 0.0))
+    given = await deliveries.injected(wish)
+    assert await deliveries.injected(wish) == given
+    assert [place for _, place in given] == [
+        "/run/commonage/python/sitecustomize.py",
+        "/run/commonage/jupyter/labconfig/default_setting_overrides.json",
+    ]
+    texts = [base64.b64decode(delivered(scene, "configs")[one.id]["Data"]).decode() for one, _ in given]
+    assert "set_per_process_memory_fraction" in texts[0]
+    assert json.loads(texts[1])["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+    assert await deliveries.injected(order(lease=Lease("w-2", "here", 1500, 64, (), 0.0))) == []
 
 
 async def test_what_a_crash_left_in_the_swarm_is_removed(scene: Scene) -> None:

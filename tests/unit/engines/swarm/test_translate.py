@@ -142,3 +142,11 @@ def test_a_volume_has_a_size_where_the_machines_daemon_can_hold_it(bounds: bool,
     spec = service_spec(wish, program, replace(AROUND, volume_quota=bounds), SwarmSettings())
     mounts = {one["Target"]: one for one in spec["TaskTemplate"]["ContainerSpec"]["Mounts"]}
     assert mounts["/volumes/results"]["VolumeOptions"]["DriverConfig"]["Options"] == options
+
+
+def test_our_files_come_as_configs_that_nobody_inside_may_write_to() -> None:
+    place = "/run/commonage/python/sitecustomize.py"
+    around = replace(AROUND, injected=((Delivery("config-2", "commonage-01234567-python"), place),))
+    [entry, file] = described(around)["TaskTemplate"]["ContainerSpec"]["Configs"]
+    assert (entry["ConfigID"], file["ConfigID"], file["File"]["Name"]) == ("config-1", "config-2", place)
+    assert file["File"]["Mode"] == 0o444

@@ -178,7 +178,7 @@ def test_a_share_is_held_at_its_level_and_frameworks_are_told(make: Make, limit:
     (card,) = devices.inventory()
     variables = devices.confine(Hold("a-1", (quarter(card),), ("/cgroup/a-1",)))
     assert variables["BY_DRIVER_LIMIT"] == "10240"
-    assert variables["PYTHONPATH"].endswith("isolation/site")
+    assert variables["PYTHONPATH"].endswith("injected/python")
     assert limit.applied["a-1"].cgroups == ("/cgroup/a-1",)
     devices.release("a-1")
     assert not limit.applied

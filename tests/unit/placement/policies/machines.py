@@ -8,10 +8,10 @@ from tests.unit.placement.fleets import GIB
 
 from commonage.domain.fleet import Node
 from commonage.domain.requests import Request, parse_gpus
-from commonage.placement.fragmentation import Mix
 from commonage.placement.grid import Grid
+from commonage.placement.mix import Mix
 from commonage.placement.policies import Policy
-from commonage.placement.policies.registry import POLICIES
+from commonage.placement.policies.registry import POLICIES, Maker
 from commonage.placement.shapes import Shape
 from commonage.testing import factories
 
@@ -22,9 +22,11 @@ def wish(gpus: str | None = None, cpus: int = 1000) -> Request:
     return Request(cpus, GIB, parse_gpus(gpus))
 
 
-def make(name: str, *nodes: Node, mix: Mix = TYPICAL) -> tuple[Grid, Policy]:
+def make(policy: str | Maker, *nodes: Node, mix: Mix = TYPICAL) -> tuple[Grid, Policy]:
+    """A grid of these nodes, and one of the product's policies by its name, or another by what makes it."""
     grid = Grid(nodes)
-    return grid, POLICIES[name](grid, mix, 7)
+    maker = POLICIES[policy] if isinstance(policy, str) else policy
+    return grid, maker(grid, mix, 7)
 
 
 def choose(grid: Grid, policy: Policy, shape: Shape) -> tuple[int, list[int]] | None:

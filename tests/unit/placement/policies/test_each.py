@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.unit.placement.fleets import GIB, REQUESTS, fleets
-from tests.unit.placement.policies.machines import choose, make, node, put, wish
+from tests.unit.placement.fleets import GIB
+from tests.unit.placement.policies.machines import make, node, put, wish
 
-from commonage.domain.fleet import Node
 from commonage.domain.requests import Request, parse_gpus
-from commonage.placement.fragmentation import Fragmentation, Mix
 from commonage.testing import factories
 
 
@@ -22,76 +17,14 @@ def test_best_fit_leaves_least_over() -> None:
     assert put(grid, policy, wish("2")) == (0, [0, 1])
 
 
-def test_dot_product_keeps_away_from_where_much_is_free_of_what_is_asked() -> None:
-    grid, policy = make("dot-product", node("many-cards", 8, 8000), node("few-cards", 2, 16_000))
-    assert put(grid, policy, wish("1"))[0] == 1
-    assert put(grid, policy, wish(cpus=4000))[0] == 0
-
-
-def test_gpu_packing_opens_as_little_as_it_can() -> None:
-    grid, policy = make("gpu-packing", node("free", 2), node("used", 4))
-    put(grid, policy, wish("0.5"), at=(1, [2]))
-    assert put(grid, policy, wish("0.5")) == (1, [2])  # a card in use
-    assert put(grid, policy, wish("1")) == (1, [0])  # a free card of a node in use
-    assert put(grid, policy, wish("2")) == (1, [1, 3])
-    assert put(grid, policy, wish("1")) == (0, [0])  # a free node, as there is nothing else
-    assert put(grid, policy, wish())[0] == 0
-
-
-def test_gpu_clustering_seeks_its_like() -> None:
-    grid, policy = make("gpu-clustering", *(node(name, 4) for name in ("parts", "single", "both", "free")))
-    for at, gpus in ((0, "0.25"), (1, "1"), (2, "0.25"), (2, "1")):
-        put(grid, policy, wish(gpus), at=(at, [3 if at == 2 and gpus == "1" else 0]))
-    order = {gpus: list(np.argsort(policy.costs(grid.shape(wish(gpus))), kind="stable")) for gpus in ("0.25", "1", "2")}
-    assert order == {"0.25": [0, 2, 3, 1], "1": [1, 2, 3, 0], "2": [3, 2, 1, 0]}
-
-
-def test_fgd_breaks_up_no_card_that_others_need() -> None:
-    grid, policy = make("fgd", node("whole", 2), node("begun", 2))
-    put(grid, policy, wish("0.5"), at=(1, [1]))
-    assert put(grid, policy, wish("0.5")) == (1, [1])
-    put(grid, policy, wish("0.7"), at=(1, [0]))
-    # 300 thousandths are of use to a quarter only; what takes a quarter goes there.
-    assert put(grid, policy, wish("0.25")) == (1, [0])
-
-
-@settings(max_examples=30, deadline=None)
-@given(fleets(), st.lists(REQUESTS, min_size=1, max_size=5))
-def test_fgd_scores_by_what_placing_really_changes(fleet: list[Node], asked: list[Request]) -> None:
-    mix = Mix.of(asked, 1.0)
-    grid, policy = make("fgd", *fleet, mix=mix)
-    for request in asked:
-        shape = grid.shape(request)
-        costs = policy.costs(shape).copy()
-        before = Fragmentation(grid, mix).by_node()
-        for number in np.flatnonzero(np.isfinite(costs)):
-            with grid.trial():
-                grid.take(grid.lease(shape, int(number), policy.cards(shape, int(number)), "tried", 0.0))
-                fall = before[number] - Fragmentation(grid, mix).by_node()[number]
-            assert abs(100 / (1 + np.exp(-fall / 1000)) + costs[number]) < 1 + 1e-6
-        if (found := choose(grid, policy, shape)) is not None:
-            grid.take(grid.lease(shape, *found, f"held-{request}", 0.0))
-
-
 def test_spread_goes_where_most_is_free() -> None:
     grid, policy = make("spread", node("a", 2), node("b", 2))
     assert [put(grid, policy, wish("0.25")) for _ in range(4)] == [(0, [0]), (1, [0]), (0, [1]), (1, [1])]
 
 
-def test_random_tries_all_and_says_the_same_twice() -> None:
-    grid, policy = make("random", *(node(f"node-{i}", 2) for i in range(4)))
-    places = set()
-    for _ in range(60):
-        shape = grid.shape(wish("0.1"))
-        found = choose(grid, policy, shape)
-        assert found == choose(grid, policy, shape)
-        places.add(str(put(grid, policy, wish("0.1"))))
-    assert len(places) == 8
-
-
 def test_cards_of_one_numa_node_where_that_is_wanted() -> None:
     cards = [factories.device(index, uuid=f"GPU-{index}", numa=index % 2) for index in range(4)]
-    grid, policy = make("gpu-packing", factories.node("a", cards, cpus_milli=8000))
+    grid, policy = make("best-fit", factories.node("a", cards, cpus_milli=8000))
     pair = Request(1000, GIB, parse_gpus("2"), one_numa=True)
     assert put(grid, policy, wish("1")) == (0, [0])
     assert put(grid, policy, pair) == (0, [1, 3])

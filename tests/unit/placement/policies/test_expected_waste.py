@@ -7,7 +7,7 @@ from tests.unit.placement.fleets import GIB
 from tests.unit.placement.policies.machines import choose, make, node, put, wish
 
 from commonage.domain.requests import Request, parse_gpus
-from commonage.placement.fragmentation import Mix
+from commonage.placement.mix import Mix
 from commonage.placement.policies.expected_waste import LOOK_EVERY
 from commonage.placement.policies.registry import DEFAULT
 from commonage.testing import factories

@@ -1,0 +1,1 @@
+"""Shares of real GPUs, in one report."""

@@ -1,0 +1,153 @@
+"""The experiment by which placement policies are compared: ever more is asked of a fleet from which nothing departs.
+
+As in "Beware of Fragmentation" (USENIX ATC 2023): a list of workloads is shuffled and filled up with draws from it
+until the GPUs asked for are 130% of those there are; they come one at a time, and what does not fit is dropped. Called
+by the benchmarks `placement` and `mixes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from time import perf_counter
+
+import numpy as np
+
+from benchmarks.placement.fragmentation import Fragmentation
+from benchmarks.placement.gorandom import GoRandom
+from commonage.domain.errors import InvalidInput
+from commonage.domain.fleet import Node
+from commonage.domain.requests import Request
+from commonage.placement.grid import Grid
+from commonage.placement.mix import Mix
+from commonage.placement.policies import Policy
+from commonage.placement.policies.registry import Maker
+from commonage.placement.shapes import Bools
+
+LOAD_PERCENT = 130
+"""What is asked for in the end, of all GPUs there are."""
+LEVELS = (100, 130)
+"""Where allocation is noted: while so many per cent of the GPUs have been asked for, rounded."""
+DRAWN_BETWEEN = 10
+"""Numbers that the published simulator drew for other things between the workloads and the order of the nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The workloads in the order in which they come, and the nodes in that in which ties are broken."""
+
+    nodes: Sequence[Node]
+    arrivals: Sequence[Request]
+    mix: Mix
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Allocation and fragmentation in per cent of all GPUs, mean over the arrivals at that level; how many found no
+    place; decisions per second of the policy and the grid together, those that found no place included.
+    """
+
+    allocation_100: float
+    allocation_130: float
+    fragmented_130: float
+    failed: int
+    per_second: float
+
+
+def gpu_milli(request: Request) -> int:
+    """Thousandths of GPUs that it asks for in all. An amount of VRAM counts as nothing: there is none in a trace."""
+    gpu = request.gpu
+    return 0 if gpu is None else gpu.whole * 1000 or gpu.fraction_milli
+
+
+def prepare(nodes: Sequence[Node], workloads: Sequence[Request], seed: int) -> Trial:
+    """What one seed makes of a list: exactly what the published experiment made of it.
+
+    Raises InvalidInput where nothing asks for a share of a GPU, or there is none.
+    """
+    chance = GoRandom(seed)
+    chance.int63()  # one number was drawn for the log
+    capacity = 1000 * sum(len(node.report.devices) for node in nodes)
+    if not capacity or not any(gpu_milli(request) for request in workloads):
+        raise InvalidInput("there is no GPU, or no workload that asks for one: nothing to measure", field="list")
+    arrivals = list(workloads)
+    chance.shuffle(arrivals)
+    _fill(arrivals, workloads, capacity * LOAD_PERCENT // 100, chance)
+    for _ in range(DRAWN_BETWEEN):
+        chance.int63()
+    rank = chance.permutation(len(nodes))
+    ordered = [nodes[index] for index in np.argsort(rank)]
+    return Trial(ordered, arrivals, Mix.of(workloads))
+
+
+def _fill(arrivals: list[Request], workloads: Sequence[Request], enough: int, chance: GoRandom) -> None:
+    """Drop random ones, or add some, until they ask for `enough`."""
+    asked = sum(gpu_milli(request) for request in arrivals)
+    if asked == enough:
+        return
+    while asked > enough:
+        asked -= gpu_milli(arrivals.pop(chance.below(len(arrivals))))
+        if asked <= enough:
+            return
+    while True:
+        drawn = workloads[chance.below(len(workloads))]
+        # As published: of several cards only one must find place.
+        if asked + min(gpu_milli(drawn), 1000) > enough:
+            return
+        asked += gpu_milli(drawn)
+        arrivals.append(drawn)
+
+
+def run(trial: Trial, make: Maker, seed: int) -> Outcome:
+    """Let them come. The policy gets the seed for what it decides by chance."""
+    grid = Grid(trial.nodes)
+    policy = make(grid, trial.mix, seed)
+    measure = Fragmentation(grid, trial.mix)
+    capacity = 1000 * sum(len(node.report.devices) for node in trial.nodes)
+    counts = {level: _counting(trial.arrivals, capacity, level) for level in LEVELS}
+    allocation: dict[int, list[float]] = {level: [] for level in LEVELS}
+    fragmented: list[float] = []
+    used = failed = 0
+    seconds = 0.0
+    for number, request in enumerate(trial.arrivals):
+        began = perf_counter()
+        placed = _place(grid, policy, request, str(number))
+        seconds += perf_counter() - began
+        used += gpu_milli(request) if placed else 0
+        failed += not placed
+        for level in LEVELS:
+            if counts[level][number]:
+                allocation[level].append(used / capacity * 100)
+        if counts[LOAD_PERCENT][number]:
+            fragmented.append(float(measure.by_node().sum()) / capacity * 100)
+    return Outcome(
+        allocation_100=fmean(allocation[100]),
+        allocation_130=fmean(allocation[130]),
+        fragmented_130=fmean(fragmented),
+        failed=failed,
+        per_second=len(trial.arrivals) / seconds,
+    )
+
+
+def _counting(arrivals: Sequence[Request], capacity: int, level: int) -> Bools:
+    """[arrivals]: those at which so many per cent of the GPUs have been asked for, rounded.
+
+    On small fleets one arrival may jump over a level: then those with the nearest per cent count for it.
+    """
+    percent = np.rint(np.cumsum([gpu_milli(request) for request in arrivals]) / capacity * 100)
+    away = np.abs(percent - level)
+    nearest: Bools = percent == percent[away.argmin()]
+    return nearest
+
+
+def _place(grid: Grid, policy: Policy, request: Request, name: str) -> bool:
+    """True if a place was found, and taken."""
+    shape = grid.shape(request)
+    policy.arrived(shape)
+    costs = policy.costs(shape)
+    node = int(costs.argmin())
+    if costs[node] == np.inf:
+        return False
+    grid.take(grid.lease(shape, node, policy.cards(shape, node), name, 0.0))
+    return True

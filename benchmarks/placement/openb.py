@@ -1,0 +1,77 @@
+"""Reads the public trace "openb" of Alibaba (cluster-trace-gpu-v2023): nodes, and lists of workloads without times.
+
+The folder holds `openb_node_list_gpu_node.csv` and `openb_pod_list_NAME.csv`, as the repository of the trace and that
+of the FGD simulator have them. `commonage.replay.records` reads a list with its times.
+
+The trace has shares of compute and no VRAM. A card has the memory that its model is sold with, and a share of a card
+takes that part of its memory, rounded down: so VRAM never decides what fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.fleet import Device, Node, NodeReport, NodeState
+from commonage.domain.requests import Request
+from commonage.replay.records import request_of, rows_of
+
+NODES: Final = "openb_node_list_gpu_node.csv"
+LIST_PREFIX: Final = "openb_pod_list_"
+
+CARD_MIB: Final = {
+    "T4": 16 * 1024,
+    "P100": 16 * 1024,
+    "V100M16": 16 * 1024,
+    "V100M32": 32 * 1024,
+    "A10": 24 * 1024,
+    "G2": 20 * 1000,  # G2 and G3 are not named in the trace; the simulator's authors give them so much
+    "G3": 30 * 1000,
+}
+OTHER_CARD_MIB: Final = 16 * 1024
+
+
+def folder_of(traces: Path) -> Path:
+    """The folder with the files: this one, or `openb` in it. Raises InvalidInput that says what was looked for."""
+    if not traces.is_dir():
+        raise InvalidInput(f"{traces} is no folder; name the one that holds {NODES}", field="traces")
+    for folder in (traces, traces / "openb"):
+        if (folder / NODES).is_file():
+            return folder
+    raise InvalidInput(f"{traces} holds no {NODES}; name the folder of the openb trace", field="traces")
+
+
+def lists_in(folder: Path) -> list[str]:
+    """The names of the lists that are there, `default` first."""
+    names = sorted(path.stem.removeprefix(LIST_PREFIX) for path in folder.glob(f"{LIST_PREFIX}*.csv"))
+    return sorted(names, key=lambda name: name != "default")
+
+
+def read_nodes(folder: Path) -> list[Node]:
+    """The nodes, by name. Raises InvalidInput that names the file and what is wrong with it."""
+    nodes = rows_of(folder / NODES, ("sn", "cpu_milli", "memory_mib", "gpu", "model"), _node)
+    return sorted(nodes, key=lambda node: node.name)
+
+
+def read_list(folder: Path, name: str) -> list[Request]:
+    """What the workloads of a list ask for, by their names. Raises InvalidInput as above, or for an unknown list."""
+    path = folder / f"{LIST_PREFIX}{name}.csv"
+    if not path.is_file():
+        there = ", ".join(lists_in(folder)) or "none"
+        raise InvalidInput(f"{folder} has no list {name!r}; there is {there}", field="list")
+    named = rows_of(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"), _workload)
+    return [request for _, request in sorted(named, key=lambda one: one[0])]
+
+
+def _node(row: Mapping[str, str]) -> Node:
+    name, model = row["sn"], row["model"]
+    memory_mib = CARD_MIB.get(model, OTHER_CARD_MIB)
+    cards = tuple(Device(f"{name}/{index}", index, model, memory_mib) for index in range(int(row["gpu"])))
+    report = NodeReport(name, int(row["cpu_milli"]), int(row["memory_mib"]), cards)
+    return Node(name, "openb", "replay", NodeState.READY, report, 0.0)
+
+
+def _workload(row: Mapping[str, str]) -> tuple[str, Request]:
+    return row["name"], request_of(row)

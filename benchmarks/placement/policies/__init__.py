@@ -1,0 +1,26 @@
+"""The placement policies that the benchmark compares: the product's own, and baselines from publications.
+
+The order is the order of the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.placement.policies.dot_product import DotProduct
+from benchmarks.placement.policies.fgd import Fgd
+from benchmarks.placement.policies.gpu_clustering import GpuClustering
+from benchmarks.placement.policies.gpu_packing import GpuPacking
+from benchmarks.placement.policies.random_choice import RandomChoice
+from commonage.placement.policies import registry
+from commonage.placement.policies.registry import Maker
+
+POLICIES: Final[dict[str, Maker]] = {
+    "random": RandomChoice,
+    "dot-product": DotProduct,
+    "gpu-clustering": GpuClustering,
+    "gpu-packing": GpuPacking,
+    "best-fit": registry.POLICIES["best-fit"],
+    "fgd": Fgd,
+    **registry.POLICIES,
+}

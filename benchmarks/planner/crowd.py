@@ -1,0 +1,91 @@
+"""A large fleet and a long queue, made up from a seed, for measuring how long the planner takes.
+
+Four models of cards, some hundred sorts of requests, users in tenants, time limits from ten minutes to none. Called by
+passes.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from commonage.domain.fleet import Device, Lease, Node, NodeReport, NodeState
+from commonage.domain.ids import IdSequence, attempt_id
+from commonage.domain.requests import Request, parse_gpus
+from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
+
+NOW = 1_700_000_000.0
+CARDS = 8
+RUNNING, QUEUED = 10, 100  # for each node
+USERS, TENANTS, SORTS = 200, 20, 300
+MODELS = {"A100": 80, "H100": 80, "L40S": 48, "T4": 16}
+GPUS = ("", "", "0.25", "0.5", "1", "1", "2", "4", "8", "A100:1", "H100:8", "T4:1", "10GiB", "40GiB")
+SMALL = ("1", "0.5", "0.5", "", "0.25", "1")
+LIMITS_S = (600, 1800, 3600, 7200, 14_400, 43_200, 86_400, None)
+
+
+class Crowd:
+    """Nodes and workloads; the same for the same seed."""
+
+    def __init__(self, nodes: int, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+        self._ids = IdSequence()
+        self.nodes = [_node(number) for number in range(nodes)]
+        self._sorts = [self._request(GPUS) for _ in range(SORTS)]
+
+    def _request(self, gpus: tuple[str, ...]) -> Request:
+        cpus, memory = self._random.choice([1, 2, 4, 8, 16, 32]), self._random.choice([2, 4, 8, 16, 32, 64, 128])
+        return Request(cpus * 1000, memory * 1024, parse_gpus(self._random.choice(gpus)))
+
+    def queued(self, at: float) -> Workload:
+        """One that waits, submitted at `at`, of one of the sorts that there are."""
+        return self._workload(self._random.choice(self._sorts), at)
+
+    def first(self) -> Iterator[Workload]:
+        """Small ones to fill the fleet with."""
+        for _ in range(RUNNING * len(self.nodes)):
+            yield self._workload(Request(4000, 8192, parse_gpus(self._random.choice(SMALL))), NOW - 100_000)
+
+    def _workload(self, request: Request, at: float) -> Workload:
+        user = self._random.randrange(USERS)
+        spec = Spec(
+            kind=Kind.JOB,
+            name="job",
+            owner=f"user-{user}",
+            tenant=f"tenant-{user % TENANTS}",
+            environment=f"environment-{self._random.randrange(10)}",
+            command=("true",),
+            request=request,
+            time_limit_s=self._random.choice(LIMITS_S),
+        )
+        return Workload(self._ids.next(at, self._random.randrange(1 << 19)), spec, State.QUEUED, at, at)
+
+    def begun(self, workload: Workload, lease: Lease, at: float) -> Workload:
+        """The same once it runs, since `at`."""
+        lease = replace(lease, at=at)
+        attempt = Attempt(attempt_id(workload.id, 1), workload.id, 1, State.RUNNING, lease, started_at=at)
+        return replace(workload, state=State.RUNNING, since=at, attempt=attempt)
+
+    def some_time_ago(self) -> float:
+        """An instant within the ten minutes before NOW."""
+        return NOW - 600 * self._random.random()
+
+    def one_of(self, workloads: list[Workload]) -> Workload:
+        """Any of them."""
+        return self._random.choice(workloads)
+
+
+def ended(workload: Workload, at: float) -> Workload:
+    """The same once it is over."""
+    attempt = workload.attempt
+    assert attempt is not None  # it ran
+    over = replace(attempt, state=State.SUCCEEDED, ended_at=at)
+    return replace(workload, state=State.SUCCEEDED, since=at, attempt=over)
+
+
+def _node(number: int) -> Node:
+    name, model = f"node-{number:05}", list(MODELS)[number % len(MODELS)]
+    cards = [Device(f"{name}/{card}", card, model, MODELS[model] * 1024, numa=card // 4) for card in range(CARDS)]
+    report = NodeReport(name, 128_000, 1024 * 1024, tuple(cards))
+    return Node(name, "bench", "bench", NodeState.READY, report, NOW)

@@ -1,0 +1,108 @@
+"""`plan`: one pass over 10,000 queued jobs, an explanation of the last of them, and the reasons for a page of 100.
+
+With three shapes of request and with 1,000, on one node and on 100, with and without time limits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import click
+
+from benchmarks.report import Figure, as_json, median, progress, show
+from commonage.control.board import Board
+from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.workloads import Spec, State, Workload
+from commonage.placement.explain import explain, why_waiting
+from commonage.placement.plan import plan as make_plan
+from commonage.testing import factories
+
+QUEUED = 10_000
+
+
+@click.command
+@as_json
+def plan(as_json: bool) -> None:
+    """Plans and explanations with 10,000 queued jobs.
+
+    \b
+    Example:
+      python -m benchmarks plan
+    """
+    figures: list[Figure] = []
+    for shapes, nodes, limits in product((3, 1000), (1, 10, 100), (False, True)):
+        name = f"{shapes} shapes, nodes: {nodes}, {'with' if limits else 'no'} time limits"
+        progress(name)
+        figures += _measure(name, _filled(shapes, nodes, limits))
+    click.echo(show(f"{QUEUED:,} queued jobs", figures, as_json=as_json))
+
+
+def _requests(shapes: int) -> Iterator[Request]:
+    if shapes == 3:
+        yield from (
+            Request(1000, 1024),
+            Request(2000, 4096, GpuRequest(vram_mib=6144)),
+            Request(4000, 8192, GpuRequest(whole=1)),
+        )
+        return
+    for number in range(shapes):
+        yield Request(1000 + number, 1024 + number, GpuRequest(vram_mib=1024 + 20 * number) if number % 2 else None)
+
+
+def _filled(shapes: int, nodes: int, limits: bool) -> Board:
+    """A board whose nodes are full and whose queue is long."""
+    board = Board()
+    board.put_nodes([factories.node(f"n{i:03}", 4, cpus_milli=32_000) for i in range(nodes)])
+    wanted = list(_requests(shapes))
+    specs: list[Spec] = [
+        factories.spec(request=request, time_limit_s=600 + 60 * (i % 7) if limits else None)
+        for i, request in enumerate(wanted)
+    ]
+    for number in range(QUEUED):
+        board.put(factories.workload(State.QUEUED, spec_=specs[number % len(specs)]))
+    for name in board.nodes:
+        for card in board.nodes[name].report.devices:
+            one: Workload = factories.workload(State.STARTING, time_limit_s=3600 if limits else None)
+            lease = factories.lease(
+                f"{one.id}-1", node=name, shares=[factories.share(card, memory_mib=card.memory_mib)], cpus_milli=7900
+            )
+            held = factories.attempt(one.id, state=State.STARTING, lease=lease)
+            board.put(factories.changed(one, attempt=held))
+    return board
+
+
+def _milliseconds(what: Callable[[], Any], times: int = 5) -> float:
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        what()
+        taken.append(time.perf_counter() - began)
+    return median(taken) * 1000
+
+
+def _measure(name: str, board: Board) -> list[Figure]:
+    now = factories.NOW + 1
+    snapshot = board.snapshot
+    first = _milliseconds(lambda: make_plan(snapshot, now), 1)
+    outcome = make_plan(snapshot, now)
+    page = [ask for slot in outcome.order.slots[QUEUED // 2 :][:100] if (ask := snapshot.queue.asks[slot]) is not None]
+    hundredth, last = (snapshot.queue.asks[outcome.order.slots[place]] for place in (99, -1))
+    assert hundredth is not None
+    assert last is not None
+
+    def reasons() -> list[str]:
+        outcome.words.clear()
+        return [why_waiting(snapshot, outcome, ask, board.position(ask.workload_id, now) or 0) for ask in page]
+
+    explain_last = _milliseconds(lambda: explain(snapshot, last, now), 3)
+    explain_hundredth = _milliseconds(lambda: explain(snapshot, hundredth, now), 3)
+    return [
+        Figure(f"{name}: first plan", first, "ms", "once"),
+        Figure(f"{name}: plan", _milliseconds(lambda: make_plan(snapshot, now)), "ms", "median of 5"),
+        Figure(f"{name}: explain the last", explain_last, "ms", "median of 3"),
+        Figure(f"{name}: explain the 100th", explain_hundredth, "ms", "the same"),
+        Figure(f"{name}: reasons for a page of 100", _milliseconds(reasons), "ms", "median of 5"),
+    ]

@@ -1,0 +1,123 @@
+"""A server to measure: started in a temporary folder on free ports, stopped and removed afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.report import BenchmarkError
+from commonage.wire.hub import API_PATH
+
+READY_WITHIN_S = 120.0
+# One user measures what many would do.
+_NO_LIMITS = {
+    "COMMONAGE_MAX_REQUESTS_PER_SECOND": "1000000",
+    "COMMONAGE_MAX_WORKLOADS_PER_USER": "1000000",
+    "COMMONAGE_MAX_WORKLOADS_PER_TENANT": "1000000",
+    "COMMONAGE_MAX_SESSIONS_PER_USER": "10000",
+    "COMMONAGE_MAX_STREAMS_PER_USER": "10000",
+    "COMMONAGE_MAX_STREAMS": "10000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running server: its address, an admin's token, its folder, and the process id of the control plane."""
+
+    url: str
+    token: str
+    folder: Path
+    pid: int
+
+    @property
+    def resident_mib(self) -> float:
+        """Memory of the control plane's process, in MiB."""
+        return resident_mib(self.pid)
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of the control plane's process so far, in seconds: what others do here leaves it alone."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mib(pid: int) -> float:
+    """VmRSS of a process, in MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def free_port() -> int:
+    """A port of loopback that is free now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def command() -> list[str]:
+    """How to call ourselves, whatever folder we are in."""
+    return [sys.executable, "-m", "commonage"]
+
+
+@contextlib.contextmanager
+def server(*flags: str, folder: Path | None = None, variables: Mapping[str, str] | None = None) -> Iterator[Served]:
+    """A server with an admin's token, ready to answer; stopped when the block ends.
+
+    `variables` are added to its environment.
+    """
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="commonage-bench-")))
+        url = f"http://127.0.0.1:{free_port()}"
+        log = stack.enter_context((folder / "bench-server.log").open("wb"))
+        argv = [*command(), "up", "--data-dir", str(folder / "data"), "--port", url.rpartition(":")[2], *flags]
+        environment = os.environ | _NO_LIMITS | dict(variables or {})
+        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment)
+        stack.callback(_stop, process)
+        _await_ready(url, process, folder / "bench-server.log")
+        yield Served(url, _token(folder / "data"), folder, process.pid)
+
+
+def _await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    give_up = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < give_up:
+        if process.poll() is not None:
+            raise BenchmarkError(f"the server ended with {process.returncode}:\n{log.read_text()[-2000:]}")
+        with contextlib.suppress(OSError):
+            if urllib.request.urlopen(f"{url}{API_PATH}/health", timeout=5).status == 200:
+                return
+        time.sleep(0.1)
+    raise BenchmarkError(f"the server was not ready within {READY_WITHIN_S:.0f} s:\n{log.read_text()[-2000:]}")
+
+
+def _token(data: Path) -> str:
+    argv = [*command(), "token", "--user", "admin", "--admin", "--json", "--data-dir", str(data)]
+    made = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise BenchmarkError(f"no token could be made: {made.stderr.strip()}")
+    token: str = json.loads(made.stdout)["token"]
+    return token
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGINT)
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,274 @@
+"""`sessions`: the time from POST to ready of a session, with a spawner of JupyterHub as the baseline.
+
+Both hubs run the same sessions (the same environment's `jupyterhub-singleuser`) behind the same kind of proxy, in turn
+on the same machines, and are asked in the same way, through the hub's API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx2
+
+from benchmarks.report import BenchmarkError, Figure, as_json, median, progress, show
+from benchmarks.server import Served, server
+from benchmarks.sessions import baselines
+from benchmarks.sessions.baselines import Hub
+from benchmarks.sessions.docker_api import overlay, until_none_runs
+
+GIVE_UP_S = 300.0
+OURS, BASELINE = "ours", "baseline"
+# A hub feels who asks: more often, it would be busy with the measuring.
+_LOOK_S = 0.25
+# A few first, not measured: each machine has to read the image's files from its disk once.
+_WARM = 6
+_TURNS = {1: 4}
+_TURNS_OF_MANY = 2
+_NETWORK = "commonage-bench-baseline"
+BASELINES = {"process": "local", "swarm": "swarmspawner"}
+"""The spawner that each engine is compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is measured: our engine, the baseline's spawner (None: none), and for containers their image and daemon.
+
+    `reach` is this machine's address for the workers of a Swarm.
+    """
+
+    engine: str = "process"
+    baseline: str | None = "local"
+    image: str = ""
+    docker_url: str = "unix:///var/run/docker.sock"
+    reach: str = ""
+
+    def flags(self) -> list[str]:
+        """How our server is started."""
+        return ["--gpus", "none", "--engine", self.engine]
+
+    def variables(self) -> dict[str, str]:
+        """The settings of our server that have no flag."""
+        if self.engine == "process":
+            return {}
+        # Swarm spreads the baseline's over its nodes.
+        return {
+            "COMMONAGE_DOCKER_URL": self.docker_url,
+            "COMMONAGE_DOCKER_IMAGE": self.image,
+            "COMMONAGE_POLICY": "spread",
+        }
+
+    def settle(self) -> None:
+        """Wait until nothing of a round runs any more: SwarmSpawner does not."""
+        if self.engine != "process":
+            until_none_runs(self.docker_url, self.image)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Sessions at once.
+
+    `ready` are the seconds from POST to ready of those that came up, in order; `failed` says of each other why it did
+    not; `gone` are the seconds from the first DELETE until all are gone.
+    """
+
+    ready: list[float]
+    failed: list[str]
+    gone: float
+
+
+def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and 0 < int(part) <= 200 for part in parts):
+        raise click.BadParameter("write numbers from 1 to 200 like 1,10,30")
+    return [int(part) for part in parts]
+
+
+@click.command
+@click.option("--at-once", "sizes", default="1,10,30", show_default=True, callback=_sizes, help="Sessions at once.")
+@click.option("--engine", type=click.Choice(list(BASELINES)), default="process", show_default=True, help="Our engine.")
+@click.option(
+    "--baseline",
+    type=click.Choice([*BASELINES.values(), "none"]),
+    help="Spawner of JupyterHub to compare with.  [default: local for process, swarmspawner for swarm]",
+)
+@click.option("--image", default="", help="Image of the sessions of both, if they are containers.")
+@click.option("--docker-url", default="unix:///var/run/docker.sock", show_default=True, help="A manager's daemon.")
+@click.option("--reach", default="127.0.0.1", show_default=True, help="Address of this machine for the workers.")
+@as_json
+def sessions(sizes: list[int], engine: str, baseline: str | None, as_json: bool, **containers: str) -> None:
+    """Time from POST to ready of sessions, ours and those of a JupyterHub spawner.
+
+    \b
+    Example:
+      python -m benchmarks sessions --at-once 1,10
+      python -m benchmarks sessions --engine swarm --baseline swarmspawner --image notebook:1 --reach 10.0.0.1
+    """
+    baseline = baseline or BASELINES[engine]
+    if baseline not in ("none", BASELINES[engine]):
+        raise click.UsageError(
+            f"The baseline of the engine {engine} is {BASELINES[engine]}. Name it, or omit it by --baseline none."
+        )
+    if engine != "process" and not containers["image"]:
+        raise click.UsageError(f"The sessions of the engine {engine} are containers. Name their image by --image.")
+    setting = Setting(engine, None if baseline == "none" else baseline, **containers)
+    click.echo(show("Sessions, POST to ready", measure(sizes, setting), as_json=as_json))
+
+
+def measure(sizes: Sequence[int], setting: Setting) -> list[Figure]:
+    """For each number of sessions at once: the median and the slowest, ours and the baseline's.
+
+    They take turns, each as often the first, as a machine is now faster and now slower.
+    """
+    with server(*setting.flags(), variables=setting.variables()) as served, contextlib.ExitStack() as stack:
+        options = {"environment": "notebook", "cpus": "0.05", "memory": "256MiB"}
+        token = (served.folder / "data" / "secrets" / "hub_service_token").read_text().strip()
+        hubs = {OURS: Hub(f"{served.url}/hub/api", token, options)}
+        start_baseline = stack.enter_context(_baseline(served, setting))
+        if start_baseline is not None:
+            hubs[BASELINE] = stack.enter_context(start_baseline())
+        for whose, hub in hubs.items():
+            progress(f"warming up, {whose}")
+            _one_round(hub, _WARM)
+            setting.settle()
+        figures: list[Figure] = []
+        for size in sizes:
+            rounds: dict[str, list[Round]] = {whose: [] for whose in hubs}
+            for turn in range(_TURNS.get(size, _TURNS_OF_MANY)):
+                for whose in list(hubs)[:: -1 if turn % 2 else 1]:
+                    rounds[whose].append(_measure(hubs[whose], size, whose))
+                    setting.settle()
+            figures += _figures(size, rounds[OURS], rounds.get(BASELINE))
+        return figures
+
+
+def _figures(size: int, ours: Sequence[Round], theirs: Sequence[Round] | None) -> Iterator[Figure]:
+    def figure(name: str, value: Callable[[Sequence[Round]], float], unit: str, how: str) -> Figure:
+        return Figure(f"{size} {name}", value(ours), unit, how, value(theirs) if theirs else None)
+
+    def ready(rounds: Sequence[Round]) -> list[float]:
+        return [took for one in rounds for took in one.ready]
+
+    how = "POST to the hub's API until it says ready"
+    yield figure("at once, median", lambda rounds: median(ready(rounds) or [math.nan]), "s", how)
+    if size > 1:
+        lasts = "the median of the rounds"
+        yield figure("at once, last", lambda rounds: median([max(one.ready, default=math.nan) for one in rounds]),
+            "s", f"{how}, {lasts}")  # fmt: skip
+        yield figure("stopped", lambda rounds: median([one.gone for one in rounds]),
+            "s", f"DELETE of all until the last is gone, {lasts}")  # fmt: skip
+        yield figure("at once, failed", lambda rounds: sum(len(one.failed) for one in rounds),
+            "", f"refused, failed, or took over {GIVE_UP_S:.0f} s, in {len(ours)} rounds")  # fmt: skip
+
+
+@contextlib.contextmanager
+def _baseline(
+    served: Served, setting: Setting
+) -> Iterator[Callable[[], contextlib.AbstractContextManager[Hub]] | None]:
+    """How the baseline is started, with what it needs made before."""
+    folder = served.folder / "baseline"
+    if setting.engine == "process":
+        progress("making the environment that both use")
+        python = _environment(served.url, served.token, served.folder)
+        yield None if setting.baseline is None else lambda: baselines.jupyterhub(folder, baselines.LOCAL, python=python)
+    elif setting.baseline is None:
+        yield None
+    else:
+        names = {"docker_url": setting.docker_url, "image": setting.image, "reach": setting.reach}
+        with overlay(setting.docker_url, _NETWORK) as network:
+            yield lambda: baselines.jupyterhub(folder, baselines.SWARM, network=network, **names)
+
+
+def _environment(url: str, token: str, folder: Path) -> Path:
+    """Have the notebook environment made by a job that runs in it; its interpreter."""
+    argv = [sys.executable, "-m", "commonage", "run", "--url", url, "--token", token, "--no-files"]
+    argv += ["--env", "notebook", "--", "python", "-c", "import sys; print('python=' + sys.executable)"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
+    found = [line.partition("=")[2] for line in done.stdout.splitlines() if line.startswith("python=")]
+    if done.returncode != 0 or not found:
+        raise BenchmarkError(f"the environment could not be made:\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
+    return Path(found[0])
+
+
+def _measure(hub: Hub, size: int, whose: str) -> Round:
+    """`size` sessions asked for at once, and all stopped again."""
+    progress(f"{size} at once, {whose}")
+    done = _one_round(hub, size)
+    for why in done.failed:
+        progress(f"failed: {why}")
+    return done
+
+
+def _one_round(hub: Hub, size: int) -> Round:
+    users = [f"bench{index}" for index in range(size)]
+    return asyncio.run(_round(hub, users))
+
+
+async def _round(hub: Hub, users: Sequence[str]) -> Round:
+    headers = {"Authorization": f"token {hub.token}"}
+    async with httpx2.AsyncClient(base_url=hub.api, headers=headers, timeout=60) as client:
+        for user in users:
+            await client.post(f"/users/{user}")
+        ready, failed = await _until_ready(client, hub, users)
+        began = time.perf_counter()
+        await asyncio.gather(*(client.delete(f"/users/{user}/server") for user in users))
+        await _until_gone(client, users)
+        return Round(ready, failed, time.perf_counter() - began)
+
+
+async def _until_ready(client: httpx2.AsyncClient, hub: Hub, users: Sequence[str]) -> tuple[list[float], list[str]]:
+    """Seconds until each was ready, and why the others are not: one that fails must not end the measuring of all."""
+    since: dict[str, float] = {}
+    failed: list[str] = []
+
+    async def ask(user: str) -> None:
+        began = time.perf_counter()
+        asked = await client.post(f"/users/{user}/server", json=hub.options)
+        if asked.status_code in (201, 202):
+            since[user] = began
+        else:
+            failed.append(f"{user}: {asked.status_code} {asked.text[:300]}")
+
+    ready: list[float] = []
+    asking = asyncio.gather(*(ask(user) for user in users))
+    while since or not asking.done():
+        servers = await _servers(client) if since else {}
+        for user, began in list(since.items()):
+            took = time.perf_counter() - began
+            if servers.get(user, {}).get("ready"):
+                ready.append(took)
+            elif user not in servers:
+                failed.append(f"{user}: its session failed after {took:.1f} s")
+            elif took > GIVE_UP_S:
+                failed.append(f"{user}: not ready within {GIVE_UP_S:.0f} s")
+            else:
+                continue
+            del since[user]
+        await asyncio.sleep(_LOOK_S)
+    await asking
+    return ready, failed
+
+
+async def _until_gone(client: httpx2.AsyncClient, users: Sequence[str]) -> None:
+    give_up = time.perf_counter() + GIVE_UP_S
+    while time.perf_counter() < give_up:
+        left = await _servers(client)
+        if not left.keys() & set(users):
+            return
+        await asyncio.sleep(_LOOK_S)
+    raise BenchmarkError(f"the sessions of {', '.join(sorted(left))} were not gone within {GIVE_UP_S:.0f} s")
+
+
+async def _servers(client: httpx2.AsyncClient) -> dict[str, Any]:
+    """The default server of everybody who has one, in one request: thirty who ask are work that a hub feels."""
+    everybody = (await client.get("/users", params={"limit": 200})).json()
+    return {user["name"]: user["servers"][""] for user in everybody if "" in user["servers"]}

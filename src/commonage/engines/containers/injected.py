@@ -1,0 +1,49 @@
+"""Which of our files (`files.injected`) a container gets, and where: the entry and `exec` put them on the search paths.
+
+Pure, but for `put_in`. A folder that is mounted is the sign: `entry.sh` and `execs` look whether it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from commonage.domain.sightings import Order
+from commonage.domain.workloads import Kind
+from commonage.files.injected import JUPYTER, PYTHON
+
+INSIDE = "/run/commonage"
+"""The folder of the container in which each of these folders is."""
+_FOLDER_MODE, _FILE_MODE = 0o755, 0o644  # the user inside may be another one outside
+_FILES = {
+    PYTHON: ("sitecustomize.py",),
+    JUPYTER: ("labconfig/default_setting_overrides.json",),
+}
+
+
+def folders_of(order: Order) -> tuple[Path, ...]:
+    """Those that an order needs."""
+    limited = any(not share.whole for share in order.lease.shares)
+    return (*([PYTHON] if limited else []), *([JUPYTER] if order.kind is Kind.SESSION else []))
+
+
+def files_of(order: Order) -> Iterator[tuple[str, str, str]]:
+    """The same as files: the name of its folder, its place in the container, and its text."""
+    for folder in folders_of(order):
+        for name in _FILES[folder]:
+            yield folder.name, f"{INSIDE}/{folder.name}/{name}", (folder / name).read_text(encoding="utf-8")
+
+
+def put_in(place: Path) -> None:
+    """Have all of them in `place`, for a daemon that does not see where this program is installed. Raises OSError."""
+    for folder, names in _FILES.items():
+        for name in names:
+            target = place / folder.name / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            for above in (place / folder.name, target.parent):
+                above.chmod(_FOLDER_MODE)
+            fresh = target.with_name(f".{target.name}.new")
+            fresh.unlink(missing_ok=True)
+            fresh.write_bytes((folder / name).read_bytes())
+            fresh.chmod(_FILE_MODE)
+            fresh.replace(target)  # containers that run have the folder mounted, and see the new one

@@ -1,0 +1,74 @@
+"""What of a fleet the typical workloads cannot use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.placement.fleets import REQUESTS, fleets
+
+from benchmarks.placement.fragmentation import Fragmentation
+from commonage.domain.requests import GpuRequest, Request, parse_gpus
+from commonage.placement.grid import Grid
+from commonage.placement.mix import Mix
+from commonage.placement.policies.cards import first_fitting
+from commonage.testing import factories
+
+HALF = Request(1000, 0, parse_gpus("0.5"))
+PAIR = Request(4000, 0, parse_gpus("2"))
+NO_GPU = Request(2000, 0)
+
+
+def test_without_a_mix_nothing_is_fragmented() -> None:
+    grid = Grid([factories.node("a", 2)])
+    assert Fragmentation(grid, Mix()).by_node().tolist() == [0.0]
+
+
+def hold(grid: Grid, node: int, request: Request, cards: list[int], name: str) -> None:
+    shape = grid.shape(request)
+    grid.take(grid.lease(shape, node, cards, name, 0.0))
+
+
+def test_what_is_idle_counts_for_those_it_is_of_no_use_to() -> None:
+    grid = Grid([factories.node("a", 2, cpus_milli=8000)])
+    measure = Fragmentation(grid, Mix((HALF, PAIR, NO_GPU), (0.5, 0.25, 0.25)))
+    # Both cards are of use to half a card and to two cards, and to what takes none they never are.
+    assert measure.by_node()[0] == 0.25 * 2000
+    hold(grid, 0, Request(1000, 0, parse_gpus("0.7")), [0], "first")
+    # 300 of the first card are too little for a half, and two whole cards there are no more.
+    assert measure.by_node()[0] == pytest.approx(0.5 * 300 + 0.25 * 1300 + 0.25 * 1300)
+
+
+def test_cards_without_cpus_beside_them_are_of_no_use() -> None:
+    grid = Grid([factories.node("a", 2, cpus_milli=8000)])
+    measure = Fragmentation(grid, Mix((HALF, PAIR), (0.5, 0.5)))
+    hold(grid, 0, Request(5000, 0), [], "cpus")
+    assert measure.by_node()[0] == 0.5 * 2000
+
+
+def test_cards_of_another_model_are_of_no_use() -> None:
+    grid = Grid([factories.node("a", 1)])
+    other = Request(1000, 0, GpuRequest(whole=1, model="H100|H200"))
+    same = Request(1000, 0, GpuRequest(whole=1, model=f"H100|{factories.MODEL}"))
+    assert Fragmentation(grid, Mix((other,), (1.0,))).by_node()[0] == 1000
+    assert Fragmentation(grid, Mix((same,), (1.0,))).by_node()[0] == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(fleets(), st.lists(REQUESTS, min_size=1, max_size=6), st.data())
+def test_remembered_is_what_would_be_computed(fleet: list, asked: list[Request], data: st.DataObject) -> None:
+    grid = Grid(fleet)
+    mix = Mix.of(asked, 1.0)
+    measure = Fragmentation(grid, mix)
+    for number, request in enumerate(asked):
+        measure.by_node()
+        shape = grid.shape(request)
+        places = np.flatnonzero(grid.fits(shape, np.arange(len(fleet))))
+        if len(places):
+            node = int(data.draw(st.sampled_from(list(places))))
+            hold(grid, node, request, list(first_fitting(grid, shape, node)), str(number))
+    fresh = Fragmentation(grid, mix).by_node()
+    assert measure.by_node() == pytest.approx(fresh)
+    idle = np.where(grid.kind >= 0, grid.free_milli, 0).sum(axis=1)
+    assert (fresh >= -1e-6).all() and (fresh <= idle + 1e-6).all()

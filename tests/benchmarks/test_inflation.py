@@ -1,0 +1,92 @@
+"""The placement experiment on a small fleet: what comes, in which order, and what is noted."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.placement.inflation import Outcome, gpu_milli, prepare, run
+from benchmarks.placement.policies import POLICIES
+from benchmarks.placement.trials import row_of
+from commonage.domain.errors import InvalidInput
+from commonage.domain.requests import Request, parse_gpus
+from commonage.replay.lab import lab
+
+FLEET = lab("8x4")
+SMALL = [Request(1000, 1024, parse_gpus(gpus)) for gpus in ("0.5", "0.25", "1", "2", "0.7", None)]
+
+
+def asked(requests: list[Request]) -> int:
+    return sum(gpu_milli(request) for request in requests)
+
+
+@pytest.mark.parametrize("times", [1, 30])
+def test_a_short_list_is_filled_up_and_a_long_one_cut(times: int) -> None:
+    workloads = SMALL * times
+    trial = prepare(FLEET, workloads, 42)
+    assert set(trial.arrivals) <= set(workloads)
+    assert 1300 * 32 - 1000 < asked(list(trial.arrivals)) < 1300 * 32 + 1000
+    short = not Counter(workloads) - Counter(trial.arrivals)
+    assert short == (times == 1)
+
+
+def test_the_seed_decides_all() -> None:
+    first, same, other = (prepare(FLEET, SMALL, seed) for seed in (42, 42, 43))
+    assert first == same
+    assert first.arrivals != other.arrivals
+    assert [node.name for node in first.nodes] != [node.name for node in other.nodes]
+    assert sorted(node.name for node in first.nodes) == [node.name for node in FLEET]
+
+
+def test_a_list_that_already_asks_for_just_as_much_stays_as_it_is() -> None:
+    workloads = [Request(1000, 1024, parse_gpus("1"))] * 13
+    assert list(prepare(lab("1x10"), workloads, 1).arrivals) == workloads
+
+
+def test_nothing_to_measure_is_said() -> None:
+    with pytest.raises(InvalidInput, match="no workload that asks for one"):
+        prepare(FLEET, [Request()], 42)
+    with pytest.raises(InvalidInput, match="there is no GPU"):
+        prepare([], SMALL, 42)
+
+
+def test_allocation_failures_and_fragmentation_are_noted() -> None:
+    halves = [Request(1000, 1024, parse_gpus("0.5"))]
+    outcome = run(prepare(FLEET, halves, 42), POLICIES["best-fit"], 42)
+    # 64 halves find place; of the 83 that come the rest does not. Those at 100%, rounded, are the 64th alone.
+    assert (outcome.allocation_100, outcome.allocation_130) == (100.0, 100.0)
+    assert outcome.failed == 83 - 64
+    assert outcome.fragmented_130 == 0.0
+    assert outcome.per_second > 0
+
+
+def test_what_is_idle_and_of_no_use_is_fragmented() -> None:
+    workloads = [Request(1000, 1024, parse_gpus("0.7"))]
+    outcome = run(prepare(FLEET, workloads, 42), POLICIES["fgd"], 42)
+    assert outcome.allocation_130 == pytest.approx(70.0)
+    assert outcome.fragmented_130 == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_trial_again_ends_the_same(policy: str) -> None:
+    def play() -> Outcome:
+        return run(prepare(FLEET, SMALL, 3), POLICIES[policy], 3)
+
+    first, again = play(), play()
+    assert (first.allocation_130, first.failed) == (again.allocation_130, again.failed)
+    assert 60 < first.allocation_130 <= 100
+
+
+def test_a_workload_that_no_machine_has_cards_for_is_dropped() -> None:
+    four, one = (Request(1000, 1024, parse_gpus(gpus)) for gpus in ("4", "1"))
+    trial = prepare(lab("8x2"), [four, one], 1)
+    outcome = run(trial, POLICIES["fgd"], 1)
+    assert outcome.failed == trial.arrivals.count(four) + max(0, trial.arrivals.count(one) - 16)
+
+
+def test_a_row_is_the_mean_over_seeds_beside_what_was_published() -> None:
+    row = row_of("default", "fgd", [Outcome(90.0, 95.0, 4.0, 10, 5000.0), Outcome(91.0, 97.0, 5.0, 11, 7000.0)])
+    assert (row.allocation_130, row.allocation_130_std, row.failed) == (96.0, 1.0, 10.5)
+    assert row.published_130 == 95.39
+    assert row_of("mine", "spread", [Outcome(1.0, 1.0, 1.0, 0, 1.0)]).published_130 is None

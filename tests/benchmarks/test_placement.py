@@ -1,0 +1,87 @@
+"""The benchmark `placement` on a tiny trace: its table, its JSON, and its answers to wrong options."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from benchmarks.cli import main
+from benchmarks.placement.policies import POLICIES
+from commonage.placement.policies.registry import DEFAULT
+
+FIELDS = {
+    "list", "policy", "default", "allocation_100", "allocation_130", "allocation_130_std", "fragmented_130", "failed",
+    "per_second", "published_130",
+}  # fmt: skip
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    nodes = "".join(f"n{i},32000,65536,{cards},T4\n" for i, cards in enumerate((2, 4, 4, 8)))
+    (tmp_path / "openb_node_list_gpu_node.csv").write_text(f"sn,cpu_milli,memory_mib,gpu,model\n{nodes}")
+    wishes = ["1,460", "1,1000", "2,1000", "1,300", "0,0"]
+    workloads = "".join(f"p{i},2000,2048,{wish}\n" for i, wish in enumerate(wishes))
+    for name in ("default", "other"):
+        path = tmp_path / f"openb_pod_list_{name}.csv"
+        path.write_text(f"name,cpu_milli,memory_mib,num_gpu,gpu_milli\n{workloads}")
+    return tmp_path
+
+
+def bench(traces: Path, *options: str) -> Result:
+    return CliRunner().invoke(main, ["placement", "--traces", str(traces), *options])
+
+
+def test_rows_for_programs(traces: Path) -> None:
+    result = bench(traces, "--list", "all", "--seeds", "42-43", "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
+    assert [(row["list"], row["policy"]) for row in rows] == [(a, b) for a in ("default", "other") for b in POLICIES]
+    assert all(row.keys() == FIELDS for row in rows)
+    assert {row["policy"] for row in rows if row["default"]} == {DEFAULT}
+    published = {row["policy"] for row in rows if row["published_130"] is not None}
+    assert published == {"random", "dot-product", "gpu-clustering", "gpu-packing", "best-fit", "fgd"}
+
+
+def test_a_table_for_people(traces: Path) -> None:
+    result = bench(traces, "--seeds", "42", "--policy", "fgd,best-fit")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].split()[:3] == ["policy", "at", "130%"]
+    assert [line.split()[0] for line in lines[1:3]] == ["fgd", "best-fit"]
+    assert "95.39" in lines[1]
+
+
+def test_two_processes_find_the_same(traces: Path) -> None:
+    alone, shared = (
+        json.loads(bench(traces, "--seeds", "1-2", "--policy", "fgd", "--json", "--jobs", jobs).stdout)["rows"][0]
+        for jobs in ("1", "2")
+    )
+    for figure in ("allocation_130", "allocation_100", "failed", "fragmented_130"):
+        assert alone[figure] == shared[figure]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--policy", "bets-fit"), "there is no policy 'bets-fit'; there is random,"),
+        (("--list", "long"), "there is no list 'long'; there is default, other, or all"),
+        (("--seeds", "42-"), "'42-' is no seed; write numbers like 42, 42-51"),
+        (("--seeds", "51-42"), "'51-42' is none, or more than 1000 seeds"),
+        (("--traces", "/nowhere"), "/nowhere is no folder"),
+        (("--jobs", "0"), "0 is not in the range 1<=x<=64"),
+    ],
+)
+def test_wrong_options_are_told_in_words(traces: Path, options: tuple[str, ...], says: str) -> None:
+    result = bench(traces, *options)
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+def test_a_broken_list_is_told_in_words(traces: Path) -> None:
+    (traces / "openb_pod_list_default.csv").write_text("name,cpu_milli\n")
+    result = bench(traces, "--seeds", "1")
+    assert result.exit_code == 2
+    assert "has no column memory_mib" in result.stderr

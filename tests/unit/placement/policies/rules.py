@@ -1,0 +1,42 @@
+"""What every placement policy must keep to: of the product's here, of the baselines in tests/benchmarks."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.unit.placement.fleets import GIB
+from tests.unit.placement.policies.machines import choose, make, put, wish
+
+from commonage.domain.fleet import Node
+from commonage.domain.requests import Request
+from commonage.placement.grid import Grid
+from commonage.placement.mix import Mix
+from commonage.placement.policies.registry import Maker
+from commonage.testing import factories
+
+
+def places_what_fits(maker: Maker, fleet: list[Node], asked: list[Request]) -> None:
+    grid = Grid(fleet)
+    policy = maker(grid, Mix.of(asked), 1)
+    for number, request in enumerate(asked):
+        shape = grid.shape(request)
+        policy.arrived(shape)
+        costs = policy.costs(shape).copy()
+        assert (np.isfinite(costs) == grid.fits(shape, np.arange(len(fleet)))).all()
+        assert (policy.costs(shape) == costs).all()
+        if np.isfinite(costs).any():
+            best = int(np.argmin(costs))
+            cards = list(policy.cards(shape, best))
+            assert len(set(cards)) == shape.cards
+            assert all(grid.cards_fit(shape, np.array([best]))[0, cards])
+            grid.take(grid.lease(shape, best, cards, str(number), 0.0))
+    assert (grid.free_milli >= 0).all() and (grid.free_mib >= 0).all() and (grid.cpus >= 0).all()
+
+
+def sees_what_is_new(maker: Maker) -> None:
+    """Nodes that come, and cards of a model that was not there when the policy was made."""
+    grid, policy = make(maker, factories.node("a", 1, cpus_milli=1000))
+    assert put(grid, policy, wish("1")) == (0, [0])
+    assert choose(grid, policy, grid.shape(wish("1"))) is None
+    card = factories.device(0, uuid="H100-0", model="H100", memory_mib=80 * GIB)
+    grid.put([factories.node("b", [card], cpus_milli=2000)])
+    assert put(grid, policy, wish("1")) == (1, [0])
