@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes docs/reference from the code: the API, the command line, the settings, the metrics, the problem codes.
+"""Writes docs/reference from the code: the API, command line, settings, metrics, problem codes and reasons.
 
 `make docs` calls it before it builds the site. With --check it writes nothing, names what is out of date, and ends
 with status 1; that is how tests/shape calls it.
@@ -18,6 +18,7 @@ import click
 from commonage.api.app import describe
 from commonage.api.problems import document
 from commonage.cli import main as commonage
+from commonage.messages.reference import reference as reasons_reference
 from commonage.server.settings_show import reference
 from commonage.telemetry.series import SERIES
 
@@ -97,6 +98,11 @@ def problems() -> str:
     return f"{NOTE}\n{document()}"
 
 
+def reasons() -> str:
+    """Return a page with every code of a reason."""
+    return f"{NOTE}\n{reasons_reference()}"
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -106,6 +112,7 @@ PAGES: dict[str, Any] = {
     "metrics.md": metrics,
     "openapi.json": openapi,
     "problems.md": problems,
+    "reasons.md": reasons,
     "settings.md": settings,
 }
 

@@ -262,7 +262,7 @@ class SwallowsBrokenEnvironments(FakeEngine):
 
 class GivesNoReason(FakeEngine):
     async def sightings(self) -> Sequence[Sighting]:
-        return [replace(sighting, detail="") for sighting in await super().sightings()]
+        return [replace(sighting, reason=None) for sighting in await super().sightings()]
 
 
 class LosesCodesOfExecs(FakeEngine):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.agent.config import AgentConfig, split_address
-from commonage.link.codec import Unreadable, from_json, to_json
+from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.link.messages import Witnesses
 from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES, HOLDS_ON_S
 

@@ -47,7 +47,7 @@ _END_WITHIN_S = 10.0
     responses=problems("workload-not-found"),
 )
 async def explanation(request: Request, workload_id: str) -> Response:
-    """In words and numbers: what it lacks, who holds that, what would start now instead, and the expected start."""
+    """What it lacks, who holds that, what would start now instead, and the expected start."""
     look, who = door(request).control.look, caller(request)
     found = await look.explain(who, known_form(workload_id))
     workload = await look.workload(who, workload_id)

@@ -54,8 +54,7 @@ def ls(server: Server, as_json: bool) -> None:
     for one in found:
         for machine in one.machines:
             click.echo(f"{machine.name}: {machine.state}")
-        if one.why:
-            click.echo(f"{one.name}: {one.why}.")
+        click.echo(f"{one.name}: {one.reason.message}")
         if one.trouble:
             click.echo(f"Note: {one.name}: {one.trouble}", err=True)
 

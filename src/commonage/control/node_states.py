@@ -11,6 +11,7 @@ from dataclasses import replace
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.principals import Principal
+from commonage.domain.reasons.notes import NodeUndecided
 from commonage.domain.workloads import Workload
 from commonage.placement.asks import Held
 
@@ -64,11 +65,10 @@ def undecided(
         return []
     leases = [one for one in held if one.lease.node == node.name]
     there = [(one, found) for one in leases if (found := workload(one.workload_id)) is not None]
-    words = f"its machine {node.name} does not answer: {why}"
+    undecided_ = NodeUndecided(node=node.name, detail=why)
     told = [
-        Event(EventKind.WARNING, now, words, found.id, one.lease.attempt_id, found.spec.owner, found.spec.tenant,
+        Event(EventKind.WARNING, now, undecided_, found.id, one.lease.attempt_id, found.spec.owner, found.spec.tenant,
               found.state)
         for one, found in there
     ]  # fmt: skip
-    runs = f"{len(there)} workload{'' if len(there) == 1 else 's'}"
-    return [Event(EventKind.NODE, now, f"{node.name} may still run {runs}: {why}"), *told] if told else []
+    return [Event(EventKind.NODE, now, replace(undecided_, workloads=len(there))), *told] if told else []

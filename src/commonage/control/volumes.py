@@ -10,6 +10,7 @@ from commonage.control.membership import tenants_of
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.refusals import MountsNotSupported
 from commonage.domain.sightings import Capabilities
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, variable_of
 from commonage.wire.docs import docs_page
@@ -111,8 +112,7 @@ def see_that_all_can_be_mounted(asked: Sequence[VolumeRequest], engines: Sequenc
     elsewhere = next((one for one in asked if one.target), None)
     if elsewhere is not None and engines and not any(one.mounts for one in engines):
         raise InvalidInput(
-            f"{elsewhere.text}: nothing is mounted here, as workloads are processes of this machine; leave "
-            f"@{elsewhere.target} out and use ~/volumes/{elsewhere.name}",
+            MountsNotSupported(volume=elsewhere.text, name=elsewhere.name, target=elsewhere.target),
             field="volumes",
             code="invalid-volume",
         )

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
 from commonage.link.ca import Authority, KeyPair
-from commonage.link.codec import from_json
 from commonage.link.messages import HELLO, NODE_ID_URI, PROTOCOL, SERVER_NAME, TUNNEL, Hello, Refused, Welcome
 from commonage.link.peer import BROKEN, MOST_BYTES, end, line_of, read_frame, said, words_of
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from commonage import messages
 from commonage.control.again import own_variables
 from commonage.control.submission import DEFAULT_GRACE_S, MOST_TOGETHER, Submission, Variables
 from commonage.domain.errors import InvalidInput
@@ -125,7 +126,7 @@ class LaunchForm:
     def refused(self, error: InvalidInput) -> LaunchForm:
         """With an error of control beside its field."""
         name = _ALIASES.get(error.field or "", error.field or "")
-        return replace(self, errors={**self.errors, name if name in FIELDS else "": error.message})
+        return replace(self, errors={**self.errors, name if name in FIELDS else "": messages.of_error(error)})
 
     def submission(
         self, earlier: Earlier | None = None, *, considered: bool = False
@@ -143,7 +144,7 @@ class LaunchForm:
             try:
                 return parse(text)
             except InvalidInput as error:
-                errors[name] = error.message
+                errors[name] = messages.of_error(error)
                 return None
 
         is_job, has_command = self.kind is Kind.JOB, self.kind is not Kind.SESSION

@@ -14,9 +14,14 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from commonage import messages
+from commonage.control.attribution import unattributed
 from commonage.control.node_states import reason_for
 from commonage.control.settings import ControlSettings
 from commonage.domain.quantities import format_cpus, format_duration, format_memory
+from commonage.messages import explanations
+from commonage.messages.notes import unattributed as unattributed_in_words
+from commonage.messages.waiting import resources
 from commonage.portal import words
 from commonage.portal.assets import Assets
 from commonage.portal.launch_form import command_text, gpus_text
@@ -52,6 +57,12 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
         command=command_text,
         gpus=gpus_text,
         linked=linked,
+        text=lambda reason: messages.text(reason) if reason else "",
+        sentence=messages.of_error,
+        resources=resources,
+        summary=explanations.summary,
+        ahead=explanations.ahead,
+        unattributed=lambda view: unattributed_in_words(unattributed(view.device, view.unattributed)),
     )
     environment.globals.update(
         asset=assets.url,

@@ -17,6 +17,7 @@ from functools import partial
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
+from commonage.domain.reasons.attempts import LogTruncated
 from commonage.domain.sightings import Seen
 from commonage.domain.turns import Turns
 from commonage.engines.common.board import InThread, NoticeBoard, Sighted
@@ -86,11 +87,7 @@ class LogLimit(Generic[R]):
 
     def _tell(self, run: R) -> None:
         if run.sighting.seen is Seen.RUNNING:
-            words = (
-                f"its log is larger than {self._most_mib} MiB: the middle of it is left out; "
-                "print less, or write to a file"
-            )
-            self._board.tell(run, replace(run.sighting, detail=words))
+            self._board.tell(run, replace(run.sighting, reason=LogTruncated(limit_mib=self._most_mib)))
 
 
 def cut_log(place: Beneath, most_mib: int) -> bool:

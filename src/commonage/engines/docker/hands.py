@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection
 from functools import partial
 
+from commonage.domain.reasons.attempts import RemovedFromOutside
 from commonage.domain.sightings import Order
 from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Exit
@@ -71,7 +72,7 @@ class DockerHands:
         """What the daemon says of it now."""
         found = await self._client.inspect(container_name(run.id))
         if found is None or not is_ours(found, run.id, self._installation):
-            return Absent("its container was removed from outside")
+            return Absent(RemovedFromOutside())
         state = found["State"]
         if state["Status"] == "created":
             return Made()

@@ -9,6 +9,8 @@ from ipaddress import IPv4Address
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import NodeLost, WaitingForAgent
 from commonage.engines.containers.hands import Away, Gone
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes import NO_AGENT, OLD_AGENT, Machine, Wait, machines_of, notes_on, report_of
@@ -19,7 +21,7 @@ from commonage.ports.agents import Agents, Heard
 class AgentAway(Away):
     """The machine's agent does not answer."""
 
-    waiting_for = "its machine's agent, which does not answer"
+    waiting = WaitingForAgent()
 
 
 class Fleet:
@@ -121,16 +123,16 @@ class Fleet:
         machine = self.by_id.get(node_id)
         return machine is not None and machine.is_down
 
-    def why_lost(self, attempt_id: str, node_id: str, node: str) -> str:
-        """Why what ran on this machine is to be given up, in words; empty while it is not."""
+    def why_lost(self, attempt_id: str, node_id: str, node: str) -> Reason | None:
+        """Why what ran on this machine is to be given up; None while it is not."""
         machine = self.by_id.get(node_id)
         if machine is None and node_id:
-            return f"its machine {node} is not in the Swarm any more"
+            return NodeLost(node=node, detail="it is not in the Swarm any more")
         if self.was_fenced(attempt_id, node):
-            return f"the Docker daemon of {node} did not answer, and its agent ended what ran there"
+            return NodeLost(node=node, detail="its Docker daemon did not answer, and its agent ended what ran there")
         if machine is not None and machine.is_down and node not in self._waits:
-            return f"its machine {node} does not answer: {machine.why_down}"
-        return ""
+            return NodeLost(node=node, detail=f"it does not answer: {machine.why_down}")
+        return None
 
     def was_fenced(self, attempt_id: str, node: str) -> bool:
         """True if the machine's agent ended it, as the daemon there could not."""

@@ -15,10 +15,10 @@ from functools import partial
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import AssignedToNode
 from commonage.domain.sightings import Order
 from commonage.engines.common.board import InThread
 from commonage.engines.containers.board import Run
-from commonage.engines.containers.fetching import words_of_fetching
 from commonage.engines.containers.preparing import Place, have_files, have_folders, ourselves
 from commonage.engines.containers.program import PORT, Inside, Program, program_of
 from commonage.engines.containers.turns import Turns
@@ -95,7 +95,7 @@ class Launcher:
         if agents is not None:
             # Asked each time: what was there may have been removed since.
             with self._talking_to(machine):
-                await agents.pull(machine.id, image, lambda said, part: told(words_of_fetching(image, said), part))
+                await agents.pull(machine.id, image, told)
             return
         account = self._settings.account
         if machine.name in self._fleet.heard and account is not None and account.is_for(image):
@@ -162,7 +162,7 @@ class Launcher:
         spec: Json = service_spec(run.order, program, around, self._settings)
         with self._talking_to(machine):
             spec = await mounted(spec, run.id, program, self._fleet, machine)
-        told(f"given to {machine.name}", None)
+        told(AssignedToNode(node=machine.name), None)
         creating = self._creating[run.id] = asyncio.create_task(self._create(run.order, spec))
         creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
         # A stop must not cut it off: whether there is a service then, nobody would know.

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from commonage.domain.errors import InvalidInput
+from commonage.domain.reasons import REASONS, Reason
 
 T = TypeVar("T")
 Json = Any
@@ -37,9 +38,15 @@ def to_json(value: object) -> Json:
         return value
     if isinstance(value, tuple):
         return [to_json(one) for one in value]
+    if isinstance(value, Reason):
+        return {"code": value.code, "params": _fields_to_json(value)}
     if is_dataclass(value):
-        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        return _fields_to_json(value)
     raise TypeError(f"{type(value).__name__} does not cross the link")
+
+
+def _fields_to_json(value: Any) -> Json:
+    return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
 
 
 def from_json(kind: type[T], data: Json) -> T:
@@ -76,6 +83,8 @@ def _reader(kind: Any) -> _Reader:
         return _tuple_reader(typing.get_args(kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _enum_reader(kind)
+    if kind is Reason:
+        return _read_reason
     if is_dataclass(kind):
         return _dataclass_reader(kind)
     return _float if kind is float else _plain_reader(kind)
@@ -128,6 +137,21 @@ def _enum_reader(kind: type[Enum]) -> _Reader:
             known = ", ".join(str(one.value) for one in kind)
             raise _Wrong(f"should be one of {known}, and is {_shown(data)}") from None
 
+    return read
+
+
+def _read_reason(data: Json) -> Reason:
+    if not isinstance(data, dict) or data.keys() != {"code", "params"}:
+        raise _Wrong(f"should be a reason, and is {_shown(data)}")
+    kind = REASONS.get(data["code"]) if isinstance(data["code"], str) else None
+    if kind is None:
+        raise _Wrong(f"has the code {_shown(data['code'])}, which is not known here")
+    try:
+        hashable: Any = kind
+        read: Reason = _reader(hashable)(data["params"])
+    except _Wrong as wrong:
+        wrong.path.append(f".{kind.__name__}")
+        raise
     return read
 
 

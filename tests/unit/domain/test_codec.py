@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.fleet import Device, Isolation, NodeReport
 from commonage.domain.sightings import Measurement, ProcessOwner
-from commonage.link.codec import Unreadable, from_json, to_json
 from commonage.link.messages import Report
 from commonage.ports.devices import DeviceSample
 from commonage.testing import factories
