@@ -10,18 +10,31 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import hypothesis
 import pytest
+from tests import made_ahead
 from xdist.scheduler import LoadFileScheduling
 
+pytest_plugins = ["tests.hanging"]
+hypothesis.settings.register_profile(
+    "commonage", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("commonage")  # how fast an example is depends on what else the machine does
 ACCEPTANCE = "tests/acceptance/"
-FIRST = (ACCEPTANCE, "tests/integration/test_joining.py", "tests/integration/test_deploy.py")
-"""What lasts longest; and what makes, mostly waiting for a mirror, what others then find made."""
+FIRST = (
+    ACCEPTANCE,
+    "tests/integration/test_swarm_loss.py",
+    "tests/security/test_origins.py",
+    "tests/integration/test_joining.py",
+    "tests/integration/test_deploy.py",
+)
+"""What lasts longest; of this first what does not wait for what is made ahead."""
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 POSTGRES_VARIABLE = "COMMONAGE_TEST_POSTGRES_URL"
 INSTALL_HINT = "run `make test INSTALL=1` as root, which installs it from Debian"
@@ -104,16 +117,35 @@ MACHINERY = {
 }
 
 
+def _missing(item: pytest.Item) -> str:
+    """Which machinery of a test is missing here, and how to get it; empty if none is."""
+    names = [name for mark in item.iter_markers("needs") for name in mark.args]
+    return next(
+        (f"{name} is missing here: {MACHINERY[name].how}" for name in names if not MACHINERY[name].is_here()), ""
+    )
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip, or with CI=true fail, a test whose machinery is missing."""
-    for name in (name for mark in item.iter_markers("needs") for name in mark.args):
-        machinery = MACHINERY[name]
-        if machinery.is_here():
-            continue
-        reason = f"{name} is missing here: {machinery.how}"
-        if IN_CI:
-            pytest.fail(reason, pytrace=False)
+    reason = _missing(item)
+    if reason and IN_CI:
+        pytest.fail(reason, pytrace=False)
+    if reason:
         pytest.skip(reason)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let the first worker of a parallel run begin with what others will wait for."""
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
+        made_ahead.begin([item for item in session.items if made_ahead.needed(item) and not _missing(item)])
+
+
+@pytest.hookimpl(tryfirst=True, wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Wait for what is made ahead before pytest-timeout begins to count."""
+    if made_ahead.needed(item) and not _missing(item):
+        made_ahead.wait_for(item)
+    return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -148,6 +180,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """With CI=true let any skip fail the run, whatever its reason."""
+    made_ahead.end()
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if IN_CI and reporter is not None and reporter.stats.get("skipped") and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

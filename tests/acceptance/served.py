@@ -34,6 +34,7 @@ class Served:
     variables: Mapping[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    earlier_output: str = ""
 
     @property
     def url(self) -> str:
@@ -54,6 +55,7 @@ class Served:
         argv = [*self.before, sys.executable, "-m", "commonage", "up"]
         argv += ["--data-dir", str(self.data), "--port", str(self.port)]
         with (self.folder / "up.log").open("ab") as log:
+            self.earlier_output = self.output
             self.process = subprocess.Popen(
                 [*argv, "--password-file", str(passwords), *self.flags],
                 stdout=log,
@@ -72,7 +74,9 @@ class Served:
                 raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.output[-3000:]}")
             with contextlib.suppress(httpx2.HTTPError):
                 paths = (f"{API_PATH}/health", "/hub/health")
-                if all(httpx2.get(f"{self.url}{path}", timeout=5).status_code == 200 for path in paths):
+                # The hub answers a moment before its routes are there; the server says that it is ready after both.
+                is_said = " is ready after " in self.output.removeprefix(self.earlier_output)
+                if is_said and all(httpx2.get(f"{self.url}{path}", timeout=5).status_code == 200 for path in paths):
                     return
             time.sleep(0.1)
         raise AssertionError(f"the server was not ready within {within_s} s:\n{self.output[-3000:]}")

@@ -12,7 +12,8 @@ import re
 import shutil
 import signal
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +23,7 @@ FOLDER = "cmng-docker-"
 SPACE = "cmns-"
 _RUN = "CMNG_TEST_RUN"
 _TAG = re.compile(r"(\d+)x(\d+)", re.ASCII)
+_TRUSTED = Path("/etc/docker/certs.d")  # of all Docker daemons of a machine: they have no setting for it
 _BRIDGE = re.compile(rb"br-[0-9a-f]{12}")
 
 
@@ -62,6 +64,23 @@ def clear_leftovers() -> None:
             _remove(folder)
         for space in spaces:
             subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True)
+        for mark in _TRUSTED.glob(f"*/{FOLDER}*"):
+            if _is_dead(mark.name):
+                shutil.rmtree(mark.parent, ignore_errors=True)
+
+
+@contextmanager
+def trusted_by_docker(registry: str, certificate: str) -> Iterator[None]:
+    """Have Docker daemons trust the registry at this address; as long as this run lives."""
+    folder = _TRUSTED / registry
+    shutil.rmtree(folder, ignore_errors=True)  # a run that was killed may have had the same port
+    folder.mkdir(parents=True)
+    try:
+        (folder / f"{FOLDER}{tag()}").touch()
+        (folder / "ca.crt").write_text(certificate)
+        yield
+    finally:
+        shutil.rmtree(folder)
 
 
 def _processes(folders: list[Path], spaces: list[str]) -> list[int]:

@@ -184,11 +184,15 @@ class Swarm:
         """Start a program on this machine; it is the caller's to end."""
         return subprocess.Popen([*self.machines[name].inside(), *command], **options)
 
-    def remove(self) -> None:
-        """All of it. The machines go at once, the manager last. What goes wrong with one keeps none of the others."""
+    def remove_services(self) -> None:
+        """All of them, before containers are removed: else the Swarm would start others."""
         with suppress(OSError, HTTPException, RuntimeError):
             for service in self.services():
                 self.manager.daemon.ask("DELETE", f"/services/{service['ID']}")
+
+    def remove(self) -> None:
+        """All of it. The machines go at once, the manager last. What goes wrong with one keeps none of the others."""
+        self.remove_services()
         with ThreadPoolExecutor() as at_once:
             removals = [at_once.submit(machine.remove) for machine in self.workers]
         try:

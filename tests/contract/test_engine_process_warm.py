@@ -232,6 +232,27 @@ async def test_forks_from_a_new_parent_when_the_old_one_is_killed_just_before_th
         sessions.close()
 
 
+async def test_forks_from_a_new_parent_when_many_sessions_start_as_the_old_one_is_killed(tmp_path: Path) -> None:
+    programs = make_environment(tmp_path / "env")
+    sessions = WarmSessions({})
+    (tmp_path / "group").write_text("")
+    variables = {"PATH": f"{programs}:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    program = Program((PROGRAM, "sh", "-c", "exit 0"), variables)
+    runs = [tmp_path / f"run-{number}" for number in range(6)]
+    for run in runs:
+        run.mkdir()
+    try:
+        coming = sessions.prepare(programs)
+        assert coming is not None
+        await asyncio.wrap_future(coming)
+        os.kill(await asyncio.to_thread(only_parent_of, programs), signal.SIGKILL)
+        group = [str(tmp_path / "group")]
+        spawned = [asyncio.to_thread(sessions.spawn, programs, run, group, program, tmp_path) for run in runs]
+        assert None not in await asyncio.gather(*spawned)
+    finally:
+        sessions.close()
+
+
 async def test_a_parent_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = make_environment(tmp_path / "env")
     async with warm_rig(tmp_path / "data", programs) as rig:

@@ -7,23 +7,23 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.contract.dockerd import IMAGE, Dockerd, minimal_image
 from tests.contract.leftovers import unmount_below
+from tests.contract.made_once import forget_others, made_once
 from tests.contract.swarm import Machine, Swarm
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 TAG = "under-test"
-CACHE = Path("/tmp/commonage-deploy-images")
+_IMAGES = "deploy-"
 ADMIN_PASSWORD = "a-long-password-for-the-admin-of-tests-only"
 USERS_PASSWORD = "a-password-for-users"
 # A session in the smallest image: it says where it runs and what it was given.
@@ -48,15 +48,17 @@ def archives() -> Path:
     digest = hashlib.sha256()
     for path in sorted(path for path in sources if "__pycache__" not in path.parts):
         digest.update(str(path).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    folder = CACHE / digest.hexdigest()[:16]
-    if not folder.exists():
-        shutil.rmtree(CACHE, ignore_errors=True)  # what an earlier state of the checkout left
-        new = CACHE / "new"
-        build = [DEPLOY / "image" / "build", "--tag", TAG, "--archives", new]
-        built = subprocess.run(build, capture_output=True, text=True, check=False)
-        assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-4000:]
-        new.rename(folder)
+    name = f"{_IMAGES}{digest.hexdigest()[:16]}"
+    folder = made_once(name, _build)
+    forget_others(_IMAGES, folder)  # half a gigabyte for each earlier state of a checkout
     return folder
+
+
+def _build(folder: Path, log: IO[bytes]) -> None:
+    build = [DEPLOY / "image" / "build", "--tag", TAG, "--archives", folder]
+    built = subprocess.run(build, stdout=log, stderr=log, check=False)
+    if built.returncode != 0:
+        raise AssertionError(f"{log.name}: {Path(os.fsdecode(log.name)).read_text()[-4000:]}")
 
 
 def session_image() -> bytes:
@@ -188,10 +190,10 @@ def host() -> Iterator[Host]:
         _make_shared_mount(made.shared)
         yield made
     finally:
+        swarm.remove_services()
         for machine in swarm.machines.values():
             with suppress(OSError, RuntimeError):
-                for container in machine.daemon.containers():
-                    machine.daemon.ask("DELETE", f"/containers/{container['Id']}?force=1&v=1")
+                machine.daemon.remove_containers()  # they keep what is mounted in the shared folder
         if made is not None:
             unmount_below(made.shared)
         swarm.remove()

@@ -18,6 +18,7 @@ import httpx2
 from tests.acceptance.served import Served, served, until
 from tests.contract.agents import AgentProgram, make_config
 from tests.contract.dockerd import IMAGE, new_folder
+from tests.contract.leftovers import trusted_by_docker
 from tests.contract.small_session import session_image
 from tests.contract.swarm import MANAGER, Swarm, doorway, swarm_of
 from tests.integration.registry_site import buildah_store, forget_store
@@ -205,10 +206,8 @@ def swarm_site() -> Iterator[SwarmSite]:
         )
         site = SwarmSite(swarm, server, f"{manager.address}:{registry_port}")
         closing.callback(site.close)
-        trusted = Path("/etc/docker/certs.d", site.registry)
-        closing.callback(shutil.rmtree, trusted, ignore_errors=True)
-        trusted.mkdir(parents=True, exist_ok=True)  # a run that was killed may have had the same port
-        (trusted / "ca.crt").write_text(Authority.open(server.data / "authority").certificate)
+        certificate = Authority.open(server.data / "authority").certificate
+        closing.enter_context(trusted_by_docker(site.registry, certificate))
         for name in WORKERS:
             site.start_agent(folder / "agents", name)
         until(lambda: {one.name for one in site.admin.nodes() if one.devices and one.state == "ready"} == set(WORKERS))

@@ -21,7 +21,7 @@ from tests.contract.local_agents import processes_of
 from tests.contract.swarm import Machine
 from tests.integration.deployed import ADMIN_PASSWORD, DEPLOY, USERS_PASSWORD, Host, host
 
-pytestmark = [pytest.mark.needs("docker", "deploy"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.needs("docker", "deploy"), pytest.mark.timeout(900), pytest.mark.made_ahead("deploy images")]
 
 PARTS = ("docker-filter", "postgres", "control", "hub", "proxy", "registry", "caddy")
 HEALTHY = dict.fromkeys(PARTS, "healthy")
@@ -30,7 +30,7 @@ COMPOSED, STACKED = "com.docker.compose.service", "com.docker.swarm.service.name
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Host]:
-    """A host on which the compose file was started as docs/howto/deploy.md says."""
+    """A host on which the compose file was started as docs/operate/deploy.md says."""
     with host() as made:
         made.run(str(DEPLOY / "prepare"), str(made.data))
         made.compose("up", "--detach")

@@ -3,8 +3,10 @@
 Everything but driver and MPS daemon is real: the probe's processes, their control groups, the escapes.
 """
 
+import itertools
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -19,22 +21,23 @@ import pytest
 from tests.fakes.cuda.harness import LIBRARY, FakeMachine
 from tests.fakes.nvml.harness import build_library
 
-from commonage.gpus.isolation.mps_daemon import PROGRAM
+from commonage.gpus.isolation.mps_daemon import PROGRAM, MpsDaemon
 
 pytestmark = pytest.mark.needs("gcc", "cgroups", "root")
 MPS = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
-# Cards of no other file of tests: which server gives out a card is known on the whole machine.
 MACHINE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
+# Which server gives out a card is known on the whole machine, so no two runs of the tests have the same cards.
+UUIDS = [f"GPU-{secrets.token_hex(4)}-0000-0000-0000-{secrets.token_hex(6)}" for _ in range(2)]
 A100 = (
     "device",
-    "uuid GPU-aaaaaaaa-0000-0000-0000-0000000000d1",
+    f"uuid {UUIDS[0]}",
     "name NVIDIA A100",
     "memory 8192 192 0",
     "capability 8 0",
     "compute_mode 0",
     "mig 0",
 )
-T4 = ("device", "uuid GPU-bbbbbbbb-0000-0000-0000-0000000000d2", "name Tesla T4", "memory 6144 144 0", "capability 7 5")
+T4 = ("device", f"uuid {UUIDS[1]}", "name Tesla T4", "memory 6144 144 0", "capability 7 5")
 SPLIT = (
     *A100[:4],
     "capability 8 0",
@@ -82,6 +85,13 @@ class Result:
     @property
     def broken(self) -> list[str]:
         return [one["check"] for one in self.trials if one["promised"] and one["held"] is False]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def claims() -> Iterator[None]:
+    yield
+    for uuid, place in itertools.product(UUIDS, ("/run/lock", "/tmp")):
+        Path(place, f"commonage-gpu-{uuid}.lock").unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
@@ -247,15 +257,73 @@ def runs(folder: Path) -> bool:
     return any(folder.glob("*/pipe/*.pid"))
 
 
+def daemons(folder: Path) -> list[int]:
+    """The processes of MPS with their files there."""
+    return [pid for place in folder.glob("*") for pid in MpsDaemon.in_folder(place).processes()]
+
+
+def until(process: subprocess.Popen[bytes], has_come: Callable[[], object]) -> None:
+    while not has_come():
+        assert process.poll() is None, "it ended before the moment came"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def begun(machine: FakeMachine) -> Iterator[Callable[[list[str], Path], subprocess.Popen[bytes]]]:
+    """Begins a command with files in a folder; none of them outlives the test."""
+    processes = []
+
+    def begin(arguments: list[str], folder: Path) -> subprocess.Popen[bytes]:
+        variables = machine.variables(machine.folder.parent / "bin") | {"COMMONAGE_GPUS": "nvml", "TMPDIR": str(folder)}
+        processes.append(subprocess.Popen(arguments, env=variables, cwd=folder, stdout=subprocess.DEVNULL))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+Begin = Callable[[list[str], Path], subprocess.Popen[bytes]]
+
+
 @pytest.mark.parametrize("moment", [has_started, runs, None], ids=["daemon starting", "daemon running", "mode set"])
 def test_one_that_is_ended_in_the_middle_leaves_no_daemon_and_no_mode(
-    machine: FakeMachine, folder: Path, moment: Callable[[Path], bool] | None
+    machine: FakeMachine, folder: Path, begun: Begin, moment: Callable[[Path], bool] | None
 ) -> None:
-    variables = machine.variables(machine.folder.parent / "bin")
-    arguments = command(machine, "mps", folder)
-    with subprocess.Popen(arguments, env=variables, stdout=subprocess.DEVNULL) as process:
-        while not (moment(folder) if moment else machine.modes()) and process.poll() is None:
-            time.sleep(0.002)
-        process.terminate()
-    assert process.returncode == 128 + signal.SIGTERM
-    assert not runs(folder)
+    process = begun(command(machine, "mps", folder), folder)
+    until(process, lambda: moment(folder) if moment else machine.modes())
+    process.terminate()
+    assert process.wait() == 128 + signal.SIGTERM
+    assert not daemons(folder)
+    assert not has_started(folder)
+
+
+@pytest.mark.parametrize("slow", ["--serve", "-d"])
+def test_one_that_is_ended_does_not_wait_for_a_daemon_that_does_not_come(
+    machine: FakeMachine, folder: Path, begun: Begin, slow: str
+) -> None:
+    program = machine.folder.parent / "bin" / PROGRAM
+    hangs = f'case $1 in {slow}) echo >"$CUDA_MPS_LOG_DIRECTORY/hangs"; while :; do sleep 1; done ;; esac'
+    program.write_text(program.read_text().replace("\n", f"\n{hangs}\n", 1))
+    process = begun(command(machine, "mps", folder), folder)
+    until(process, lambda: any(folder.glob("*/log/hangs")))
+    process.terminate()
+    assert process.wait() == 128 + signal.SIGTERM
+    assert not daemons(folder)
+    assert not has_started(folder)
+
+
+def test_what_a_killed_one_leaves_is_removed_by_the_next(
+    machine: FakeMachine, folder: Path, begun: Begin, commonage_command: str
+) -> None:
+    arguments = [commonage_command, "doctor", "gpu", "--level", "mps"]
+    killed = begun(arguments, folder)
+    until(killed, machine.modes)
+    killed.kill()
+    killed.wait()
+    [left] = folder.glob("commonage-doctor-*")
+    assert daemons(left / "mps")
+    assert begun(arguments, folder).wait() == 0
+    assert not daemons(left / "mps")
+    assert not list(folder.glob("commonage-doctor-*"))

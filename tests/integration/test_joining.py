@@ -28,7 +28,11 @@ from tests.integration.swarm_site import push_image
 from commonage.wire.hub import API_PATH
 from commonage.wire.workloads import SubmitIn
 
-pytestmark = [pytest.mark.needs("docker", "debootstrap", "images"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.needs("docker", "debootstrap", "images"),
+    pytest.mark.timeout(600),
+    pytest.mark.made_ahead("worker base"),
+]
 
 _REGISTRY_ADDRESS, _REGISTRY_PORT = "10.98.0.1", "5000"
 _REGISTRY = f"{_REGISTRY_ADDRESS}:{_REGISTRY_PORT}"

@@ -20,7 +20,11 @@ from tests.fakes.cards.harness import LOOK, MEMORY_MIB, A, B
 from tests.fakes.cards.packages import make_mirror
 from tests.integration.joining_site import Site, new_folders, site_of
 
-pytestmark = [pytest.mark.needs("docker", "debootstrap", "gcc"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.needs("docker", "debootstrap", "gcc"),
+    pytest.mark.timeout(600),
+    pytest.mark.made_ahead("worker base"),
+]
 _BUS = """
 mount -t tmpfs tmpfs /sys/bus
 for card in 0000:01:00.0 0000:02:00.0; do

@@ -7,16 +7,16 @@ import asyncio
 import hashlib
 import json
 import re
-import shutil
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 import httpx2
 import pytest
 from tests.contract.dockerd import NO_RULES, Dockerd, new_folder
+from tests.contract.leftovers import trusted_by_docker
 from tests.contract.test_engine_docker import docker_rig
 from tests.integration.registry_site import (
     ADDRESS,
@@ -111,18 +111,6 @@ def small(here: Site, name: str, content: str, base: str = "localhost/commonage/
     (folder / "file").write_text(content)
     here.buildah("bud", "--quiet", "--tag", f"localhost/{name}", str(folder))
     return f"localhost/{name}"
-
-
-@contextmanager
-def trusted_by_docker(here: Site) -> Iterator[None]:
-    """What a machine that joins has: the registry's authority where its daemon looks for it."""
-    trusted = Path("/etc/docker/certs.d", here.address)
-    trusted.mkdir(parents=True, exist_ok=True)  # a run that was killed may have had the same port
-    try:
-        (trusted / "ca.crt").write_text(here.registry.about.certificate)
-        yield
-    finally:
-        shutil.rmtree(trusted)
 
 
 def pull(docker: Dockerd, image: str, account: RegistryAccount | None) -> list[dict[str, object]]:
@@ -384,7 +372,7 @@ def test_docker_pulls_with_the_authority_and_the_machines_account(here: Site, pu
     account = RegistryAccount(here.address, MACHINE, MACHINE_PASSWORD)
     with pytest.raises(CommonageError, match=r"(?i)certificate"):
         pull(docker, pushed, account)
-    with trusted_by_docker(here):
+    with trusted_by_docker(here.address, here.registry.about.certificate):
         with pytest.raises(CommonageError, match=r"(?i)unauthorized|denied|not known|access"):
             pull(docker, pushed, None)
         with pytest.raises(CommonageError, match=r"(?i)unauthorized|denied|not known|access"):
@@ -410,7 +398,7 @@ async def test_who_waits_for_an_image_sees_how_far_it_is(
             async for sighting in sightings:
                 seen.append(sighting)
 
-    with trusted_by_docker(here):
+    with trusted_by_docker(here.address, here.registry.about.certificate):
         async with docker_rig(tmp_path, docker, account=account) as rig:
             watching = asyncio.create_task(watch(await rig.engine()))
             order = rig.orders(Behaviour(prints=("here",)), environment=Environment("lab/two", "Two", image=pushed))
@@ -433,7 +421,7 @@ async def test_each_kernel_of_what_was_built_is_an_environment_of_its_own(
     catalogue = here.api.control.catalogue
     account = RegistryAccount(here.address, MACHINE, MACHINE_PASSWORD)
     says = ("python", "-c", "import alpha, sys; print(alpha.version, sys.prefix)")
-    with trusted_by_docker(here):
+    with trusted_by_docker(here.address, here.registry.about.certificate):
         async with docker_rig(tmp_path, docker, account=account) as rig:
             for kernel, version in (("one", "1.0"), ("two", "2.0")):
                 environment = catalogue[f"{BUILT}/{kernel}"]

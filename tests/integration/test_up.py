@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -216,16 +215,10 @@ def command(pid: int) -> bytes:
         return b""
 
 
-def has_started(here: Served, times: int) -> bool:
-    return here.output.count("Commonage is ready") == times
-
-
 def test_the_portal_is_there_after_the_names_of_sessions_change(here: Served) -> None:
     """The hub finds in its proxy the route to the portal at the address of the start before."""
-    until(partial(has_started, here, 1))
-    for times, names in enumerate(("none", "*.localhost", "none"), start=2):
+    for names in ("none", "*.localhost", "none"):
         assert here.stop() == 0
         here.variables = {"COMMONAGE_PUBLIC_URL": f"http://localhost:{here.port}", "COMMONAGE_SESSION_HOST": names}
         here.start()
-        until(partial(has_started, here, times))  # it answers before its routes are there
         assert sign_in(here.url, "alice", USERS_PASSWORD) == "alice"

@@ -45,6 +45,10 @@ class Vote:
     most: float = float("-inf")
     looks: int = 0
 
+    def learn(self, witnesses: tuple[str, ...]) -> None:
+        """From now on these count."""
+        self.witnesses = witnesses
+
     def hear(self, now: float) -> None:
         """The control plane is there."""
         self.last, self.looks = max(self.last, now), 0
@@ -87,7 +91,8 @@ class Contact:
     def learn(self, told: Witnesses) -> None:
         """The control plane says who counts."""
         if told != self._known:
-            self._known, self._vote.witnesses = told, tuple(name for name, _ in told.each)
+            self._known = told
+            self._vote.learn(self.witnesses)
             with suppress(OSError):  # a full disk: it is said again with the next link
                 self._file.write_text(json.dumps(to_json(told)), encoding="utf-8")
 

@@ -1,7 +1,7 @@
 """What one member's fate means for its gang: its members run together or not at all.
 
-Told of every workload that is written; tells the ledger what the others are to do (docs/states.md has the rules). That
-all start at once is the planner's business. Orders are made with the members that it knows.
+Told of every workload that is written; tells the ledger what the others are to do. docs/concepts/states.md has the
+rules. That all start at once is the planner's business. Orders are made with the members that it knows.
 """
 
 from __future__ import annotations

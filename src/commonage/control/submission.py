@@ -17,13 +17,14 @@ from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Tenant
 from commonage.domain.volumes import VolumeRequest, allowed
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
+from commonage.wire.docs import docs_page
 
 Variables = tuple[tuple[str, str], ...]
 MOST_TOGETHER = 1024
 DEFAULT_GRACE_S = 10
 
 # Where workloads run in containers, nothing is on offer that has no image.
-_NONE = "none yet; an admin sets docker_image, or builds and pushes an image (docs/howto/images.md)"
+_NONE = f"none yet; an admin sets docker_image, or builds and pushes an image ({docs_page('operate/images')})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.sightings import Capabilities
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, variable_of
+from commonage.wire.docs import docs_page
 
 _LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
 _NO_SIZE = "its size is not bounded here"
@@ -67,7 +68,7 @@ class Volumes:
                 loose.setdefault(unbounded, []).append(volume.name)
         return [
             f"Nothing holds the size of {', '.join(names)} on {_named(machines)}, so they take what the disk has there "
-            "(docs/howto/storage.md). `commonage volume ls` says so to everybody."
+            f"({docs_page('operate/storage')}). `commonage volume ls` says so to everybody."
             for machines, names in loose.items()
         ]
 

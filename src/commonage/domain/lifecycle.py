@@ -1,7 +1,7 @@
 """The life of a workload as one pure function: step(workload, happening, now) -> Step(workload, effects).
 
 Control calls it for everything that can happen; nothing else changes a workload's state. A happening that means
-nothing in the present state changes nothing. See docs/states.md for the picture.
+nothing in the present state changes nothing. See docs/concepts/states.md for the picture.
 """
 
 from __future__ import annotations

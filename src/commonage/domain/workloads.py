@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
 
 class State(StrEnum):
-    """Where a workload stands; the order is the order of life. See docs/states.md."""
+    """Where a workload stands; the order is the order of life. See docs/concepts/states.md."""
 
     HELD = "held"
     QUEUED = "queued"

@@ -42,7 +42,10 @@ class Caller:
 
 
 class Listener:
-    """`attend` has the link from the welcome to its end, `carry` a tunnel. `now` gives unix seconds."""
+    """`attend` has the link from the welcome to its end, `carry` a tunnel. `now` gives unix seconds.
+
+    `reaches` gives what containers may reach now, which the welcome tells.
+    """
 
     def __init__(
         self,
@@ -50,9 +53,10 @@ class Listener:
         attend: Callable[[Caller], Awaitable[None]],
         carry: Callable[[Caller], Awaitable[None]],
         now: Callable[[], float],
+        reaches: Callable[[], tuple[str, ...]],
     ) -> None:
-        self._authority, self._attend, self._carry, self._now = authority, attend, carry, now
-        self.reaches: tuple[str, ...] = ()
+        self._authority, self._attend, self._carry = authority, attend, carry
+        self._now, self._reaches = now, reaches
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
 
@@ -104,7 +108,7 @@ class Listener:
             if frame["say"] == TUNNEL:
                 await self._carry(caller)
                 return
-            writer.write(line_of(said("welcome", Welcome(self._now(), caller.until, self.reaches))))
+            writer.write(line_of(said("welcome", Welcome(self._now(), caller.until, self._reaches()))))
             await self._attend(caller)
         except (TimeoutError, *BROKEN) as error:
             _log.info("%s said nothing that is understood: %s", caller.node, words_of(error))

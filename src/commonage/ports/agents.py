@@ -99,15 +99,15 @@ class Agents(Protocol):
 
     def let_reach(self, addresses: Collection[str]) -> None:
         """What containers on all machines need of the site, as `ADDRESS:PORT`: their walls let it through, soon."""
-        ...
+        return
 
     def set_network(self, network: NodeNetwork) -> None:
         """Set the network settings that all agents enforce. They receive them soon."""
-        ...
+        return
 
     def introduce(self, machines: Collection[tuple[str, str]]) -> None:
         """The machines, as (name, address), by which all agents tell whether they are cut off. They know it soon."""
-        ...
+        return
 
     async def reaches(self, node_id: str, address: str) -> bool:
         """Whether the Docker daemon of the machine with this address answers that machine."""

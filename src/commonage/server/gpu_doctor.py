@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,14 @@ from commonage.gpus.isolation.driver_limit import DriverLimit
 from commonage.gpus.isolation.level import Level
 from commonage.gpus.isolation.mig import Mig
 from commonage.gpus.isolation.mps import Mps
+from commonage.gpus.isolation.mps_daemon import MpsDaemon
 from commonage.server.clock import SystemClock
 from commonage.server.gpu_probes import Places
 from commonage.server.gpu_sharing import Sharing, rate_of
 from commonage.server.gpu_trials import GpuTrials, Trial
 from commonage.server.termination import Termination
+
+_PREFIX = "commonage-doctor-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,36 +58,38 @@ def try_all(
     library: str = "",
 ) -> Iterator[Trial]:
     """The trials at the levels that are wanted, on all cards that nobody gives out. What is made is removed."""
-    places = places or Places.here()
     termination = Termination()
-    try:
-        with termination.watched(), claimed(found.cards) as cards, _folder() as folder:
-            all_levels = levels or _levels(folder)
-            chosen = [level for level in all_levels if level.isolation in wanted]
-            yield from GpuTrials(cards, chosen, places, found.free_mib, termination, library).run()
-    finally:
-        places.close()
+    with (
+        termination.watched(),
+        closing(places or Places.here()) as there,
+        claimed(found.cards) as cards,
+        _folder() as folder,
+    ):
+        all_levels = levels or _levels(folder)
+        chosen = [level for level in all_levels if level.isolation in wanted]
+        yield from GpuTrials(cards, chosen, there, found.free_mib, termination, library).run()
 
 
 def measure_all(
     found: Look, wanted: Sequence[Isolation], seconds: float, on_progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """What sharing costs at the levels that are wanted, for each card that is whole and that nobody gives out."""
-    places = Places.here()
     termination = Termination()
     whole = [card for card in found.cards if card.parent_uuid is None]
     measured = []
-    try:
-        with termination.watched(), claimed(whole) as cards, _folder() as folder:
-            levels = [level for level in _levels(folder) if level.isolation in wanted]
-            for card in cards:
-                for fault in card.faults:
-                    on_progress(f"card {card.label} is not measured: it {fault}")
-                if not card.faults:
-                    sharing = Sharing(card, places, seconds, termination)
-                    measured.append(_measure(card, sharing, levels, on_progress))
-    finally:
-        places.close()
+    with (
+        termination.watched(),
+        closing(Places.here()) as places,
+        claimed(whole) as cards,
+        _folder() as folder,
+    ):
+        levels = [level for level in _levels(folder) if level.isolation in wanted]
+        for card in cards:
+            for fault in card.faults:
+                on_progress(f"card {card.label} is not measured: it {fault}")
+            if not card.faults:
+                sharing = Sharing(card, places, seconds, termination)
+                measured.append(_measure(card, sharing, levels, on_progress))
     return measured
 
 
@@ -117,6 +123,8 @@ def claimed(cards: Sequence[Device]) -> Iterator[list[Device]]:
             taken = claims.claim(card.parent_uuid or card.uuid)
             faults = (f"{taken}; end that server and its work first",) if taken else ()
             found.append(replace(card, faults=(*card.faults, *faults)))
+            if not taken:
+                _end_leftovers(card.uuid)
         yield found
     finally:
         claims.close()
@@ -129,8 +137,17 @@ def _levels(folder: Path) -> tuple[Level, ...]:
 @contextmanager
 def _folder() -> Iterator[Path]:
     """A folder for what is tried: its path is short, as the sockets of MPS need it."""
-    folder = Path(tempfile.mkdtemp(prefix="commonage-"))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_leftovers(uuid: str) -> None:
+    """End the MPS daemon of a run that was killed. The claim on the card says that no run that lives has it."""
+    for place in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/mps/*"):
+        folder, daemon = place.parents[1], MpsDaemon.in_folder(place)
+        if daemon.uuid == uuid and folder.lstat().st_uid == os.geteuid():
+            daemon.stop()
+            shutil.rmtree(folder, ignore_errors=True)

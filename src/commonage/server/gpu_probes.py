@@ -21,6 +21,7 @@ from commonage.engines.process.groups import Groups
 
 _JOIN = 'IFS=:; for group in $1; do echo 0 >"$group" || exit 125; done; shift; exec "$@"'
 _WITHIN_S = 120.0
+_KILLED_WITHIN_S = 1.0
 _CPUS_MILLI, _MEMORY_MIB = 4000, 16 * 1024
 Answer = Mapping[str, Any]
 
@@ -30,7 +31,7 @@ def bare_variables() -> dict[str, str]:
     return {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a probe runs: its control groups' folders (none where there are none), and the variables it gets."""
 
@@ -117,8 +118,12 @@ class Burning:
         )
         said = self._process.stdout
         assert said is not None
-        # A driver in trouble may hang in its first call.
-        self._first = said.readline() if select.select([said], [], [], _WITHIN_S)[0] else b""
+        try:
+            # A driver in trouble may hang in its first call.
+            self._first = said.readline() if select.select([said], [], [], _WITHIN_S)[0] else b""
+        except BaseException:  # SystemExit: nobody has this object yet who could end it
+            self.kill()
+            raise
         self.began = b'"ready"' in self._first
         if not self._first:
             self._process.kill()
@@ -131,6 +136,12 @@ class Burning:
             self._process.kill()
             said, complained = self._process.communicate()
         return _answer(said or self._first, complained)
+
+    def kill(self) -> None:
+        """End it by force, whatever it does. Idempotent."""
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):  # one that hangs in the driver cannot be ended by anybody
+            self._process.wait(_KILLED_WITHIN_S)
 
 
 def all_of(burning: Sequence[Burning]) -> list[Answer]:

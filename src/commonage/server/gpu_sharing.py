@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, Isolation, Share
@@ -76,7 +76,7 @@ class Sharing:
         device = self._device
         whole = Share(device.uuid, device.index, device.model, device.memory_mib, 1000, True, device.memory_mib)
         place = Place("alone", variables=share_environment([whole]))
-        return ask(place, "burn", "--seconds", str(self._seconds), library=self._library)
+        return self._ask(place, "burn", "--seconds", str(self._seconds))
 
     def together(self, level: Level, one_alone: float, counts: Sequence[int] = TOGETHER) -> Iterator[Together]:
         """2, 4, 8 shares at once, as far as the card is large enough for them."""
@@ -101,19 +101,37 @@ class Sharing:
         try:
             with self._held(level, 2) as (tried, neighbour):
                 (before,) = self._burn([neighbour])
-                burning = Burning(neighbour, 0, self._library)
-                most = str(share_mib + share_mib // 2)
-                fills = [ask(tried, "fill", "--most-mib", most, library=self._library) for _ in range(_ATTACKS)]
-                meanwhile = burning.end()
+                with self._burning([neighbour]) as (burning,):
+                    most = str(share_mib + share_mib // 2)
+                    fills = [self._ask(tried, "fill", "--most-mib", most) for _ in range(_ATTACKS)]
+                    with self._termination.interruptible():
+                        meanwhile = burning.end()
         except EngineFailure as error:
             return Beside(name, 0.0, 0.0, 0, share_mib, error.message)
         got = max(int(one.get("allocated_mib", 0)) for one in fills)
         return Beside(name, rate_of(before), rate_of(meanwhile), got, share_mib, str(meanwhile["error"]))
 
     def _burn(self, places: Sequence[Place]) -> list[Answer]:
-        burning = [Burning(place, 0, self._library) for place in places]
-        self._sleep(self._seconds)
-        return all_of(burning)
+        with self._burning(places) as burning, self._termination.interruptible():
+            self._sleep(self._seconds)
+            return all_of(burning)
+
+    def _ask(self, place: Place, *words: str) -> Answer:
+        with self._termination.interruptible():
+            return ask(place, *words, library=self._library)
+
+    @contextmanager
+    def _burning(self, places: Sequence[Place]) -> Iterator[list[Burning]]:
+        """A program that computes in each place; at the end none is left."""
+        burning: list[Burning] = []
+        try:
+            for place in places:
+                with self._termination.interruptible():
+                    burning.append(Burning(place, 0, self._library))
+            yield burning
+        finally:
+            for one in burning:
+                one.kill()
 
     @contextmanager
     def _held(self, level: Level, count: int) -> Iterator[list[Place]]:
@@ -126,19 +144,18 @@ class Sharing:
         holds: list[Hold] = []
         places = []
         try:
-            with self._termination.deferred():
-                for number in range(count):
-                    place = self._places.make(f"doctor-{os.getpid()}-{number}")
-                    hold = Hold(place.name, (share,), place.groups)
-                    holds.append(hold)
-                    place.variables = {**share_environment([share]), **level.apply(hold)}
-                    places.append(place)
+            for number in range(count):
+                place = self._places.make(f"doctor-{os.getpid()}-{number}")
+                hold = Hold(place.name, (share,), place.groups)
+                holds.append(hold)
+                with self._termination.interruptible():
+                    applied = level.apply(hold)
+                places.append(replace(place, variables={**share_environment([share]), **applied}))
             yield places
         finally:
-            with self._termination.deferred():
-                for hold in holds:
-                    level.release(hold)
-                self._places.clear()
+            for hold in holds:
+                level.release(hold)
+            self._places.clear()
 
 
 def rate_of(answer: Answer) -> float:

@@ -2,7 +2,8 @@
 
 For each card and level two shares are made, one for the program that is tried and one for a neighbour that computes
 meanwhile. The program then takes memory beyond its share, looks for other cards, and does both once more without its
-variables and outside its control group. What must hold is in `PROMISES`; docs/gpu-sharing.md says the same in words.
+variables and outside its control group. What must hold is in `PROMISES`; docs/concepts/gpu-sharing.md says the same
+in words.
 """
 
 from __future__ import annotations
@@ -125,18 +126,16 @@ class GpuTrials:
     def _try(self, device: Device, level: Level) -> Iterator[Trial]:
         holds: list[Hold] = []
         try:
-            with self._termination.deferred():
-                there = self._prepare(device, level, holds)
+            there = self._prepare(device, level, holds)
             if isinstance(level, Mps) and level.is_exclusive(device.uuid):
                 there = replace(there, promises=there.promises | {Check.EMPTY})
             yield from self._checks(there)
         except EngineFailure as error:
             yield _not_tried(device, level.isolation, f"it cannot be applied: {error.message}", held=False)
         finally:
-            with self._termination.deferred():
-                for hold in holds:
-                    level.release(hold)
-                self._places.clear()
+            for hold in holds:
+                level.release(hold)
+            self._places.clear()
 
     def _prepare(self, device: Device, level: Level, holds: list[Hold]) -> _Set:
         """Two shares, applied. What is applied is put into `holds` first."""
@@ -148,33 +147,43 @@ class GpuTrials:
             place = self._places.make(f"doctor-{os.getpid()}-{name}")
             hold = Hold(place.name, (share,), place.groups)
             holds.append(hold)
-            place.variables = {**share_environment([share]), **level.apply(hold)}
-            made.append(place)
+            with self._termination.interruptible():  # a daemon that does not come is waited for
+                applied = level.apply(hold)
+            made.append(replace(place, variables={**share_environment([share]), **applied}))
         promises = PROMISES[level.isolation]
         neighbour = made[1] if len(made) > 1 else None
         return _Set(device, level.isolation, made[0], neighbour, share.memory_mib, promises)
 
     def _checks(self, there: _Set) -> Iterator[Trial]:
-        burning = None
+        burning = self._burn(there)
         try:
-            if there.neighbour is not None:
-                with self._termination.deferred():
-                    burning = Burning(there.neighbour, min(_SMALL_MIB, there.share_mib // 4), self._library)
             answer = self._fill(there)
             yield _beyond(there, Check.BEYOND, answer, must_work=True)
             yield _hidden(there, Check.HIDDEN, answer, self._others(there))
             uuid = digits(there.device.uuid)
             yield _beyond(there, Check.EMPTY, self._fill(there, "--uuid", uuid, bare=True))
-            seen = ask(there.place, "look", library=self._library, bare=True)
+            seen = self._ask(there, "look", bare=True)
             yield _hidden(there, Check.EMPTY_HIDDEN, seen, self._others(there))
             yield self._from_another_group(there)
-        finally:
-            with self._termination.deferred():
+            with self._termination.interruptible():
                 done = burning.end() if burning is not None else None
+        finally:
+            if burning is not None:
+                burning.kill()
         yield _undisturbed(there, burning, done)
 
+    def _burn(self, there: _Set) -> Burning | None:
+        if there.neighbour is None:
+            return None
+        with self._termination.interruptible():
+            return Burning(there.neighbour, min(_SMALL_MIB, there.share_mib // 4), self._library)
+
+    def _ask(self, there: _Set, *words: str, bare: bool = False) -> Answer:
+        with self._termination.interruptible():
+            return ask(there.place, *words, library=self._library, bare=bare)
+
     def _fill(self, there: _Set, *words: str, bare: bool = False) -> Answer:
-        return ask(there.place, "fill", "--most-mib", str(there.beyond_mib), *words, library=self._library, bare=bare)
+        return self._ask(there, "fill", "--most-mib", str(there.beyond_mib), *words, bare=bare)
 
     def _others(self, there: _Set) -> int:
         return len([device for device in self._devices if device.uuid != there.device.uuid])

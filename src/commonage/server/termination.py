@@ -1,7 +1,7 @@
 """SIGTERM as an exception for programs that apply something and must release it again. Used by `gpu_doctor`.
 
-An exception that a signal handler raises in the middle of a step can be lost there, or leave something applied that is
-not written down yet. So steps that must be whole run within `deferred`: the exception then comes right after them.
+An exception that a signal handler raises inside a `finally` block would skip what the block still has to release. So it
+is raised only where the program says that it may be interrupted, which is where it waits.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import contextmanager
 
 
 class Termination:
-    """Raises SystemExit(128 + SIGTERM) in the main thread once the process is asked to end, between `watched` steps."""
+    """Raises SystemExit(128 + SIGTERM) in the main thread, once, at the first place that may be interrupted."""
 
     def __init__(self) -> None:
         self._asked = False
-        self._deferring = 0
+        self._may_raise = False
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -29,19 +29,21 @@ class Termination:
             signal.signal(signal.SIGTERM, before)
 
     @contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Let the block finish first."""
-        self._deferring += 1
+    def interruptible(self) -> Iterator[None]:
+        """Let SIGTERM end this block at once. What the block applies must be known to whoever releases it before."""
+        self._may_raise = True
         try:
+            self._raise_if_asked()
             yield
         finally:
-            self._deferring -= 1
-        self._raise_if_asked()
+            self._may_raise = False
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         self._asked = True
-        self._raise_if_asked()
+        if self._may_raise:
+            self._may_raise = False
+            self._raise_if_asked()
 
     def _raise_if_asked(self) -> None:
-        if self._asked and not self._deferring:
+        if self._asked:
             raise SystemExit(128 + signal.SIGTERM)

@@ -394,6 +394,13 @@ class EngineContract:
         assert len(set(names)) == len(names)
         assert all(node.cpus_milli > 0 and node.memory_mib > 0 for node in nodes)
 
+    async def test_each_of_its_loops_has_a_name_of_its_own_and_turns(self, rig: EngineRig) -> None:
+        engine = await rig.engine()
+        loops = [turns.health() for turns in engine.loops()]
+        assert len({one.name for one in loops}) == len(loops)
+        assert all(one.name.startswith(f"{engine.capabilities().name}: ") for one in loops)
+        assert not [one.name for one in loops if one.stuck or one.breaks]
+
     async def test_it_says_what_it_can(self, rig: EngineRig) -> None:
         engine = await rig.engine()
         assert engine.site

@@ -18,6 +18,7 @@ from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Seen, Sighting
 from commonage.ports.agents import Told, unheard
 from commonage.ports.clock import Clock
+from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream, NotRunning, Terminal
 from commonage.testing.behaviour import KILLED, TERMINATED, Aside, Behaviour
 from commonage.testing.fake_exec import FakeExec
@@ -40,7 +41,7 @@ class FakeWorld:
     next_port: int = _FIRST_PORT
 
 
-class FakeEngine:
+class FakeEngine(Engine):
     """The engine port, acted out.
 
     `default` is what every order does that no rule of `behave` matches: by default it runs for no time and
@@ -167,9 +168,6 @@ class FakeEngine:
     async def open(self) -> None:
         """Nothing to find: the world is still there."""
         self._check()
-
-    async def close(self) -> None:
-        """Nothing to let go of."""
 
     async def start(self, order: Order) -> None:
         """Begin the run, or refuse it as ordered."""

@@ -19,6 +19,7 @@ from commonage.domain.fleet import NodeState
 from commonage.domain.fleets import FleetPolicy, FleetView, Machine, MachineKind
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.workloads import State, Workload
+from commonage.ports.clouds import Cloud
 from commonage.ports.joining import JoinToken
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
@@ -38,7 +39,7 @@ class Vm:
     destroyed_at: float | None = None
 
 
-class FakeCloud:
+class FakeCloud(Cloud):
     """Rents at once; its machines join when the test says so. It may list them late, and long."""
 
     provider = "fake"
@@ -50,9 +51,6 @@ class FakeCloud:
         self.lists_after_s = self.goes_after_s = 0.0
         self.most, self.destroyed = 0, 0
         self.gone: Callable[[str], None] = lambda _: None
-
-    async def price_h(self) -> float | None:
-        return None
 
     async def machines(self) -> Sequence[Machine]:
         if self.refuses:

@@ -501,6 +501,18 @@ async def test_health_names_every_loop_with_its_last_turn() -> None:
         assert 0 <= age_s <= 6, name
 
 
+async def test_health_names_the_loops_of_engines() -> None:
+    site = Site()
+    turns = Turns("fake: clean up", site.clock.now)
+    site.engine.loops = lambda: [turns]  # type: ignore[method-assign]
+    async with site.open() as control:
+        turns.begin()
+        await site.clock.advance(61)
+        health = {one.name: one for one in control.health()}
+    assert set(health) == LOOPS | {"fake: clean up"}
+    assert health["fake: clean up"].stuck
+
+
 async def test_health_names_the_loop_whose_turn_does_not_end() -> None:
     site = Site()
 

@@ -39,7 +39,7 @@ def sighted(attempt: str, seen: Seen, at: float = NOW + 1, exit_code: int | None
 
 
 def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
-    """By the words of docs/states.md; what names an attempt names the present one."""
+    """By the words of docs/concepts/states.md; what names an attempt names the present one."""
     attempt = workload.attempt.id if workload.attempt else attempt_id(workload.id, 1)
     return {
         "released": Released(),
@@ -60,7 +60,7 @@ def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
 
 
 def situations(retries: int = 0, *, requeue: bool = False) -> dict[str, list[Workload]]:
-    """Workloads by the columns of docs/states.md."""
+    """Workloads by the columns of docs/concepts/states.md."""
     queued = factories.workload(State.QUEUED, retry=RetryPolicy(retries), requeue=requeue)
     starting = step(queued, Leased(lease_for(queued)), NOW).workload
     assert starting.attempt is not None

@@ -30,7 +30,6 @@ from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.times import instant
 from commonage.ports.agents import Told
-from commonage.ports.devices import Devices
 
 _OOM_NEWS_S = 0.3
 _OOM_LOOKS = 2
@@ -50,10 +49,6 @@ class DockerHands:
         self._launcher = launcher
         self._in_thread = in_thread
         self._installation = installation
-
-    @property
-    def _devices(self) -> Devices | None:
-        return self._launcher.devices
 
     def check(self, order: Order) -> None:
         """As for all containers."""
@@ -119,6 +114,4 @@ class DockerHands:
 
     async def release(self, run: Run) -> None:
         """At the driver of the cards."""
-        devices = self._devices
-        if devices is not None and run.order.lease.shares:
-            await self._in_thread(lambda: devices.release(run.id))
+        await self._launcher.release(run)

@@ -121,9 +121,9 @@ class ProcessEngine(RunsEngine[Run]):
         await self._in_thread(lambda: self._launcher.settle(live))
         await self._in_thread(self._execs.end_left_over)
         await self._in_thread(self._warm_up_all)
-        self._keep(self._log_limit.keep)
-        self._keep(lambda: keep_memory(self._board, self._groups, self._in_thread))
-        self._keep(lambda: keep_old_logs(self._files, self._settings, self._in_thread))
+        self._keep("limit logs", self._log_limit.keep)
+        self._keep("watch memory", partial(keep_memory, self._board, self._groups, self._in_thread))
+        self._keep("clean up", partial(keep_old_logs, self._files, self._settings, self._in_thread))
 
     def _warm_up_all(self) -> None:
         for programs in self._environments.used_by_sessions(time.time()):

@@ -28,7 +28,6 @@ PARENTS_MAX = 4
 FAILURES_MAX = 3
 COMES_WITHIN_S = 60.0
 ANSWERS_WITHIN_S = 5.0
-ENDS_WITHIN_S = 1.0
 _ZYGOTE = str(Path(__file__).with_name("zygote.py"))
 _ROOM_FOR_A_NAME = 1000
 # Read where we cannot see it: by the interpreter, the linker and libraries, mostly before any program begins.
@@ -70,18 +69,21 @@ class WarmSessions:
         does the very work that a cold start would do.
         """
         with self._lock:
-            parent, stamp = self._parents.get(programs), _stamp(programs)
-            if parent is not None and (parent.stamp != stamp or parent.process.poll() is not None):
-                # It is gone, or what it has imported is no longer what is there.
-                if parent.process.poll() is not None and not parent.ready.done():
-                    self._failures[programs] = self._failures.get(programs, 0) + 1
-                self._end(programs)
-                parent = None
-            if parent is None:
-                if self._closed or self._failures.get(programs, 0) >= FAILURES_MAX or not _can_be_warm(programs):
-                    return None
-                parent = self._begin(programs, stamp)
-            return None if parent is None or parent.ready.done() else parent.ready
+            return self._prepare(programs)
+
+    def _prepare(self, programs: Path) -> Future[frozenset[str] | None] | None:
+        parent, stamp = self._parents.get(programs), _stamp(programs)
+        if parent is not None and (parent.stamp != stamp or parent.process.poll() is not None):
+            # It is gone, or what it has imported is no longer what is there.
+            if parent.process.poll() is not None and not parent.ready.done():
+                self._failures[programs] = self._failures.get(programs, 0) + 1
+            self._end(programs)
+            parent = None
+        if parent is None:
+            if self._closed or self._failures.get(programs, 0) >= FAILURES_MAX or not _can_be_warm(programs):
+                return None
+            parent = self._begin(programs, stamp)
+        return None if parent is None or parent.ready.done() else parent.ready
 
     def _begin(self, programs: Path, stamp: tuple[int, ...]) -> _Parent | None:
         while len(self._parents) >= PARENTS_MAX:
@@ -106,44 +108,38 @@ class WarmSessions:
             "variables": dict(program.variables),
             "cwd": str(cwd),
         }
-        parent = self._fit_for(programs, groups, program)
-        if parent is None:
-            return None
-        pid: int | None
-        try:
-            pid = _fork(parent, ask)
-        except (OSError, ValueError) as error:
-            # It may have forked all the same: the claim in the run folder sees to it that only one of the two runs.
-            if not _has_ended(parent):
-                self._give_up(programs, parent, str(error))
+        for is_last in (False, True):
+            parent = self._fit_for(programs, groups, program)
+            if parent is None:
                 return None
-            # Somebody killed it since its last fork, which says nothing of the environment: its successor is asked.
-            pid = self._fork_from_successor(programs, groups, program, ask)
-        if pid is not None:
-            self._note_use(programs)
-        return pid or None
+            try:
+                pid = _fork(parent, ask)
+            except (OSError, ValueError) as error:
+                # It may have forked all the same: the claim in the run folder sees to it that only one of the two runs.
+                if is_last or isinstance(error, (TimeoutError, ValueError)):
+                    self._give_up(programs, parent, str(error))
+                    return None
+                # Its end of the link is closed, so somebody killed it. That says nothing of the environment.
+                self._replace(programs, parent)
+            else:
+                self._note_use(programs)
+                return pid or None
+        return None
 
-    def _fork_from_successor(
-        self, programs: Path, groups: Sequence[str], program: Program, ask: Mapping[str, object]
-    ) -> int | None:
-        coming = self.prepare(programs)
-        if coming is not None:
-            coming.result()
-        parent = self._fit_for(programs, groups, program)
-        if parent is None:
-            return None
-        try:
-            return _fork(parent, ask)
-        except (OSError, ValueError) as error:
-            self._give_up(programs, parent, str(error))
-            return None
+    def _replace(self, programs: Path, parent: _Parent) -> None:
+        """Have a successor come up, unless another thread did that."""
+        with self._lock:
+            if self._parents.get(programs) is parent:
+                self._end(programs)
+            self._prepare(programs)
 
     def _fit_for(self, programs: Path, groups: Sequence[str], program: Program) -> _Parent | None:
         """The parent of which a fork is like a fresh start of this program; None if there is none."""
-        parent = self._parents.get(programs)
+        with self._lock:
+            parent = self._parents.get(programs)
         if parent is None or not groups:  # without cgroups a fork could not be told from its parent
             return None
-        read = parent.ready.result() if parent.ready.done() else None
+        read = parent.ready.result()
         if read is None or not may_fork(program, programs, self._started_with(programs), read):
             return None
         return parent
@@ -266,19 +262,12 @@ def _fork(parent: _Parent, ask: Mapping[str, object]) -> int:
         return int(_read_line(parent.link))
 
 
-def _has_ended(parent: _Parent) -> bool:
-    """True if its process is gone. Its socket is closed a moment before it can be waited for."""
-    with suppress(subprocess.TimeoutExpired):
-        parent.process.wait(ENDS_WITHIN_S)
-    return parent.process.returncode is not None
-
-
 def _read_line(link: socket.socket) -> bytes:
-    """A line, which is sent whole. Raises ValueError when the other side is gone."""
+    """A line, which is sent whole. Raises ConnectionError when the other side is gone."""
     line = b""
     while not line.endswith(b"\n"):
         part = link.recv(65536)
         if not part:
-            raise ValueError("it ended")
+            raise ConnectionResetError("it ended")
         line += part
     return line

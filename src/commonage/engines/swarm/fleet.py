@@ -23,7 +23,7 @@ class AgentAway(Away):
 
 
 class Fleet:
-    """Who is there. `fault` is empty while the Swarm answers its watcher.
+    """Who is there.
 
     `without_agents`: machines without an agent take work, too.
     """
@@ -35,13 +35,26 @@ class Fleet:
         self.machines: Mapping[str, Machine] = {}
         self.by_id: Mapping[str, Machine] = {}
         self.heard: Mapping[str, Heard] = {}
-        self.fault = ""
+        self._fault = ""
         self._partings = Partings(agents)
         self._waits: Mapping[str, Wait] = {}
         self._ending: dict[str, str] = {}
         self._given_up: set[str] = set()
         self._introduced: tuple[tuple[str, str], ...] = ()
         self._changed = False
+
+    @property
+    def fault(self) -> str:
+        """Why the Swarm does not answer its watcher; empty while it does."""
+        return self._fault
+
+    def answers(self) -> None:
+        """The Swarm answers its watcher."""
+        self._fault = ""
+
+    def is_away(self, why: str) -> None:
+        """The Swarm does not answer its watcher."""
+        self._fault = why
 
     async def look(self) -> bool:
         """Ask both; True if something about machines changed since the last look. Raises EngineFailure."""
@@ -156,7 +169,7 @@ class Fleet:
         `live` are the attempts that have not ended. What was given up does not go on, also before that is written down.
         """
         self._given_up &= set(live)
-        if not self.fault:
+        if not self._fault:
             paused = [name for name, one in self.heard.items() if one.paused]
             await asyncio.gather(*(self._answer(name, self.heard[name], live) for name in paused))
 

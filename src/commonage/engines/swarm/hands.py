@@ -68,19 +68,24 @@ class Service:
 class SwarmHands:
     """Hands at a manager of the Swarm."""
 
-    def __init__(self, client: Client, fleet: Fleet, tasks: Tasks, launcher: Launcher, settings: SwarmSettings) -> None:
+    def __init__(
+        self,
+        client: Client,
+        fleet: Fleet,
+        tasks: Tasks,
+        launcher: Launcher,
+        settings: SwarmSettings,
+        in_thread: InThread,
+    ) -> None:
         self._client = client
         self._fleet = fleet
         self._tasks = tasks
         self._launcher = launcher
+        self._in_thread = in_thread
         self._patience_s, self._ports = settings.patience_s, settings.ports
         self._services: dict[str, Service] = {}
         self._ended: dict[str, Service] = {}
         self._sweeping = asyncio.Semaphore(_SWEEP_AT_ONCE)
-
-    @property
-    def _in_thread(self) -> InThread:
-        return self._launcher.in_thread
 
     def check(self, order: Order) -> None:
         """As for all containers."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from commonage.domain.fleet import Device, Isolation
 from commonage.gpus.cuda.probe import digits
-from commonage.gpus.isolation.level import is_nvidia
+from commonage.gpus.isolation.level import Level, is_nvidia
 from commonage.gpus.isolation.mps_daemon import MOST_PATH, PROGRAM, MpsDaemon
 from commonage.ports.devices import Hold, NotConfined
 
@@ -48,7 +48,7 @@ class _Served:
     tell_until: float = 0.0
 
 
-class Mps:
+class Mps(Level):
     """MPS on the cards of this machine, files in `folder`. `lost` is told who lost a daemon: attempt id and why."""
 
     isolation = Isolation.MPS
@@ -85,14 +85,19 @@ class Mps:
         return why if self._now() < until else ""
 
     def apply(self, hold: Hold) -> Mapping[str, str]:
-        """Have the daemon run, and tell the client its limits."""
+        """Have the daemon run, and tell the client its limits. Interrupted, it leaves what `release` removes."""
         if len(hold.shares) > 1:
             raise NotConfined("parts of several GPUs cannot be held by MPS: each card has a daemon of its own")
         (share,) = hold.shares
-        served = self._served.get(share.device_uuid) or _Served(self._daemon(share.device_uuid))
-        self._start(served)
+        served = self._served.setdefault(share.device_uuid, _Served(self._daemon(share.device_uuid)))
+        is_new = hold.attempt_id not in served.attempts
         served.attempts.add(hold.attempt_id)
-        self._served[share.device_uuid] = served
+        try:
+            self._start(served)
+        except NotConfined:
+            if is_new:
+                self.release(hold)
+            raise
         return {
             **served.daemon.variables,
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={share.memory_mib}M",
@@ -169,9 +174,6 @@ class Mps:
             served.is_down = False
         except NotConfined as error:
             log.error("the MPS daemon of %s cannot be started again: %s", uuid, error.message)
-
-    def close(self) -> None:
-        """The daemons stay for their clients, and are found again."""
 
     def _daemon(self, uuid: str) -> MpsDaemon:
         # A short name, for the sockets' sake; two cards of a machine with the same first digits there are not.

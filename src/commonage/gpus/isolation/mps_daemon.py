@@ -25,6 +25,7 @@ from commonage.ports.devices import NotConfined
 
 log = logging.getLogger(__name__)
 PROGRAM = "nvidia-cuda-mps-control"
+_NAME = b"nvidia-cuda-mps-"  # of the control daemon, and of the server that it starts
 PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 MOST_PATH = 80
 """Characters of the pipe folder's path: with the names of its sockets it must stay below the system's 108."""
@@ -66,6 +67,7 @@ class MpsDaemon:
         """Have it run; nothing to do if it does. Raises NotConfined."""
         if self.pid() is not None:
             return
+        self._end()  # one that was interrupted before it wrote its process id
         program = shutil.which(PROGRAM)
         if program is None:
             raise NotConfined(f"MPS cannot be started: {PROGRAM} is not there any more", retryable=True)
@@ -115,10 +117,10 @@ class MpsDaemon:
         self._quit()
         self.share_mode()
         self._notes.unlink(missing_ok=True)
+        shutil.rmtree(self.pipe, ignore_errors=True)
 
     def _quit(self) -> None:
-        pid = self.pid()
-        if pid is not None:
+        if self.pid() is not None:
             program = shutil.which(PROGRAM)
             if program is not None:
                 with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -126,23 +128,34 @@ class MpsDaemon:
                         [program], env=self._environment(), input=b"quit\n", timeout=_ENDS_WITHIN_S,
                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
                     )  # fmt: skip
-            self._end(pid)
+                self._goes()
+        self._end()
 
-    def _end(self, pid: int) -> None:
+    def _end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
-            if not self._goes():
+            for pid in self.processes():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
-        if not self._goes():
-            log.warning("the MPS daemon of %s (process %d) cannot be ended", self.uuid, pid)
+            if self._goes():
+                return
+        log.warning("the MPS daemon of %s (processes %s) cannot be ended", self.uuid, self.processes())
 
     def _goes(self) -> bool:
         deadline = time.monotonic() + 1.0
-        while self.pid() is not None:
+        while self.processes():
             if time.monotonic() > deadline:
                 return False
             time.sleep(_LOOK_S)
         return True
+
+    def processes(self) -> list[int]:
+        """All processes of this daemon, found by their variables: while it starts it has not written its process id."""
+        pipe, found = f"{PIPE}={self.pipe}".encode(), []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if _NAME in (entry / "cmdline").read_bytes() and pipe in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
 
     def _environment(self) -> Mapping[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}

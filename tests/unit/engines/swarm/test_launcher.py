@@ -34,7 +34,7 @@ from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.fleet import AgentAway, Fleet
 from commonage.engines.swarm.hands import SwarmHands
-from commonage.engines.swarm.launcher import Launcher
+from commonage.engines.swarm.launcher import Dependencies, Launcher
 from commonage.engines.swarm.nodes import machines_of
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
@@ -181,12 +181,13 @@ class Scene:
         self.hear()
         place = Place("0123456789abcdef", Beneath(folder) / "workspaces", {}, 1, here=False)
         settings = SwarmSettings(account=account, reaches=(8081,))
-        self.launcher = Launcher(place, settings, client, self.fleet, Deliveries(client, "0123456789abcdef"))
-        self.launcher.turns = Turns(asyncio.create_task)
-        self.launcher.images, self.launcher.networks = Images(client, "site", "missing", account), networks
-        self.launcher.in_thread = asyncio.to_thread
+        uses = Dependencies(
+            client, self.fleet, Deliveries(client, "0123456789abcdef"), Images(client, "site", "missing", account),
+            networks, Turns(asyncio.create_task), asyncio.to_thread,
+        )  # fmt: skip
+        self.launcher = Launcher(place, settings, uses)
         self.tasks = Tasks(client, "0123456789abcdef")
-        self.hands = SwarmHands(client, self.fleet, self.tasks, self.launcher, settings)
+        self.hands = SwarmHands(client, self.fleet, self.tasks, self.launcher, settings, asyncio.to_thread)
         self._runs = Runs(folder / "runs", Beneath(folder) / "shared")
         self._runs.open()
 
