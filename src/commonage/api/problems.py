@@ -6,6 +6,7 @@ table complete. Which error carries which code is decided where it is raised.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from commonage.domain import errors
 from commonage.domain.reasons import Reason
 from commonage.wire.workloads import Problem
 
+log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 
 
@@ -221,7 +223,9 @@ PROBLEMS: Mapping[str, ProblemKind] = {
 
 
 def problem_of(error: errors.CommonageError) -> Problem:
-    """The problem document of one of our errors."""
+    """The problem document of one of our errors. The log gets the engine's own text, which the document leaves out."""
+    if isinstance(error, errors.EngineFailure) and error.native:
+        log.warning("%s", error)
     kind = PROBLEMS.get(error.problem_code) or _kind_by_class(error)
     return problem(
         kind,

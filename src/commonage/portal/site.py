@@ -157,6 +157,8 @@ class Site:
     def error(self, request: Request, visitor: Visitor | None, error: errors.CommonageError) -> Response:
         """An error as a page with a way out, or as a notice where only a part of a page was asked for."""
         status = error.status
+        if isinstance(error, errors.EngineFailure) and error.native:
+            log.warning("%s %s: %s", request.method, request.url.path, error)
         if request.headers.get("hx-request") == "true":
             response = notice(messages.of_error(error), status=status, tone="bad")
         else:

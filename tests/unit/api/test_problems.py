@@ -1,7 +1,10 @@
 """The table of problems."""
 
+import pytest
+
 from commonage.api.failures import answer
-from commonage.api.problems import PROBLEMS, problem
+from commonage.api.problems import PROBLEMS, problem, problem_of
+from commonage.domain.errors import EngineFailure
 
 
 def test_no_problem_has_a_status_that_the_proxy_replaces_by_its_own_page() -> None:
@@ -12,3 +15,9 @@ def test_who_may_try_again_is_told_when_and_nobody_else() -> None:
     kind = PROBLEMS["engine-failure"]
     assert answer(problem(kind, "the daemon is away", retryable=True)).headers["Retry-After"]
     assert "Retry-After" not in answer(problem(kind, "no such image")).headers
+
+
+def test_an_engines_own_text_goes_to_the_log_and_not_to_the_user(caplog: pytest.LogCaptureFixture) -> None:
+    document = problem_of(EngineFailure("the Docker daemon refuses the command", native="Docker: OCI runtime failed"))
+    assert document.detail == "the Docker daemon refuses the command"
+    assert "Docker: OCI runtime failed" in caplog.text

@@ -98,7 +98,7 @@
   document.addEventListener("htmx:response:error", (event) => {
     const { ctx } = event.detail;
     if (ctx.response.status !== 503 || ctx.hx.trigger) return;
-    ctx.swap = "none";
+    [ctx.text, ctx.swap] = ["", "none"];
     notice("The server is starting or restarting. Try again in a few seconds.", "bad");
   });
 
