@@ -182,7 +182,7 @@ async def test_an_image_that_is_not_to_be_had_is_said_in_the_daemons_words(site:
 @pytest.mark.parametrize(
     ("way", "why"),
     [
-        (ACCOUNT, r"does not accept the account of worker1, .*this is no account of a machine.*commonage node join"),
+        (ACCOUNT, r"does not accept the account of worker1, .*commonage node join.*this is no account of a machine"),
         (DENIED, r"does not let worker1 have the image .*Check the name, and that the tenant in it may use it"),
         (BASIC, r"does not accept the account of worker1, .*no basic auth credentials"),
     ],

@@ -263,7 +263,9 @@ def _told_of(told: Json) -> tuple[Reason, float | None]:
 
 def _failure(fails: Json) -> EngineFailure:
     match fails:
-        case [str(code), str(message), bool(retryable), str(native), reason]:
+        case [str(code), str(message), bool(retryable), *rest] if len(rest) <= 2:
+            native = str(rest[0]) if rest else ""  # older versions send less
+            reason = rest[1] if len(rest) > 1 else None
             kind = NotConfined if code == NotConfined.code else EngineFailure
             what = message if reason is None else from_json(Reason, reason)
             return kind(what, retryable=retryable, native=native)  # other codes are of the other side's own

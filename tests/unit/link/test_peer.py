@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from commonage.domain.reasons.attempts import ExitCode
 from commonage.link.peer import _failure, end
 
 pytestmark = pytest.mark.anyio
@@ -56,3 +57,9 @@ async def test_a_connection_is_ended_though_it_was_closed_before(closed_before: 
 def test_a_failure_is_read_with_and_without_the_native_text(fails: list[str | bool], native: str) -> None:
     failure = _failure(fails)
     assert (failure.message, failure.is_retryable, failure.native) == ("no", True, native)
+    assert failure.reason is None
+
+
+def test_a_failure_with_a_reason_keeps_it() -> None:
+    failure = _failure(["engine-failure", "no", False, "raw", {"code": "ExitCode", "params": {"exit_code": 3}}])
+    assert (failure.reason, failure.native) == (ExitCode(exit_code=3), "raw")
