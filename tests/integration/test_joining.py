@@ -333,7 +333,7 @@ def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
     assert re.fullmatch("burst-[0-9a-f]{6}", name)
     until(lambda: "a machine of the fleet burst has been asked for" in site.admin.workload(job.id).reason)
     [fleet] = json.loads(site.done("fleet", "ls", "--json"))
-    assert (fleet["cost_h"], [one["name"] for one in fleet["machines"]]) == (1.5, [name])
+    assert (fleet["cost_per_h"], [one["name"] for one in fleet["machines"]]) == (1.5, [name])
     machine = new_worker("as-the-cloud-calls-it", 14)
     site.load_image(machine)
     assert f"{name} has joined Test site" in boot_with(machine, rented.read_text())
@@ -342,7 +342,7 @@ def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
     until(lambda: not list(cloud.iterdir()), 90)
     until(lambda: site.node(name) is None and not site.states(name))
     assert "was removed from this site" in until(lambda: refusal(machine)), "should it come back, it is not let in"
-    until(lambda: site.admin.fleets()[0].cost_h == 0)
+    until(lambda: site.admin.fleets()[0].cost_per_h == 0)
     told = [one.message for one in site.admin.event_page().items if name in one.message]
     assert any("the fleet costs 1.50 an hour, before it was 0.00" in one for one in told), told
     assert any("the fleet costs 0.00 an hour, before it was 1.50" in one for one in told), told

@@ -25,7 +25,7 @@ from commonage.testing.behaviour import Behaviour
 from commonage.testing.fake_clock import FakeClock
 
 pytestmark = pytest.mark.anyio
-KIND = MachineKind(8000, 32768, price_h=1.5)
+KIND = MachineKind(8000, 32768, price_per_h=1.5)
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class FakeCloud:
         self.most, self.destroyed = 0, 0
         self.gone: Callable[[str], None] = lambda _: None
 
-    async def price_h(self) -> float | None:
+    async def price_per_h(self) -> float | None:
         return None
 
     async def machines(self) -> Sequence[Machine]:
@@ -185,7 +185,7 @@ async def test_the_least_are_there_and_a_restart_finds_them() -> None:
         assert rented.cloud.ours == before
         (view,) = control.fleets.views(ROOT)
         assert [name for name, _ in view.machines] == sorted(before)
-        assert (view.cost_h, view.cost_after_h) == (3.0, 3.0)
+        assert (view.cost_per_h, view.cost_after_per_h) == (3.0, 3.0)
 
 
 async def test_one_that_never_joins_is_given_back_and_the_fleet_rests() -> None:
@@ -345,7 +345,7 @@ async def test_one_that_the_cloud_lists_late_is_not_rented_twice() -> None:
         (name,) = rented.cloud.ours
         rented.joins()
         await rented.pass_time(60)
-        assert (rented.cloud.ours, rented.view(control).cost_h) == ([name], 1.5)
+        assert (rented.cloud.ours, rented.view(control).cost_per_h) == ([name], 1.5)
 
 
 async def test_one_that_the_cloud_lists_long_was_given_back_all_the_same() -> None:
@@ -362,7 +362,7 @@ async def test_one_that_the_cloud_lists_long_was_given_back_all_the_same() -> No
         while rented.cloud.ours:
             await rented.pass_time(5)
         view = rented.view(control)
-        assert (view.machines, view.cost_h, view.trouble) == (((name, "given back"),), 0.0, "")
+        assert (view.machines, view.cost_per_h, view.trouble) == (((name, "given back"),), 0.0, "")
         await rented.pass_time(120)
         assert (rented.view(control).machines, rented.cloud.destroyed) == ((), 1)
 
@@ -418,7 +418,7 @@ async def test_a_restart_between_drain_and_end_lets_it_go_and_work_gets_another(
     async with rented.site.open() as control:
         first = await leaving(rented, control)
         assert dict(rented.view(control).machines) == {first: "leaving"}
-        assert rented.view(control).cost_after_h == 0.0
+        assert rented.view(control).cost_after_per_h == 0.0
         await control.work.submit(ANN, job("true", cpus_milli=6000))
     async with rented.site.open() as control:
         await rented.pass_time(120)
