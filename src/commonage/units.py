@@ -123,7 +123,7 @@ TEXT_FIELDS = frozenset(_FIELDS)
 
 
 def with_units_in_names(given: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The same with `TEXT_FIELDS` as the numbers that JSON has. `labels`: what errors call a field. Raises UnitError."""
+    """The same with `TEXT_FIELDS` as the numbers that JSON has. `labels`: names in errors. Raises UnitError."""
     fields = {name: value for name, value in given.items() if name not in _FIELDS}
     for name in given.keys() & _FIELDS.keys():
         field, parse = _FIELDS[name]

@@ -326,7 +326,7 @@ def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
 ) -> None:
     """By libcloud, whose own driver starts nothing: what it is told to start is booted here."""
     cloud = site.server.folder / "cloud"
-    ask = SubmitIn(command=["sh", "-c", "true"], on={"fleet": "burst"}, memory="64MiB", cpus="0.1")
+    ask = SubmitIn(command=["sh", "-c", "true"], on={"fleet": "burst"}, memory_mib=64, cpus="0.1")
     job = site.admin.submit(ask).workload
     [rented] = until(lambda: list(cloud.glob("*.yaml")))
     name = rented.stem

@@ -111,7 +111,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "invalid-by": ("Cannot be summed so", "Usage is summed by owner, tenant, workload or environment."),
         "invalid-memory": (
             "Not an amount of memory",
-            "An amount of memory is above zero and at most a pebibyte: a number of MiB in JSON, text like `6GiB` elsewhere.",
+            "Memory is above zero and at most a pebibyte: a number of MiB in JSON, text like `6GiB` elsewhere.",
         ),
         "invalid-cpus": (
             "Not a number of cores",
@@ -123,8 +123,8 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         ),
         "invalid-time": (
             "Not a duration",
-            "A duration is at most 366 days: a number of seconds in JSON, text with a unit like `30m`, `1h30m`, `2d` or "
-            "`01:30:00` elsewhere.",
+            "A duration is at most 366 days: a number of seconds in JSON, text with a unit elsewhere, like `30m`, "
+            "`1h30m`, `2d` or `01:30:00`.",
         ),
         "invalid-name": ("Not a name", "A name has at most 128 characters, none of them a control character."),
         "invalid-command": (

@@ -1,8 +1,9 @@
 """Job files, `NAME.commonage.yml`: one workload or a list of them, read with the line of whatever is wrong.
 
-A workload is written with the fields of the API. `time`, `grace`, `backoff` and `memory` are text with a unit, as on the
-command line, in place of `time_limit_s`, `grace_s`, `backoff_s` and `memory_mib`. `command` may be text as in a shell,
-`depends_on` takes `afterok:ID` with an id or the name of a workload above, and `files` says what goes along: `true` (the file's folder), `false`, or a list of paths in it. Used by submit.
+A workload is written with the fields of the API, with three differences. `time`, `grace`, `backoff` and `memory` are
+text with a unit, as on the command line, in place of `time_limit_s`, `grace_s`, `backoff_s` and `memory_mib`. `command`
+may be text as in a shell, and `depends_on` takes `afterok:ID` with an id or the name of a workload above. `files` says
+what goes along: `true` (the file's folder), `false`, or a list of paths in it. Used by submit.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from commonage.hub.following import Follower, SessionEnded, Steps
 from commonage.hub.options import EXTRAS, read_options, render_apology, render_form
 from commonage.sdk.asynchronous import AsyncClient
 from commonage.sdk.errors import ApiError
-from commonage.wire.hub import SERVICE_NAME
 from commonage.units import UnitError, with_units_in_names
+from commonage.wire.hub import SERVICE_NAME
 from commonage.wire.workloads import TERMINAL_STATES, SubmitIn, WorkloadOut
 
 _LIVE = ("held", "queued", "starting", "running")
