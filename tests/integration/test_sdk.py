@@ -77,9 +77,9 @@ def test_the_installation(ann: Client, url: str) -> None:
 
 def test_a_refusal_has_the_fields_of_its_problem(ann: Client) -> None:
     with pytest.raises(ApiError) as caught:
-        ann.submit(SubmitIn(command=["x"], memory_mib=2**30))
+        ann.submit(SubmitIn(command=["x"], gpus="lots"))
     error = caught.value
-    assert (error.code, error.field, error.status) == ("invalid-memory", "memory", 422)
+    assert (error.code, error.field, error.status) == ("invalid-gpus", "gpus", 422)
     assert "lots" in error.detail == str(error)
     assert error.title
 
