@@ -4,8 +4,6 @@ from hypothesis import strategies as st
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import (
-    MAX_DURATION_S,
-    MAX_MEMORY_MIB,
     format_cpus,
     format_duration,
     format_memory,
@@ -13,6 +11,7 @@ from commonage.domain.quantities import (
     parse_duration,
     parse_memory,
 )
+from commonage.units import MAX_DURATION_S, MAX_MEMORY_MIB
 
 
 @pytest.mark.parametrize(
