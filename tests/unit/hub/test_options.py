@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.hub.options import CHOICES, EXTRAS, read_options, render_apology, render_form
-from commonage.wire.platform import LaunchOptions
 from commonage.units import TEXT_FIELDS, with_units_in_names
+from commonage.wire.platform import LaunchOptions
 from commonage.wire.workloads import SubmitIn
 
 OFFER = {

@@ -96,7 +96,7 @@ def test_a_duration_without_a_unit_is_refused(tmp_path: Path, value: str) -> Non
     (tmp_path / "commonage.toml").write_text(f"warn_before = {value}\n")
     with pytest.raises(SettingsError, match=r"line 1: warn_before .* has no unit\. Write \d+m for minutes or \d+s for"):
         resolve({}, environ={}, folder=tmp_path)
-    with pytest.raises(SettingsError, match="COMMONAGE_WARN_BEFORE: .* has no unit"):
+    with pytest.raises(SettingsError, match=r"COMMONAGE_WARN_BEFORE: .* has no unit"):
         resolve({}, environ={"COMMONAGE_WARN_BEFORE": "300"}, folder=tmp_path)
 
 
