@@ -14,14 +14,14 @@ test: ## run all tests this machine can (INSTALL=1: install what is missing, fro
 check: ## format, lint, types and import rules, without the tests
 	@scripts/setup dev && exec scripts/check
 
-bench: ## measure this machine (NAME=control ARGS="--json"; without NAME: the names; figures in docs/benchmarks.md)
+bench: ## measure this machine (NAME=control ARGS="--json"; without NAME: the names; figures in docs/concepts/benchmarks.md)
 	@scripts/setup dev && exec .venv/bin/python -m benchmarks $(if $(filter command,$(origin NAME)),$(NAME)) $(ARGS)
 
-docs: ## write docs/reference anew from the code: API, command line, settings
-	@scripts/setup run && exec .venv/bin/python scripts/docs.py
+docs: ## write docs/reference from the code, then build the site that the server serves, strictly
+	@scripts/setup dev && .venv/bin/python scripts/docs.py && exec .venv/bin/python docs/build.py --strict
 
 lock: ## pin all dependencies anew, with hashes
 	@scripts/setup dev && exec scripts/lock
 
 clean: ## remove what was made here; your data in .commonage stays
-	@rm -rf .venv build dist node_modules src/commonage/portal/static/vendor .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv build dist node_modules src/commonage/portal/static/vendor src/commonage/portal/docs_site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

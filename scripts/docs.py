@@ -1,13 +1,15 @@
 #!/usr/bin/env python
-"""Writes docs/reference from the code: the API, the command line, the settings, the metrics, the problem codes.
+"""Writes docs/reference from the code: the API, command line, settings, metrics, problem codes and reasons.
 
-`make docs` calls it. With --check it writes nothing, names what is out of date, and ends with status 1; that is how
-tests/shape calls it.
+`make docs` calls it before it builds the site. With --check it writes nothing, names what is out of date, and ends
+with status 1; that is how tests/shape calls it.
 """
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ import click
 from commonage.api.app import describe
 from commonage.api.problems import document
 from commonage.cli import main as commonage
+from commonage.messages.reference import reference as reasons_reference
 from commonage.server.settings_show import reference
 from commonage.telemetry.series import SERIES
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
+_COMMON_FROM = 20  # verbs
 NOTE = "<!-- Made from the code by `make docs`; change the code, not this page. -->\n"
 
 
@@ -30,12 +34,38 @@ def openapi() -> str:
 
 
 def command_line() -> str:
-    """Return a page with the help of every verb, as the terminal shows it at 100 columns."""
-    parts = [NOTE, "# Command line\n"]
-    for path, command in _commands(("commonage",), commonage):
-        context = click.Context(command, info_name=" ".join(path), terminal_width=100, max_content_width=100)
-        parts.append(f"## {' '.join(path)}\n\n```text\n{command.get_help(context)}\n```\n")
-    return "\n".join(parts)
+    """Return a page with the help of every verb, as the terminal shows it at 100 columns.
+
+    An option that many verbs share is described once, at the top, and named by its verbs.
+    """
+    commands = list(_commands(("commonage",), commonage))
+    uses = Counter(_meaning(option) for _, command in commands for option in command.params)
+    common = {meaning for meaning, count in uses.items() if count >= _COMMON_FROM}
+    parts = [
+        NOTE,
+        "# Command line\n",
+        "Every command has `--help`. These options are the same wherever a command has them:\n",
+    ]
+    parts += ["| option | what it does |", "|---|---|"]
+    parts += [f"| `{name}` | {_cell(text)} |" for name, text in sorted(common)]
+    for path, command in commands:
+        parts.append(f"\n## {' '.join(path)}\n\n```text\n{_help(path, command, common)}\n```")
+        named = [f"`{option.opts[0]}`" for option in command.params if _meaning(option) in common]
+        if named:
+            parts.append(f"\nAlso {', '.join(named)}.")
+    return "\n".join(parts) + "\n"
+
+
+def _meaning(option: click.Parameter) -> tuple[str, str]:
+    return option.opts[0], getattr(option, "help", None) or ""
+
+
+def _help(path: tuple[str, ...], command: click.Command, common: set[tuple[str, str]]) -> str:
+    """The help of a verb without the options that are described at the top."""
+    own = copy(command)
+    own.params = [option for option in command.params if _meaning(option) not in common]
+    own.add_help_option = False
+    return own.get_help(click.Context(own, info_name=" ".join(path), terminal_width=100, max_content_width=100))
 
 
 def _commands(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -55,7 +85,7 @@ def settings() -> str:
 
 def metrics() -> str:
     """Return a page with every series of /metrics."""
-    parts = [NOTE, "# Metrics\n", "How to scrape them: [add a metric](../howto/add-a-metric.md).\n"]
+    parts = [NOTE, "# Metrics\n", "How to scrape them: [add a metric](../contribute/add-a-metric.md).\n"]
     parts += ["| series | type | labels | what it is |", "|---|---|---|---|"]
     for series in SERIES:
         labels = ", ".join(f"`{label}`" for label in series.labels)
@@ -68,6 +98,11 @@ def problems() -> str:
     return f"{NOTE}\n{document()}"
 
 
+def reasons() -> str:
+    """Return a page with every code of a reason."""
+    return f"{NOTE}\n{reasons_reference()}"
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -77,6 +112,7 @@ PAGES: dict[str, Any] = {
     "metrics.md": metrics,
     "openapi.json": openapi,
     "problems.md": problems,
+    "reasons.md": reasons,
     "settings.md": settings,
 }
 

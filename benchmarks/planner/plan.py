@@ -14,6 +14,7 @@ import click
 
 from benchmarks.report import Figure, as_json, median, progress, show
 from commonage.control.board import Board
+from commonage.domain.reasons.base import Reason
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.workloads import Spec, State, Workload
 from commonage.placement.explain import explain, why_waiting
@@ -93,8 +94,8 @@ def _measure(name: str, board: Board) -> list[Figure]:
     assert hundredth is not None
     assert last is not None
 
-    def reasons() -> list[str]:
-        outcome.words.clear()
+    def reasons() -> list[Reason]:
+        outcome.reasons.clear()
         return [why_waiting(snapshot, outcome, ask, board.position(ask.workload_id, now) or 0) for ask in page]
 
     explain_last = _milliseconds(lambda: explain(snapshot, last, now), 3)

@@ -108,7 +108,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
         assert len(acknowledged) == JOBS
         assert {one.id for one in jobs} == set(acknowledged), "what was acknowledged is there, and nothing besides"
         assert Counter(one.state for one in jobs) == {"succeeded": JOBS}, [
-            (one.name, one.state, one.reason) for one in jobs if one.state != "succeeded"
+            (one.name, one.state, one.reason.message) for one in jobs if one.state != "succeeded"
         ]
         assert Counter(ran.read_text().split()) == Counter(str(number) for number in range(JOBS)), "each ran once"
         assert {one.id for one in client.workloads(kind="session", state=["running"])} == sessions

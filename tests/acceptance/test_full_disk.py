@@ -101,7 +101,7 @@ def test_who_has_filled_the_disk_signs_in_and_deletes(installation: Served) -> N
     # A new job waits and says why; nobody's sign-in does, nor a session.
     until(lambda: any("are free on the disk" in one.reason for one in commonage.nodes()), 120)
     waiting = commonage.submit(SubmitIn(command=["sh", "-c", "exit 0"], name="waits")).workload
-    until(lambda: "are free on the disk" in commonage.explain(waiting.id).summary, 120)
+    until(lambda: "InsufficientDisk" in [one.code for one in commonage.explain(waiting.id).reasons], 120)
     for user in ("alice", "somebody-new"):
         assert _sign_in(installation, user).startswith(f"200 {installation.url}/services/commonage/")
     with closing(_session(installation, "alice")) as jupyter:

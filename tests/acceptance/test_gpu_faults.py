@@ -56,8 +56,9 @@ def test_a_card_fails_and_comes_back(server: Served, driver: FakeDriver) -> None
 
     driver.says(*CARD, "xid 1 95")
     until(lambda: faults(client))
-    told = next(one.message for one in client.events(workload.id, after=0) if one.kind == "warning")
-    assert "Xid 95 (uncontained memory error)" in told
+    told = next(one.reason for one in client.events(workload.id, after=0) if one.kind == "warning")
+    assert (told.code, told.params["is_held"]) == ("GpuFault", True)
+    assert "Xid 95 (uncontained memory error)" in told.params["detail"]
     assert client.workload(workload.id).state == "running"
     refused = server.cli("run", "--detach", "--gpus", "1GiB", "--", "true", token=ann)
     assert refused.returncode != 0

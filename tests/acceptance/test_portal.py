@@ -21,6 +21,7 @@ from tests.acceptance.browser import (
 )
 from tests.acceptance.served import ADMIN_PASSWORD, USERS_PASSWORD, Served, served
 
+from commonage.server.unavailable import answer_to
 from commonage.wire.workloads import SubmitIn
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(900)]
@@ -271,6 +272,19 @@ def test_a_proxy_that_does_not_know_the_server_yet_takes_no_page_away(alice: tup
     with page.expect_navigation():
         page.evaluate(gone)
     assert not page.evaluate("window.isTheSame")
+    assert problems.found == []
+
+
+def test_a_request_while_the_server_restarts_leaves_the_page_as_it_is(alice: tuple[Page, Problems]) -> None:
+    page, problems = alice
+    problems.allowed = ("503",)
+    go(page, "work")
+    _, _, body = answer_to(b"GET / HTTP/1.1\r\nAccept: text/html\r\n\r\n").decode().partition("\r\n\r\n")
+    page.route("**/work?text=*", lambda route: route.fulfill(status=503, content_type="text/html", body=body))
+    page.get_by_label("Name or id").fill("train")
+    expect(page.locator("#notices")).to_contain_text("starting or restarting")
+    expect(page.locator("#list")).to_be_visible()
+    expect(page).to_have_title(re.compile("My work"))
     assert problems.found == []
 
 

@@ -64,7 +64,7 @@ class Site:
         """What a job with these shares sees."""
         order = self.order(shares, **changes)
         end = await self.rig.ended(order)
-        assert end.exit_code == 0, end.detail
+        assert end.exit_code == 0, end.reason
         return seen(await self.rig.lines(order.attempt_id))
 
 

@@ -20,7 +20,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, NodeReport
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
-from commonage.ports.agents import Heard, NodeNetwork, Told
+from commonage.ports.agents import Agents, Heard, Told
 from commonage.ports.devices import Hold
 
 
@@ -37,7 +37,7 @@ def processes_of(attempt: str) -> list[int]:
     return found
 
 
-class LocalAgents:
+class LocalAgents(Agents):
     """One for each machine. `devices` are those of each, by its name; `away` are machines whose agent is not there.
 
     They know of no other machines, and so never take themselves for cut off. On those in `stuck` nothing can be ended.
@@ -83,15 +83,6 @@ class LocalAgents:
             )
             for name in self._swarm.machines
         ]
-
-    def let_reach(self, addresses: Collection[str]) -> None:
-        """There are no walls."""
-
-    def set_network(self, network: NodeNetwork) -> None:
-        """There are no walls, and no gateways."""
-
-    def introduce(self, machines: Collection[tuple[str, str]]) -> None:
-        """Nobody is cut off."""
 
     async def reaches(self, node_id: str, address: str) -> bool:
         return self._names[node_id] not in self.away

@@ -20,6 +20,7 @@ from tests.contract.test_engine_docker_walls import mapping as mapping_of_users
 
 from commonage.agent.containers import CPUS_LABEL, LABEL, processes_of
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import Reason
 from commonage.link.agents import LinkedAgents
 from commonage.link.bundle import make_bundle
 from commonage.link.ca import Authority
@@ -171,11 +172,11 @@ async def test_it_tells_what_the_machine_has_and_what_runs(site: Site, dockerd: 
 
 
 async def test_an_image_that_is_not_to_be_had_is_said_in_the_daemons_words(site: Site) -> None:
-    told: list[str] = []
-    await site.agents.pull(NODE, IMAGE, lambda detail, _: told.append(detail))
+    told: list[Reason] = []
+    await site.agents.pull(NODE, IMAGE, lambda reason, _: told.append(reason))
     assert told == []  # it is here
     with pytest.raises(EngineFailure, match=r"127\.0\.0\.1:1"):
-        await site.agents.pull(NODE, "127.0.0.1:1/lab/none:1", lambda detail, _: told.append(detail))
+        await site.agents.pull(NODE, "127.0.0.1:1/lab/none:1", lambda reason, _: told.append(reason))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ async def test_what_a_registry_refuses_is_final_and_says_what_to_do(site: Site, 
     with refusing(way) as registry:
         image = f"{registry}/lab/torch:2"
         with pytest.raises(EngineFailure, match=why) as refused:
-            await site.agents.pull(NODE, image, lambda detail, _: None)
+            await site.agents.pull(NODE, image, lambda _reason, _: None)
     assert not refused.value.is_retryable
     assert f"the image {image}" in refused.value.message
     assert f"`docker login {registry}` and `docker pull {image}`" in refused.value.message

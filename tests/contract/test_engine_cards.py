@@ -19,12 +19,18 @@ from tests.contract.test_engine_docker import docker_rig, dockerd_with_image
 from tests.contract.test_engine_swarm import swarm_rig
 from tests.fakes.cards.harness import MEMORY_MIB, B, Cards, share_of
 
-from commonage.domain.sightings import Seen
+from commonage.domain.reasons.attempts import StartFailed, SwarmSeesNoRoom
+from commonage.domain.sightings import Seen, Sighting
 from commonage.gpus.isolation.devices import IsolatedDevices
 from commonage.ports.devices import Hold
 
 pytestmark = [pytest.mark.needs("docker", "gcc"), pytest.mark.anyio]
 WORKER = "worker1"
+
+
+def error_of(end: Sighting) -> str:
+    assert isinstance(end.reason, StartFailed)
+    return end.reason.error
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +86,8 @@ class TestByRequest(DockerCards):
         order = site.order([share_of(site.card[B])], variables=[("NVIDIA_REQUIRE_CUDA", "cuda>=99.1")])
         end = await site.rig.ended(order)
         assert end.exit_code not in (0, None), "it never passes"
-        assert "needs a newer NVIDIA driver than its machine has" in end.detail
-        assert "unsatisfied condition: cuda>=99.1" in end.detail
+        assert "needs a newer NVIDIA driver than its machine has" in error_of(end)
+        assert "unsatisfied condition: cuda>=99.1" in error_of(end)
 
 
 # What makes another machine's root file system of Debian's packages can fetch a package, too.
@@ -100,7 +106,7 @@ class TestByCdi(DockerCards):
         finally:
             cards.write_cdi()
         assert end.exit_code not in (0, None), "it never passes"
-        assert "--device-name-strategy=uuid" in end.detail
+        assert "--device-name-strategy=uuid" in error_of(end)
 
 
 class CardAgents(LocalAgents):
@@ -150,7 +156,8 @@ class TestInASwarm(CardsContract):
 
         async def is_refused() -> bool:
             found = await site.rig.sighting(order.attempt_id)
-            return found is not None and "48 GiB of VRAM" in found.detail
+            wanted = found.reason if found is not None else None
+            return isinstance(wanted, SwarmSeesNoRoom) and wanted.gpu_memory_mib == 48 * 1024
 
         try:
             await site.rig.until(lambda: is_running(swarm, "others"), "the other's has its part")

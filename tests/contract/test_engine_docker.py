@@ -119,6 +119,10 @@ class TestDocker(EngineContract, ExecContract):
         async with docker_rig(tmp_path, dockerd) as rig:
             yield rig
 
+    async def test_its_loops_are_named(self, rig: EngineRig) -> None:
+        names = [turns.name for turns in (await rig.engine()).loops()]
+        assert names == ["docker: listen to events", "docker: limit logs", "docker: clean up"]
+
     async def test_no_rule_is_left_out(self, rig: EngineRig) -> None:
         """The contract passes over what an engine does not say it can."""
         can = (await rig.engine()).capabilities()

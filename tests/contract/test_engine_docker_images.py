@@ -14,6 +14,8 @@ from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_wit
 from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
 from commonage.domain.images import Image, Kernel, environments_of
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import PullingImage
 from commonage.domain.workloads import Kind
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.factories import NOW
@@ -88,11 +90,11 @@ async def test_an_image_is_prepared_by_its_id_and_its_absence_is_told(
     rig: DockerRig, environments: dict[str, Environment]
 ) -> None:
     engine = await rig.engine()
-    heard: list[str] = []
-    await engine.prepare(environments["lab/two"], "here", lambda detail, _: heard.append(detail))
+    heard: list[Reason] = []
+    await engine.prepare(environments["lab/two"], "here", lambda reason, _: heard.append(reason))
     (status,) = [one for one in await engine.environments() if one.name == "lab/two"]
     assert (status.state, heard) == (EnvironmentState.READY, [])
     gone = replace(environments["lab/two"], image=f"127.0.0.1:1/lab/two@sha256:{'0' * 64}")
-    with pytest.raises(EngineFailure, match=r"environment lab/two cannot be prepared: .*cannot be reached"):
-        await engine.prepare(gone, "here", lambda detail, _: heard.append(detail))
-    assert heard[0].startswith("fetching the image 127.0.0.1:1/lab/two")
+    with pytest.raises(EngineFailure, match=r"EnvironmentFailed\(environment='lab/two', error=.*cannot be reached"):
+        await engine.prepare(gone, "here", lambda reason, _: heard.append(reason))
+    assert heard[0] == PullingImage(image=gone.image)

@@ -13,6 +13,7 @@ from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_wit
 
 from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import attempts
 from commonage.domain.sightings import Order, Seen
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
@@ -59,7 +60,7 @@ async def test_a_killed_daemon_is_no_secret_and_runs_nothing_twice(
     await rig.pass_time(1)
     assert await rig.sighting(living.attempt_id) == before
     waiting = await rig.seen(late.attempt_id, Seen.STARTING)
-    assert "waiting for the Docker daemon" in waiting.detail
+    assert waiting.reason == attempts.WaitingForDaemon()
 
     dockerd.start()
     assert (await rig.seen(late.attempt_id, Seen.ENDED)).exit_code == 5
@@ -71,7 +72,7 @@ async def test_a_killed_daemon_is_no_secret_and_runs_nothing_twice(
     else:
         end = await rig.seen(living.attempt_id, Seen.ENDED)
         assert end.exit_code is None
-        assert "the Docker daemon was restarted" in end.detail
+        assert end.reason == attempts.DaemonRestarted()
     for order in (living, ending, late):
         assert await rig.lines(order.attempt_id) == ["here"]
     assert (await engine.nodes())[0].faults == ()
@@ -107,7 +108,7 @@ async def test_an_exit_code_that_a_second_start_covered_is_lost(rig: DockerRig, 
     await rig.reopen()
     end = await rig.seen(order.attempt_id, Seen.ENDED)
     assert end.exit_code is None
-    assert "a second time" in end.detail
+    assert end.reason == attempts.ExitCodeLost(why=attempts.ExitCodeLoss.STARTED_TWICE)
     assert await rig.lines(order.attempt_id) == ["here"]
 
 
@@ -118,7 +119,7 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: DockerRig, dock
     for order in (killed, removed):
         end = await rig.seen(order.attempt_id, Seen.ENDED)
         assert end.exit_code is None
-        assert "outside" in end.detail
+        assert end.reason == attempts.EndedFromOutside(by=attempts.Outside.DOCKER)
 
 
 async def test_what_runs_is_given_its_grace_whatever_it_did_to_its_claim(rig: DockerRig) -> None:

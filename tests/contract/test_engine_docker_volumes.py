@@ -9,6 +9,7 @@ import pytest
 from tests.contract.dockerd import Dockerd
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
 
+from commonage.domain.reasons.attempts import RetryingStart, StartFailed
 from commonage.domain.sightings import Seen
 from commonage.domain.volumes import Extent, Mount, Volume, VolumeKind, VolumeRequest, mounts_of
 from commonage.testing.behaviour import Behaviour
@@ -152,7 +153,7 @@ async def test_a_link_does_not_choose_what_is_mounted(rig: DockerRig, tmp_path: 
     engine = await rig.engine()
     await engine.start(order)
     end = await rig.seen(order.attempt_id, Seen.ENDED)
-    assert "leads elsewhere by a link" in end.detail
+    assert isinstance(end.reason, StartFailed) and "leads elsewhere by a link" in end.reason.error
     # Nor what is written to: the links to volumes are left out where a link is in the way.
     assert await said(rig, "cat /volumes/datasets/one.csv", asked(datasets(tmp_path / "datasets"))) == ["1,2"]
     assert not Path("/root/datasets").is_symlink()
@@ -164,7 +165,8 @@ async def test_a_folder_that_is_missing_is_told_and_waited_for(rig: DockerRig, t
     await engine.start(order)
 
     async def is_told() -> bool:
-        return "the volume gone" in (await rig.sighting(order.attempt_id)).detail
+        reason = (await rig.sighting(order.attempt_id)).reason
+        return isinstance(reason, RetryingStart) and "the volume gone" in str(reason.cause)
 
     await rig.until(is_told, "which volume is missing")
     (tmp_path / "gone").mkdir()  # the admin mounts it

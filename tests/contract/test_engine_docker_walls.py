@@ -14,6 +14,7 @@ from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_wit
 from tests.contract.wall_tries import tries_of
 
 from commonage.domain.environments import Environment
+from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.sightings import Order, Seen
 from commonage.engines.dockerd.shared import Mount
 from commonage.testing.behaviour import Behaviour
@@ -191,7 +192,7 @@ async def test_a_link_in_the_workspace_leads_nobody_out(rig: DockerRig, tmp_path
     _pack(bundle)
     order = replace(rig.orders(Behaviour()), bundle_path=str(bundle))
     end = await rig.ended(order)
-    assert "the folder of the job cannot be made" in end.detail
+    assert isinstance(end.reason, StartFailed) and "the folder of the job cannot be made" in end.reason.error
     assert list(target.iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 """The engine contract on the fake engine, and on fakes that are broken on purpose: each of those must be found out."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import LogLine, Measurement, Order, Seen, Sighting
+from commonage.domain.turns import Turns
 from commonage.ports.agents import Told, unheard
 from commonage.ports.execs import OUT, Terminal
 from commonage.testing.behaviour import TERMINATED, Aside, Behaviour
@@ -260,7 +262,7 @@ class SwallowsBrokenEnvironments(FakeEngine):
 
 class GivesNoReason(FakeEngine):
     async def sightings(self) -> Sequence[Sighting]:
-        return [replace(sighting, detail="") for sighting in await super().sightings()]
+        return [replace(sighting, reason=None) for sighting in await super().sightings()]
 
 
 class LosesCodesOfExecs(FakeEngine):
@@ -329,6 +331,11 @@ class HasNoNodes(FakeEngine):
         return []
 
 
+class HasTwoLoopsOfOneName(FakeEngine):
+    def loops(self) -> Sequence[Turns]:
+        return [Turns("fake: clean up", time.time)] * 2
+
+
 BROKEN = {
     StartsTwice: "test_starting_twice_is_starting_once",
     StartsAgainWhatEnded: "test_starting_again_after_a_restart_starts_nothing",
@@ -367,6 +374,7 @@ BROKEN = {
     ExecsOutliveTheAttempt: "test_the_end_of_the_attempt_ends_the_command",
     RunsBesideTheDead: "test_nothing_runs_beside_what_does_not_run",
     HasNoNodes: "test_nodes_say_what_they_have",
+    HasTwoLoopsOfOneName: "test_each_of_its_loops_has_a_name_of_its_own_and_turns",
 }
 
 

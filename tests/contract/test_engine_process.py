@@ -17,6 +17,7 @@ import pytest
 from commonage.catalogue import builtin_environments
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import ExitCodeLoss, ExitCodeLost, NodeRestarted
 from commonage.domain.sightings import Order, Seen
 from commonage.engines.common.runs import RunFolder, Runs
 from commonage.engines.common.workspaces import folder_name
@@ -167,6 +168,12 @@ async def test_what_ends_at_once_has_its_use_read_from_its_groups(tmp_path: Path
 
 
 @pytest.mark.anyio
+async def test_its_loops_are_named(tmp_path: Path) -> None:
+    async with process_rig(tmp_path, ProcessSettings(node_name="here", cgroups=False)) as rig:
+        names = [turns.name for turns in (await rig.engine()).loops()]
+    assert names == ["process: limit logs", "process: watch memory", "process: clean up"]
+
+
 async def test_what_was_written_down_but_not_started_is_started_at_open(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
         order = rig.orders(Behaviour(prints=("here",), exit_code=3, shows=("HIDDEN",)), secrets=(("HIDDEN", "x"),))
@@ -203,7 +210,7 @@ async def test_an_end_that_nobody_knows_is_lost(tmp_path: Path) -> None:
         send([claim.pid], signal.SIGKILL)
         end = await rig.seen(order.attempt_id, Seen.ENDED)
         assert end.exit_code is None
-        assert "shim" in end.detail
+        assert end.reason == ExitCodeLost(why=ExitCodeLoss.SHIM_KILLED)
         assert processes_of(order.attempt_id) == []
 
 
@@ -217,7 +224,7 @@ async def test_a_reboot_is_noticed(tmp_path: Path) -> None:
         (run.path / "pid").write_text(f"{os.getpid()} 1 another-boot\n")
         end = await rig.seen(order.attempt_id, Seen.ENDED)
         assert end.exit_code is None
-        assert "restarted" in end.detail
+        assert isinstance(end.reason, NodeRestarted)
 
 
 @pytest.mark.anyio

@@ -103,6 +103,16 @@ class TestSwarm(EngineContract):
         async with swarm_rig(tmp_path, swarm, LocalAgents(swarm)) as rig:
             yield rig
 
+    async def test_its_loops_are_named(self, rig: EngineRig) -> None:
+        names = [turns.name for turns in (await rig.engine()).loops()]
+        assert names == [
+            "swarm: watch tasks",
+            "swarm: remove services",
+            "swarm: answer paused nodes",
+            "swarm: limit logs",
+            "swarm: clean up",
+        ]
+
     async def test_no_rule_is_left_out(self, rig: EngineRig) -> None:
         """The contract passes over what an engine does not say it can."""
         can = (await rig.engine()).capabilities()

@@ -14,6 +14,7 @@ from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 from tests.unit.control.world import ROOT, Site
 
 from commonage.domain.fleet import Device, NodeState, Share
+from commonage.domain.reasons import attempts
 from commonage.domain.sightings import Order, Seen
 from commonage.domain.workloads import Kind
 from commonage.engines.dockerd.shared import Mount
@@ -76,7 +77,7 @@ async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRi
     for order in (*there, *deaf):
         end = await rig.seen(order.attempt_id, Seen.ENDED)
         assert end.exit_code is None
-        assert "worker3 does not answer" in end.detail
+        assert isinstance(end.reason, attempts.NodeLost) and end.reason.node == "worker3"
         assert processes_of(order.attempt_id) == [], "what may be started elsewhere runs no more here"
     assert (await rig.seen(ended.attempt_id, Seen.ENDED)).exit_code == 0, "it ended by itself, and left word"
     assert "Docker Swarm does not reach it" in await faults(rig, "worker3")
@@ -162,7 +163,7 @@ async def test_what_an_agent_fenced_is_lost_at_once(rig: SwarmRig) -> None:
     rig.agents.fenced["worker2"] = (order.attempt_id,)
     end = await rig.seen(order.attempt_id, Seen.ENDED)
     assert end.exit_code is None
-    assert "its agent ended what ran there" in end.detail
+    assert isinstance(end.reason, attempts.NodeLost)
     assert "does not answer since 8 s" in await faults(rig, "worker2")
     await rig.seen(neighbour.attempt_id, Seen.RUNNING)
 
@@ -180,7 +181,7 @@ async def test_a_machine_drained_in_swarm_loses_its_work_and_takes_none(rig: Swa
     try:
         end = await rig.seen(order.attempt_id, Seen.ENDED)
         assert end.exit_code is None
-        assert "drained in Docker Swarm" in end.detail
+        assert isinstance(end.reason, attempts.EndedFromOutside) and end.reason.by is attempts.Outside.SWARM
         assert "availability drain" in await faults(rig, "worker2")
     finally:
         set_to("active")
@@ -216,11 +217,11 @@ async def test_swarm_itself_refuses_too_much_vram_and_the_reason_is_told(tmp_pat
         told = []
 
         async def is_told() -> bool:
-            told.append((await rig.seen(late.attempt_id, Seen.STARTING)).detail)
-            return "of VRAM: others" in told[-1]
+            told.append((await rig.seen(late.attempt_id, Seen.STARTING)).reason)
+            return isinstance(told[-1], attempts.SwarmSeesNoRoom)
 
         await rig.until(is_told, "the reason is told")
-        assert "no room on worker1 for 256 MiB of memory and 20 GiB of VRAM" in told[-1]
+        assert told[-1] == attempts.SwarmSeesNoRoom(node="worker1", memory_mib=256, gpu_memory_mib=20 * 1024)
         end = await rig.seen(late.attempt_id, Seen.ENDED)
         assert end.exit_code is None
         assert await rig.lines(late.attempt_id) == []
@@ -250,7 +251,7 @@ async def test_a_task_that_is_rejected_ends_with_its_reason(tmp_path: Path, swar
     async with swarm_rig(tmp_path, swarm, mounts=(Mount("/no/such/folder", "/data"),)) as rig:
         end = await rig.ended(rig.orders(Behaviour()))
         assert end.exit_code is None, "it is the machine's lack, and not the program's failure"
-        assert "worker1 does not see the folder /no/such/folder" in end.detail
+        assert end.reason == attempts.SharedFolderNotMounted(node="worker1", path="/no/such/folder")
         [service] = swarm.services()
         tried = swarm.manager.daemon.ask("GET", f'/tasks?filters={{"service":["{service["Spec"]["Name"]}"]}}')
         assert [one["Status"]["State"] for one in tried] == ["rejected"], "once, and not again and again"
@@ -312,7 +313,7 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: SwarmRig, swarm
     for order in (killed, removed):
         end = await rig.seen(order.attempt_id, Seen.ENDED)
         assert end.exit_code is None
-        assert "outside" in end.detail
+        assert isinstance(end.reason, attempts.EndedFromOutside)
 
 
 async def test_who_cannot_be_asked_is_ended_by_force(tmp_path: Path, swarm: Swarm) -> None:

@@ -34,7 +34,7 @@ from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.clock import Clock
 from commonage.ports.identity import IssuedToken
-from commonage.ports.metrics import Point, Sample
+from commonage.ports.metrics import Metrics, Point, Sample
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fake_engine import FakeEngine
 from commonage.testing.memory_store import MemoryStore
@@ -112,7 +112,7 @@ class FakeIdentity:
         """Everybody is known."""
 
 
-class MemoryMetrics:
+class MemoryMetrics(Metrics):
     """The metrics port, as a list."""
 
     def __init__(self) -> None:
@@ -133,9 +133,6 @@ class MemoryMetrics:
 
     async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
         return [samples[-1] for (_, subject), samples in self.samples.items() if subject in subjects]
-
-    async def tidy(self, now: float) -> None:
-        """Everything is kept."""
 
 
 def make_nodes(clock: Clock) -> tuple[SimulatedDevices, list[NodeReport]]:

@@ -18,6 +18,7 @@ from tests.fakes.portal import ADMIN, GIB, USER, Portal
 from commonage.control.submission import Submission
 from commonage.domain.images import Kernel, Provenance, SourceFile
 from commonage.domain.principals import Principal
+from commonage.domain.reasons.attempts import PreparingEnvironment
 from commonage.domain.requests import parse_gpus
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Workload
 from commonage.ports.metrics import Sample
@@ -93,7 +94,9 @@ async def _push(portal: Portal) -> None:
 def _direct(portal: Portal, ended: int) -> None:
     trace = ("Traceback (most recent call last):", "ValueError: shapes (64,) and (32,) do not align")
     portal.engine.behave(Behaviour(exit_code=1, prints=trace), name="sweep bad")
-    slow = Behaviour(start_delay_s=600, start_detail="preparing environment PyTorch: 12 of 31 packages")
+    slow = Behaviour(
+        start_delay_s=600, start_reason=PreparingEnvironment(environment="PyTorch", step="12 of 31 packages")
+    )
     portal.engine.behave(slow, name="embed corpus")
     for number in range(ended):
         portal.engine.behave(Behaviour(exit_code=(0, 0, 0, 0, 3)[number % 5]), name=f"experiment {number}")

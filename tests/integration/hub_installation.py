@@ -42,6 +42,11 @@ async def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
         await asyncio.sleep(0.05)
 
 
+def reason(message: str) -> dict[str, Any]:
+    """As the API gives one."""
+    return {"code": "Any", "params": {}, "message": message}
+
+
 class Control:
     """The stub of the control plane."""
 
@@ -93,23 +98,23 @@ class Control:
         return self.sessions[id]
 
     async def stop(self, id: str, request: Request) -> dict[str, Any]:
-        self.end(id, "stopped", (await request.json())["reason"])
+        self.end(id, "stopped", f"Stopped: {(await request.json())['reason']}.")
         return self.sessions[id]
 
     async def explain(self, id: str) -> dict[str, Any]:
         return {
             "workload_id": id,
             "state": "queued",
-            "summary": "third in the queue; 8 GiB on gpu-1 when bob's session ends",
+            "summary": "Position 3 of 4 in the queue. 8 GiB on gpu-1 when bob's session ends.",
             "startable_now": False,
             "position": 3,
             "queue_length": 4,
-            "lacks": [],
+            "reasons": [],
             "holders": [],
             "fits_now": None,
             "fits_now_gpus": None,
             "expected_start_at": None,
-            "basis": "",
+            "basis": None,
         }
 
     async def events(self, id: str, request: Request) -> StreamingResponse:
@@ -119,7 +124,7 @@ class Control:
                 state = self.sessions[id]["state"]
                 if state != seen:
                     seen, seq = state, seq + 1
-                    event = {"seq": seq, "kind": "state", "at": 0, "message": "", "workload_id": id}
+                    event = {"seq": seq, "kind": "state", "at": 0, "reason": reason("Any."), "workload_id": id}
                     event |= {"attempt_id": None, "owner": None, "state": state}
                     yield f"id: {seq}\nevent: event\ndata: {json.dumps(event)}\n\n"
                 await asyncio.sleep(0.02)
@@ -134,10 +139,10 @@ class Control:
         return StreamingResponse(lines(), media_type="text/event-stream")
 
     async def offer(self, user: str) -> dict[str, Any]:
-        entry = {"description": "", "requirements": [], "state": "ready", "detail": "", "progress": None}
+        entry = {"description": "", "requirements": [], "state": "ready", "reason": None, "progress": None}
         return {
             "environments": [entry | {"name": "notebook", "title": f"Notebook for {user}", "kinds": ["session"]}],
-            "gpu_choices": [{"gpus": "6GiB", "title": "6 GiB", "free_now": True, "why_not": ""}],
+            "gpu_choices": [{"gpus": "6GiB", "title": "6 GiB", "free_now": True, "why_not": None}],
             "models": ["A100"],
             "max_cpus_milli": 2000,
             "max_memory_mib": 8192,
@@ -169,10 +174,10 @@ class Control:
         port = server.sockets[0].getsockname()[1]
         self.sessions[id] |= {"state": "running", "internal_url": f"http://127.0.0.1:{port}", "node": "here"}
 
-    def end(self, id: str, state: str, reason: str) -> None:
+    def end(self, id: str, state: str, why: str) -> None:
         if id in self._servers:
             self._servers.pop(id).close()
-        self.sessions[id] |= {"state": state, "reason": reason, "ended_at": time.time()}
+        self.sessions[id] |= {"state": state, "reason": reason(why), "ended_at": time.time()}
 
     async def submitted(self, number: int = 1) -> str:
         """The id of the newest of so many submissions, once it has come."""
@@ -196,7 +201,7 @@ def session(id: str, body: dict[str, Any]) -> dict[str, Any]:
         "command": [],
         "request": {"cpus_milli": 1000, "memory_mib": 1024, "gpus": None, "text": ""},
         "state": "queued",
-        "reason": "",
+        "reason": reason("Queued."),
         "submitted_at": time.time(),
         "since": time.time(),
         "shares": [],

@@ -155,7 +155,7 @@ class SwarmSite:
             until(lambda: client.workload(job).state not in ("queued", "starting"), 90)
         finally:
             found = client.workload(job)
-            told = [one.message for one in client.event_page(job).items]
+            told = [one.reason.message for one in client.event_page(job).items]
             assert found.state == "running", f"{found.state}: {found.reason}: {told}"
 
     def run(self, user: str, node: str, script: str, **fields: Any) -> list[str]:

@@ -120,17 +120,20 @@ async def test_one_that_waits_says_why_and_hides_what_is_not_ones_own(api: Api, 
         waiting = await submitted(bob, gpus="12GiB")
         found = (await bob.get(f"/workloads/{waiting['id']}/explanation")).json()
         assert (found["state"], found["position"], found["startable_now"]) == ("queued", 1, False)
-        assert any("12 GiB" in lack and "8 GiB" in lack for lack in found["lacks"])
+        (lack,) = [one["params"] for one in found["reasons"] if one["code"] == "InsufficientGpuMemory"]
+        assert (lack["requested_mib"], lack["free_mib"]) == (12 * 1024, 8 * 1024)
         assert found["fits_now_gpus"]
         (holder,) = found["holders"]
-        assert (holder["owner"], holder["holds"]) == ("ann", "16 GiB of VRAM")
+        assert (holder["owner"], holder["holds"]) == ("ann", "16 GiB of GPU memory")
         assert (holder["workload_id"], holder["name"]) == (None, "")
         (seen,) = (await root.get(f"/workloads/{waiting['id']}/explanation")).json()["holders"]
         assert (seen["workload_id"], seen["name"]) == (first["id"], "secret-project")
         stopped = await ann.post(f"/workloads/{first['id']}/stop", json={"reason": "enough"})
         assert (stopped.status_code, stopped.json()["stopping"]) == (200, True)
         await reaches(bob, waiting["id"], "running")
-        assert "enough" in (await reaches(ann, first["id"], "stopped"))["reason"]
+        ended = (await reaches(ann, first["id"], "stopped"))["reason"]
+        assert (ended["code"], ended["params"]) == ("StoppedBy", {"by": "ann", "comment": "enough"})
+        assert ended["message"] == "Stopped by ann: enough."
 
 
 async def test_lists_are_filtered_counted_and_paged(ann: httpx2.AsyncClient) -> None:

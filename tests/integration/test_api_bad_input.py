@@ -234,7 +234,7 @@ async def test_a_command_that_is_not_there_ends_as_failed_and_says_so(api: Api, 
     await until(lambda: not api.control.look.live_counts())
     found = (await ann.get(f"/workloads/{made['id']}")).json()
     assert (found["state"], found["exit_code"]) == ("failed", 127)
-    assert "not found" in found["reason"]
+    assert found["reason"]["code"] == "CommandNotFound"
 
 
 async def test_a_workload_that_has_ended_cannot_be_stopped(api: Api, ann: httpx2.AsyncClient) -> None:

@@ -170,10 +170,11 @@ async def test_what_is_removed_is_refused_with_the_reason(api: Api, ann: httpx2.
     assert (removed.status_code, removed.json()["waiting"]) == (200, [ids[2]])
     await until(lambda: api.control.look.live_counts().get(State.HELD))
     waits = (await ann.get(f"/workloads/{ids[2]}")).json()
-    assert waits["reason"].startswith("the image lab/torch was removed by ann on 20")
+    assert (waits["reason"]["code"], waits["reason"]["params"]["by"]) == ("ImageRemoved", "ann")
     refused = (await ann.post("/workloads", json=ask)).json()
-    assert refused["detail"].startswith("the image lab/torch was removed by ann")
-    assert refused["detail"].endswith("for a job there are: base")
+    assert refused["reason"]["code"] == "EnvironmentNotOffered"
+    assert refused["reason"]["params"]["removed"]["code"] == "ImageRemoved"
+    assert refused["reason"]["params"]["offered"] == ["base"]
     assert [(await ann.delete("/images/lab/torch")).status_code, (await ann.get("/images")).json()] == [
         404,
         {"items": []},

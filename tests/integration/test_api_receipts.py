@@ -92,8 +92,9 @@ async def test_who_is_over_its_share_is_told_and_others_strays_are_shown(api: Ap
     async with api.client("ann") as ann, api.client("admin:root") as root:
         events = (await ann.get(f"/workloads/{one}/events")).json()["items"]
         (warning,) = [each for each in events if each["kind"] == "warning"]
-        assert "holds 11.7 GiB of VRAM on card 0" in warning["message"]
-        assert "its share of 8 GiB" in warning["message"]
+        assert warning["reason"]["code"] == "OverGpuShareWarning"
+        over = warning["reason"]["params"]
+        assert (over["gpu"], over["used_mib"], over["share_mib"]) == ("0", 12_000, 8 * 1024)
         card.processes = (ProcessMemory(99, 700),)
         api.engine.owned[99] = ProcessOwner(99, None, "blender", 0.0)
         for _ in range(2):
@@ -102,5 +103,6 @@ async def test_who_is_over_its_share_is_told_and_others_strays_are_shown(api: Ap
         (shown,) = [device for node in nodes for device in node["devices"]]
         assert shown["unattributed"] == [{"pid": 99, "memory_mib": 700, "name": "blender"}]
         seen = (await root.get("/events")).json()["items"]
-        assert any("blender (process 99)" in each["message"] for each in seen)
-        assert not any("blender" in each["message"] for each in (await ann.get("/events")).json()["items"])
+        assert any(each["reason"]["code"] == "UnattributedGpuMemory" for each in seen)
+        mine = (await ann.get("/events")).json()["items"]
+        assert not any(each["reason"]["code"] == "UnattributedGpuMemory" for each in mine)

@@ -83,10 +83,9 @@ async def test_a_reservation_is_made_seen_and_taken_away(ann: httpx2.AsyncClient
     again = await root.delete(f"/reservations/{one['id']}")
     assert (again.status_code, again.json()["code"]) == (404, "reservation-not-found")
     events = (await root.get("/events")).json()["items"]
-    assert [event["message"].split()[1:3] for event in events if event["kind"] == "audit"] == [
-        ["reserved", "2"],
-        ["took", "away"],
-    ]
+    audit = [event["reason"] for event in events if event["kind"] == "audit"]
+    assert [one["code"] for one in audit] == ["ReservationMade", "ReservationRemoved"]
+    assert audit[0]["params"]["reservation"]["count"] == 2
 
 
 async def test_every_week_makes_one_for_each(root: httpx2.AsyncClient) -> None:
@@ -105,7 +104,7 @@ async def test_what_cannot_be_reserved(ann: httpx2.AsyncClient, root: httpx2.Asy
     for ask, code, words in (
         (ending(3600, tenant="physics"), "unknown-tenant", "commons, optics, course"),
         (ending(3600, count=7), "reservation-conflict", "room for 6 of 7 times"),
-        (ending(3600, gpus="H100:1"), "unplaceable", "no GPU of the model 'H100'"),
+        (ending(3600, gpus="H100:1"), "unplaceable", "No GPU of the model H100"),
         (ending(-3600), "invalid-input", "before it begins"),
         (ending(3600, time_zone="Berlin"), "invalid-input", "Europe/Berlin, UTC or +01:00"),
         (ending(3600, starts_at="soon"), "invalid-input", "'soon' is no time"),
@@ -139,4 +138,5 @@ async def test_a_quota_that_could_never_do_is_said_at_once(ann: httpx2.AsyncClie
     for path in ("/workloads", "/workloads/dry-run"):
         refused = await ann.post(path, json={"command": ["x"], "gpus": 1})
         assert refused.json()["code"] == "unplaceable"
-        assert "the tenant optics may hold" in refused.json()["detail"]
+        assert refused.json()["reason"]["code"] == "QuotaTooSmall"
+        assert refused.json()["reason"]["params"]["tenant"] == "optics"

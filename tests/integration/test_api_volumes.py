@@ -87,4 +87,6 @@ async def test_a_volume_that_went_while_it_waited_ends_it_with_the_reason(api: A
     await until(lambda: api.control.board.get(waiting) is None)
     ended = (await ann.get(f"/workloads/{waiting}")).json()
     assert ended["state"] == "failed"
-    assert "its volumes have changed since it was submitted: the volume results is read-only" in ended["reason"]
+    assert ended["reason"]["code"] == "StartFailed"
+    error = ended["reason"]["params"]["error"]
+    assert "its volumes have changed since it was submitted: the volume results is read-only" in error

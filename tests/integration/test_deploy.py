@@ -30,7 +30,7 @@ COMPOSED, STACKED = "com.docker.compose.service", "com.docker.swarm.service.name
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Host]:
-    """A host on which the compose file was started as docs/howto/deploy.md says."""
+    """A host on which the compose file was started as docs/operate/deploy.md says."""
     with host() as made:
         made.run(str(DEPLOY / "prepare"), str(made.data))
         made.compose("up", "--detach")

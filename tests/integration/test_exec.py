@@ -126,7 +126,7 @@ def test_what_is_not_there_does_not_run_or_is_somebody_elses(url: str, ann: Clie
 def test_it_is_written_down_without_what_may_be_secret(url: str, ann: Client, job: str) -> None:
     run(url, job, "--", "/bin/echo", "hunter2", token="admin:root")
     told = [one for one in ann.event_page(job).items if one.kind == "audit"]
-    assert [one.message for one in told] == ["root runs 'echo' beside train"]
+    assert [one.reason.params for one in told] == [{"by": "root", "program": "echo", "workload": "train"}]
 
 
 class Screen:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.integration.hub_installation import Installation, until
+from tests.integration.hub_installation import Installation, reason, until
 
 from commonage.domain.errors import Conflict, InvalidInput
 from commonage.domain.principals import Scope
@@ -143,9 +143,13 @@ async def test_the_progress_page_says_why_it_waits(here: Installation, user: str
     number = len(here.control.sessions) + 1
     await here.identity.start_session(user, "", {})
     id = await here.control.submitted(number)
-    events = await progress(here, user, "queue;")
-    assert events[-1]["message"] == "third in the queue; 8 GiB on gpu-1 when bob's session ends"
-    here.control.sessions[id] |= {"state": "starting", "reason": "Preparing the environment: 12 of 40 packages"}
+    events = await progress(here, user, "queue.")
+    waiting = "Position 3 of 4 in the queue. 8 GiB on gpu-1 when bob's session ends."
+    assert events[-1]["message"] == waiting
+    here.control.sessions[id] |= {
+        "state": "starting",
+        "reason": reason("Preparing the environment: 12 of 40 packages."),
+    }
     assert (await progress(here, user, "12 of 40"))[-1]["progress"] == 40
     await here.control.run(id)
     assert (await progress(here, user, "ready"))[-1]["url"] == f"/user/{user}/"

@@ -331,7 +331,7 @@ def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
     [rented] = until(lambda: list(cloud.glob("*.yaml")))
     name = rented.stem
     assert re.fullmatch("burst-[0-9a-f]{6}", name)
-    until(lambda: "a machine of the fleet burst has been asked for" in site.admin.workload(job.id).reason)
+    until(lambda: [one.params["pool"] for one in site.admin.workload(job.id).notes] == ["burst"])
     [fleet] = json.loads(site.done("fleet", "ls", "--json"))
     assert (fleet["cost_per_h"], [one["name"] for one in fleet["machines"]]) == (1.5, [name])
     machine = new_worker("as-the-cloud-calls-it", 14)
@@ -343,9 +343,10 @@ def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
     until(lambda: site.node(name) is None and not site.states(name))
     assert "was removed from this site" in until(lambda: refusal(machine)), "should it come back, it is not let in"
     until(lambda: site.admin.fleets()[0].cost_per_h == 0)
-    told = [one.message for one in site.admin.event_page().items if name in one.message]
-    assert any("the fleet costs 1.50 an hour, before it was 0.00" in one for one in told), told
-    assert any("the fleet costs 0.00 an hour, before it was 1.50" in one for one in told), told
+    told = {one.reason.code: one.reason.params for one in site.admin.event_page().items}
+    added, removed = told["PoolNodeAdded"], told["PoolNodeRemoved"]
+    assert (added["node"], added["price_before_per_h"], added["price_per_h"]) == (name, 0.0, 1.5)
+    assert (removed["node"], removed["price_before_per_h"], removed["price_per_h"]) == (name, 1.5, 0.0)
 
 
 def test_a_template_without_cloud_init_is_a_script_with_a_token(site: Site) -> None:

@@ -31,6 +31,7 @@ from tests.integration.registry_site import (
 from commonage.catalogue import builtin_environments
 from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
+from commonage.domain.reasons.attempts import PullingImage
 from commonage.domain.sightings import Seen, Sighting
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.engine import DockerEngine
@@ -406,9 +407,8 @@ async def test_who_waits_for_an_image_sees_how_far_it_is(
             watching.cancel()
             await asyncio.wait([watching])
     told = [one for one in seen if one.attempt_id == order.attempt_id and one.seen is Seen.STARTING]
-    words = rf"fetching the image {pushed.partition('@')[0]}[^ ]*: \d+ of \d+ MB"
-    fetching = [one for one in told if re.fullmatch(words, one.detail)]
-    assert fetching, sorted({one.detail for one in told})
+    fetching = [one for one in told if isinstance(one.reason, PullingImage) and one.reason.total_bytes]
+    assert fetching, {one.reason for one in told}
     parts = [one.progress for one in fetching if one.progress is not None]
     assert parts and all(0 <= one <= 1 for one in parts)
 

@@ -19,6 +19,7 @@ from commonage.control.submission import Submission
 from commonage.domain.environments import Environment
 from commonage.domain.fleet import Device
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.attempts import OverGpuShare
 from commonage.domain.requests import parse_gpus
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.engines.process.engine import ProcessEngine
@@ -109,7 +110,8 @@ async def test_the_culprit_is_ended_with_its_detached_child_and_its_neighbour_go
     await until(lambda: site.there(mine) is None, 30)
     ended = await site.control.store.workload(mine.id)
     assert ended.state is State.STOPPED
-    assert "holds 10 GiB of VRAM on card 0, 2 GiB more than its share of 8 GiB" in ended.reason
+    assert isinstance(ended.reason, OverGpuShare)
+    assert (ended.reason.used_mib, ended.reason.share_mib) == (10 * 1024, 8 * 1024)
     if site.cgroups:
         assert await site.engine.owners([child]) == [], "the child is gone, too"
     else:

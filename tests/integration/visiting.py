@@ -47,7 +47,7 @@ def job(token: str, *command: str) -> dict[str, object]:
         found = client.wait(client.submit(_ask(*command)).workload.id, timeout_s=_WITHIN_S)
         said = [line.text for line in client.logs(found.id)]
         nodes = [one.node for one in client.attempts(found.id)]
-        return {"id": found.id, "state": found.state, "reason": found.reason, "said": said, "nodes": nodes}
+        return {"id": found.id, "state": found.state, "reason": found.reason.message, "said": said, "nodes": nodes}
 
 
 def started(token: str, *command: str) -> str:

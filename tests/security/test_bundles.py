@@ -68,7 +68,7 @@ class Server:
         """Its last state, and why."""
         states = ("succeeded", "failed", "stopped", "lost")
         found = eventually(lambda: one if (one := self.workload(workload_id))["state"] in states else None)
-        return found["state"], found["reason"]
+        return found["state"], found["reason"]["params"].get("error", "")
 
     def memory_mib(self) -> int:
         """The most memory that the server has had."""

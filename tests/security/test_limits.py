@@ -47,8 +47,8 @@ async def test_a_user_who_floods_the_queue_with_arrays_leaves_it_open_to_others(
         accepted = [one for one in flood if one.status_code == 201]
         assert len(accepted) == 6
         assert all(refused(one, "too-many-workloads", 100) for one in flood if one not in accepted)
-        assert "the user ann has 100 live jobs" in (await ann.post("/workloads", json=JOB)).json()["detail"]
-        assert "the user ann has 100 live jobs" in (await ann.post("/workloads/dry-run", json=JOB)).json()["detail"]
+        assert "user ann has 100 live jobs" in (await ann.post("/workloads", json=JOB)).json()["detail"]
+        assert "user ann has 100 live jobs" in (await ann.post("/workloads/dry-run", json=JOB)).json()["detail"]
         again = await ann.post("/workloads", json=first)
         assert (again.status_code, len(again.json()["ids"])) == (200, 40)
         for ask in (JOB, {**JOB, "array": 50}, SESSION):

@@ -9,6 +9,7 @@ from tests.contract.test_engine_docker import docker_rig, dockerd_with_image
 from tests.integration.api_world import until
 from tests.security.api_site import site
 
+from commonage.domain.reasons.attempts import LogTruncated
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
 from commonage.testing.engine_rig import FOREVER
@@ -29,9 +30,8 @@ async def test_a_workload_that_prints_without_end_does_not_fill_the_disk(tmp_pat
         await until(lambda: log.stat().st_blocks * 512 <= MOST * MIB)
         async with here.client() as ann:
             found = (await ann.get(f"/workloads/{job}/events")).json()["items"]
-            assert [one["message"] for one in found if one["kind"] == "warning"] == [
-                f"its log is larger than {MOST} MiB: the middle of it is left out; print less, or write to a file"
-            ]
+            (warning,) = [one["reason"] for one in found if one["kind"] == "warning"]
+            assert (warning["code"], warning["params"]) == ("LogTruncated", {"limit_mib": MOST})
             lines = (await ann.get(f"/workloads/{job}/logs")).text.splitlines()
             assert (lines[0], lines[-1]) == ("first", "last")
             assert len([line for line in lines if line.startswith("[commonage:")]) == 1
@@ -67,4 +67,4 @@ async def test_a_container_that_prints_without_end_does_not_fill_the_disk(tmp_pa
             lines = await rig.lines(order.attempt_id)
             assert (lines[0], lines[-1]) == ("first", "last")
             assert len([line for line in lines if line.startswith("[commonage:")]) == 1
-            assert "its log is larger than" in (await rig.sighting(order.attempt_id)).detail
+            assert isinstance((await rig.sighting(order.attempt_id)).reason, LogTruncated)

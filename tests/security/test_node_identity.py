@@ -299,7 +299,7 @@ async def _places_work_by_id(rig: SwarmRig, swarm: Swarm) -> None:
         order = rig.orders(FOREVER)
         order = replace(order, lease=replace(order.lease, node=name))
         ended = await rig.ended(order)
-        assert (ended.exit_code, "takes no work" in ended.detail) == (None, True), ended
+        assert (ended.exit_code, "takes no work" in str(ended.reason)) == (None, True), ended
 
 
 async def _is_out(site: JoinService, swarm: Swarm, ids: dict[str, str]) -> None:

@@ -186,7 +186,7 @@ def _forge_cookies(evil: Page, domain: str) -> None:
 
 def test_link_signs_nobody_out_or_in(deployment: Deployment, alice: Page) -> None:
     evil = _open_link(alice, deployment.mallory, "?clear=1")
-    if deployment.sessions != deployment.hub:  # at one origin, scripts may set every cookie: docs/howto/origins.md
+    if deployment.sessions != deployment.hub:  # at one origin, scripts may set every cookie: docs/operate/origins.md
         _forge_cookies(evil, deployment.hub.partition("://")[2].partition(":")[0])
     go(alice, "work")
     expect(alice.get_by_role("heading", name="My work")).to_be_visible()

@@ -19,6 +19,7 @@ from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 from tests.integration.joining_world import opened
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.sightings import Order, Seen
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.client import Client
@@ -188,7 +189,7 @@ async def test_a_workspace_that_is_a_link_is_refused(rig: SwarmRig, target: Path
     replace_by_link(rig.data / "workspaces" / "ada", target)
     order = rig.orders(Behaviour(), command=LOOK)
     end = await rig.ended(order)
-    assert "link" in end.detail
+    assert isinstance(end.reason, StartFailed) and "link" in end.reason.error
     assert SECRET not in await log_of(rig, order)
     assert content_of(target) == before
 

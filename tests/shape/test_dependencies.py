@@ -21,7 +21,9 @@ LOADED_BY_NAME = {
     "import-linter": "the program `lint-imports` of scripts/check",
     "jupyterhub-ldapauthenticator": "JupyterHub's entry point `ldap`: the setting `authenticator` names it",
     "mypy": "a program of scripts/check",
+    "myst-parser": "an extension of Sphinx: docs/conf.py names it",
     "oauthenticator": "JupyterHub's entry points: the setting `authenticator` names one",
+    "pydata-sphinx-theme": "a theme of Sphinx: docs/conf.py names it",
     "pytest-socket": "a plugin of pytest",
     "pytest-timeout": "a plugin of pytest",
     "python-multipart": "Starlette reads forms with it",
@@ -43,7 +45,7 @@ def distributions(requirements: Iterable[str]) -> set[str]:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = distributions(line for lines in PROJECT["project"]["optional-dependencies"].values() for line in lines)
 RUNTIME = distributions(PROJECT["project"]["dependencies"]) | EXTRAS
-DEVELOPMENT = distributions(PROJECT["dependency-groups"]["dev"])
+DEVELOPMENT = distributions(line for lines in PROJECT["dependency-groups"].values() for line in lines)
 PROVIDERS = {name: {normal(one) for one in found} for name, found in packages_distributions().items()}
 
 
@@ -53,7 +55,7 @@ def is_shipped(path: Path) -> bool:
 
 
 def sources() -> Iterator[Path]:
-    for folder in ("src", "tests", "benchmarks", "scripts"):
+    for folder in ("src", "tests", "benchmarks", "scripts", "docs"):
         yield from (ROOT / folder).rglob("*.py")
 
 

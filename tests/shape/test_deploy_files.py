@@ -23,4 +23,4 @@ def test_each_variable_is_shown_in_the_example(name: str) -> None:
 def test_a_stack_can_be_told_how_other_machines_reach_it() -> None:
     stack = yaml.safe_load((DEPLOY / "swarm" / "stack.yaml").read_text())
     assert "COMMONAGE_SITE_ADDRESS" in stack["services"]["control"]["environment"]
-    assert "COMMONAGE_SITE_ADDRESS" in (DEPLOY.parent / "docs" / "howto" / "deploy.md").read_text()
+    assert "COMMONAGE_SITE_ADDRESS" in (DEPLOY.parent / "docs" / "operate" / "deploy.md").read_text()

@@ -24,7 +24,7 @@ def test_job_files_are_read_and_send_files_that_are_there() -> None:
 
 
 def test_every_field_of_a_job_is_explained() -> None:
-    explained = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/howto/write-a-job.md").read_text(), re.MULTILINE))
+    explained = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/use/write-a-job.md").read_text(), re.MULTILINE))
     text = {"time": "1s", "grace": "1s", "backoff": "1s", "memory": "1MiB"}
     assert text.keys() == TEXT_FIELDS <= explained
     fields = explained - {"files"} - TEXT_FIELDS | with_units_in_names(text).keys()
@@ -32,7 +32,7 @@ def test_every_field_of_a_job_is_explained() -> None:
 
 
 def test_the_job_shown_in_the_document_is_the_example_shortened() -> None:
-    document = (ROOT / "docs/howto/write-a-job.md").read_text()
+    document = (ROOT / "docs/use/write-a-job.md").read_text()
     shown = document.split("```yaml\n")[1].split("```")[0].splitlines()
     example = [line.split(" #")[0] for line in (EXAMPLES / "train.commonage.yml").read_text().splitlines()]
     assert set(shown) <= set(example)

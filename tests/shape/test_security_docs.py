@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SUITE = ROOT / "tests" / "security"
-TEXT = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "operate" / "security.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`(test_\w+\.py)::(test_\w+)`", TEXT)))
 
 

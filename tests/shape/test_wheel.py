@@ -1,4 +1,4 @@
-"""The wheel holds all files of the package, with the portal's assets, and nothing else."""
+"""The wheel holds all files of the package, with the portal's assets and the documentation, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ MUST_HOLD = {
     "commonage/py.typed",
     "commonage/joining/join.sh",
     "commonage/portal/templates/base.html",
+    "commonage/portal/docs_site/index.html",
+    "commonage/portal/docs_site/searchindex.js",
     f"{VENDOR}/htmx.min.js",
     f"{VENDOR}/hx-sse.min.js",
     f"{VENDOR}/uPlot.iife.min.js",

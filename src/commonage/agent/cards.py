@@ -75,8 +75,11 @@ class Cards:
         self._last = Look()
         self._looking: asyncio.Future[Look] | None = None
         self._unseen: dict[str, float] = {}
-        self.not_given = ""
+        self._not_given = ""
+
+    def note_not_given(self, why: str) -> None:
         """Why containers here are given none of NVIDIA's cards; empty if they are."""
+        self._not_given = why
 
     @property
     def is_silent(self) -> bool:
@@ -109,8 +112,8 @@ class Cards:
         return Look(devices, samples, found, self._why)
 
     def _given(self, device: Device) -> Device:
-        unreachable = self.not_given and not device.simulated and is_nvidia(device)
-        return _with(self.not_given, device) if unreachable else device
+        unreachable = self._not_given and not device.simulated and is_nvidia(device)
+        return _with(self._not_given, device) if unreachable else device
 
     def _open(self) -> None:
         """Have the cards open; where there are none yet, try again now and then: a driver may come later."""

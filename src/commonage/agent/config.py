@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from commonage.domain.codec import Unreadable, from_json
 from commonage.domain.errors import InvalidInput
-from commonage.link.codec import Unreadable, from_json
 
 DEFAULT_FILE = "/etc/commonage/agent.toml"
 MOUNTS = "/run/commonage/attempts"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.agent.config import AgentConfig, split_address
-from commonage.link.codec import Unreadable, from_json, to_json
+from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.link.messages import Witnesses
 from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES, HOLDS_ON_S
 
@@ -44,6 +44,10 @@ class Vote:
     last: float
     most: float = float("-inf")
     looks: int = 0
+
+    def learn(self, witnesses: tuple[str, ...]) -> None:
+        """From now on these count."""
+        self.witnesses = witnesses
 
     def hear(self, now: float) -> None:
         """The control plane is there."""
@@ -87,7 +91,8 @@ class Contact:
     def learn(self, told: Witnesses) -> None:
         """The control plane says who counts."""
         if told != self._known:
-            self._known, self._vote.witnesses = told, tuple(name for name, _ in told.each)
+            self._known = told
+            self._vote.learn(self.witnesses)
             with suppress(OSError):  # a full disk: it is said again with the next link
                 self._file.write_text(json.dumps(to_json(told)), encoding="utf-8")
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from commonage import __version__
 from commonage.agent.config import AgentConfig
 from commonage.agent.dialling import dial
+from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import CommonageError
-from commonage.link.codec import Unreadable, from_json, to_json
 from commonage.link.forwarding import CHUNK, Forwarder, Streams
 from commonage.link.messages import OPEN, PROTOCOL, TUNNEL, Hello
 from commonage.link.peer import BROKEN, line_of, read_frame, said, words_of

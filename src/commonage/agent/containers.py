@@ -55,6 +55,10 @@ class Containers:
         self.running: Mapping[str, Container] = {}
         self.may_gain = False
 
+    def daemon_lets_gain(self, may_gain: bool) -> None:
+        """What the daemon says of itself; containers that run tell it more surely."""
+        self.may_gain = may_gain
+
     def look(self) -> None:
         """Ask again. Raises EngineFailure."""
         listed = {str(one["Id"]): one for one in self._daemon.containers(LABEL)}

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from commonage import __version__
 from commonage.agent.config import AgentConfig, split_address
+from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
 from commonage.link import messages
-from commonage.link.codec import from_json
 from commonage.link.messages import SILENCE_S, Call, Hello, Refused, Welcome
 from commonage.link.peer import (
     BROKEN,

@@ -27,14 +27,18 @@ _LOOKS, _LOOK_S = 25, 0.2
 
 
 class Execs:
-    """Those of this machine. `peer` is the link that stands now."""
+    """Those of this machine."""
 
-    peer: Peer
+    _peer: Peer
 
     def __init__(self, daemon: DockerDaemon) -> None:
         self._daemon = daemon
         self._execs = DaemonExecs(daemon.url)
         self._lines: dict[str, _Line] = {}
+
+    def speak_to(self, peer: Peer) -> None:
+        """The link that stands from now on. Before the first nothing is asked."""
+        self._peer = peer
 
     def hears(self) -> Hears:
         """What the control plane says of them."""
@@ -52,7 +56,7 @@ class Execs:
 
     async def answer(self, wish: ExecWish, _told: Told) -> ExecEnd:
         """Run it to its end. Whoever asked is gone when this is cancelled: then it is ended, too."""
-        peer = self.peer
+        peer = self._peer
         line = self._lines[wish.id] = _Line(peer, wish.id)
         try:
             stream = await self._execs.begin(

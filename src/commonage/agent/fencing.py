@@ -102,7 +102,7 @@ class Fences:
         try:
             return [one for one in self._on_disk() if one.ran]
         except EngineFailure as error:
-            _log.error("what runs here cannot be %s: %s", what, error.message)
+            _log.error("what runs here cannot be %s: %s", what, error)
             return None
 
     def _end_unasked(self, found: Sequence[OnDisk] | None, why: str) -> bool:

@@ -47,20 +47,25 @@ class SharedFolder:
 
 
 class Machine:
-    """This machine; `docker_root` is where its daemon keeps images and containers, once that is known."""
+    """This machine; `docker_root` is where its daemon keeps images and containers, "" while that is not known."""
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentConfig, docker_root: str) -> None:
         self._config = config
         self._shared = SharedFolder(Path(config.shared)) if config.shared else None
-        self.docker_root: Path | None = None
+        self._docker_root = docker_root
+
+    def note_docker_root(self, root: str) -> None:
+        """The daemon says where it keeps images and containers."""
+        self._docker_root = root
 
     def report(self, cards: tuple[Device, ...], faults: tuple[str, ...]) -> NodeReport:
         """All of it. What is set counts before what is found. Blocks a moment."""
         config, found = self._config, list(faults)
         if self._shared is not None and (fault := self._shared.fault(time.monotonic())):
             found.append(fault)
-        free_mib = _free_mib(self.docker_root)
-        tight = "" if free_mib is None else tight_disk(free_mib, config.disk_low_mib, f"the disk of {self.docker_root}")
+        root = self._docker_root
+        free_mib = _free_mib(root)
+        tight = "" if free_mib is None else tight_disk(free_mib, config.disk_low_mib, f"the disk of {root}")
         return NodeReport(
             config.node,
             config.cpus_milli or len(os.sched_getaffinity(0)) * 1000,
@@ -73,9 +78,9 @@ class Machine:
         )
 
 
-def _free_mib(place: Path | None) -> int | None:
+def _free_mib(place: str) -> int | None:
     try:
-        return None if place is None else shutil.disk_usage(place).free // _MIB
+        return None if not place else shutil.disk_usage(place).free // _MIB
     except OSError:
         return None
 

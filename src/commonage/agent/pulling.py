@@ -44,7 +44,7 @@ class Puller:
             for message in self._daemon.pull(image, credentials_for(image, self._docker_config), _SILENCE_S):
                 if stop.is_set():
                     return
-                now = progress_of(message, layers)
+                now = progress_of(image, message, layers)
                 if now != said:
                     loop.call_soon_threadsafe(told, *now)
                 said = now

@@ -65,7 +65,7 @@ class Agent:
         self._holding = Holding(self._daemon, weighs=config.cpu_hold == "share")
         self._fences = Fences(self._daemon, state)
         self._cards = Cards(config)
-        self._machine = Machine(config)
+        self._machine = Machine(config, self._fences.root)
         self._mounts = Mounts(Path(config.mounts), config.shared)
         self._execs = Execs(self._daemon)
         self._puller = Puller(self._daemon, Path(config.docker_config), config.node)
@@ -96,7 +96,6 @@ class Agent:
 
     async def run(self) -> None:
         """Until cancelled. An error that nobody expected in one loop ends all: whoever supervises starts us again."""
-        self._machine.docker_root = Path(self._fences.root) if self._fences.root else None
         await self._gateway.open()  # before the first report, which says where it is
         self._network_changed()
         try:
@@ -124,7 +123,8 @@ class Agent:
             known = await self._ping(known)
             now = time.monotonic()
             if self._vigil.is_due(now):
-                self._vigil.fenced = await asyncio.to_thread(self._fences.end_all, "the Docker daemon is away")
+                done = await asyncio.to_thread(self._fences.end_all, "the Docker daemon is away")
+                self._vigil.note_fenced(done=done)
                 self._changed.set()
             if (self._vigil.fault(now) != "") != before:
                 _log.warning("%s", self._vigil.fault(now) or "the Docker daemon answers again")
@@ -158,11 +158,11 @@ class Agent:
     def _get_to_know(self) -> None:
         info = self._daemon.info()
         self._unfit = swarm_faults(info)
-        self._containers.may_gain = may_gain(info) or False
-        self._cards.not_given = services_fault(info)
+        self._containers.daemon_lets_gain(may_gain(info) or False)
+        self._cards.note_not_given(services_fault(info))
         self._bounds_volumes = self._daemon.holds_volume_sizes()
         root = str(info["DockerRootDir"])
-        self._machine.docker_root = Path(root)
+        self._machine.note_docker_root(root)
         self._fences.note_root(root)
 
     # --- the site -------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Agent:
         return () if self._cards.is_silent else await self._cards.take_warnings()
 
     async def _report_to(self, peer: Peer, welcome: Welcome) -> None:
-        self._execs.peer = peer
+        self._execs.speak_to(peer)
         self._walls.reach(welcome.reaches)
         await self._gateway.settle()
         self._warnings = [(0, one) for _, one in self._warnings]

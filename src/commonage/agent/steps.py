@@ -1,7 +1,7 @@
 """What joining is made of: steps that look whether they are done already, say what they would change, and change it.
 
 `join` has them in order; each is in a `steps_…` module. A step looks again after it changed something, so one that did
-not come to what it should says so. To add one: docs/howto/add-a-join-step.md.
+not come to what it should says so. To add one: docs/contribute/add-a-join-step.md.
 """
 
 from __future__ import annotations

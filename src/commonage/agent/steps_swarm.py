@@ -100,7 +100,7 @@ class Swarm:
                 DockerDaemon(host.docker).join_swarm(manager, terms.swarm_token, address, _JOINED_WITHIN_S)
                 break
             except EngineFailure as error:
-                last = error.message
+                last = str(error)
         else:
             raise StepFailed(f"the Swarm of {', '.join(terms.managers)} does not take this machine ({address}): {last}")
         mine = str(swarm_of(host).get("NodeID", ""))

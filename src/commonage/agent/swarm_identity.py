@@ -29,7 +29,7 @@ def swarm_node(docker: str) -> SwarmNode:
     try:
         info = DockerDaemon(docker).info()
     except EngineFailure as error:
-        raise StepFailed(error.message) from error
+        raise StepFailed(str(error)) from error
     folder = Path(str(info["DockerRootDir"])) / "swarm" / "certificates"
     return SwarmNode(str((info.get("Swarm") or {}).get("NodeID") or ""), folder)
 

@@ -40,6 +40,10 @@ class Vigil:
                 self.gone_since = None
                 self.silent_since = began if self.silent_since is None else self.silent_since
 
+    def note_fenced(self, *, done: bool) -> None:
+        """The containers were ended; `done`: all of them, so that they are not due again."""
+        self.fenced = done
+
     def fault(self, now: float) -> str:
         """Why work should not be given to this machine; empty if it may be."""
         if self.gone_since is not None:
@@ -49,7 +53,7 @@ class Vigil:
         return ""
 
     def is_due(self, now: float) -> bool:
-        """True when its containers are to be ended, until that is noted in `fenced`."""
+        """True when its containers are to be ended, until `note_fenced` says that it is done."""
         gone = self.gone_since is not None and now - self.gone_since >= self.fence_after_s
         silent = self.silent_since is not None and now - self.silent_since >= self.silent_after_s
         return (gone or silent) and not self.fenced

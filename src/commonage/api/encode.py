@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from commonage.api import encode_cards
+from commonage.api.encode_reasons import optional, reason
 from commonage.control.fleet import EnvironmentView, LaunchView, NodeView
 from commonage.control.look import Standing
 from commonage.control.node_states import reason_for
@@ -16,6 +17,8 @@ from commonage.domain.requests import Request
 from commonage.domain.sightings import LogLine
 from commonage.domain.usage import Prices, Usage
 from commonage.domain.workloads import Attempt, Kind, State, Workload
+from commonage.messages import explanations
+from commonage.messages.waiting import resources
 from commonage.ports.metrics import Point
 from commonage.wire.origins import session_url
 from commonage.wire.platform import (
@@ -71,7 +74,8 @@ def workload(found: Workload, standing: Standing, session_origin: str = "", *, i
         command=list(spec.command),
         request=request(spec.request),
         state=found.state.value,
-        reason=standing.reason,
+        reason=reason(standing.reason),
+        notes=[reason(one) for one in standing.notes],
         position=standing.position,
         progress=standing.progress,
         submitted_at=found.submitted_at,
@@ -151,7 +155,7 @@ def attempt(found: Attempt) -> AttemptOut:
         started_at=found.started_at,
         ended_at=found.ended_at,
         exit_code=found.exit_code,
-        reason=found.reason,
+        reason=optional(found.reason),
     )
 
 
@@ -160,12 +164,13 @@ def explanation(found: Explanation, state: State | None, who: Principal) -> Expl
     return ExplanationOut(
         workload_id=found.workload_id,
         state=state.value if state else None,
-        summary=found.summary,
+        summary=explanations.summary(found),
         startable_now=found.startable_now,
         position=found.position,
         queue_length=found.queue_length,
         in_front=[in_front(one) for one in found.in_front],
-        lacks=list(found.lacks),
+        reasons=[reason(one) for one in found.reasons],
+        coming=optional(found.coming),
         holders=[holder(one, who) for one in found.holders],
         fits_now=found.fits_now,
         fits_now_gpus=found.fits_now_gpus,
@@ -174,14 +179,16 @@ def explanation(found: Explanation, state: State | None, who: Principal) -> Expl
         earliest_start_at=found.earliest_start_at,
         latest_start_at=found.latest_start_at,
         sureness=found.sureness.value,
-        basis=found.basis,
+        basis=optional(found.basis),
     )
 
 
 def in_front(found: InFront) -> InFrontOut:
     """Who stands ahead for one reason."""
     nearest = [f"{kind} of {owner}" for kind, owner in found.nearest]
-    return InFrontOut(precedence=found.precedence.value, count=found.count, nearest=nearest, text=str(found))
+    return InFrontOut(
+        precedence=found.precedence.value, count=found.count, nearest=nearest, text=explanations.ahead(found)
+    )
 
 
 def holder(found: Holder, who: Principal) -> HolderOut:
@@ -193,7 +200,7 @@ def holder(found: Holder, who: Principal) -> HolderOut:
         owner=found.owner,
         kind=found.kind,
         node=found.node,
-        holds=found.holds,
+        holds=resources(found.holds),
         ends_at=found.ends_at,
     )
 
@@ -204,7 +211,7 @@ def event(found: Event) -> EventOut:
         seq=found.seq,
         kind=found.kind.value,
         at=found.at,
-        message=found.message,
+        reason=reason(found.reason),
         workload_id=found.workload_id,
         attempt_id=found.attempt_id,
         owner=found.owner,
@@ -223,7 +230,7 @@ def log_end(found: Workload, number: int | None) -> LogEndOut:
     return LogEndOut(
         state=found.state.value,
         exit_code=last.exit_code if last and last.number == number else None,
-        reason=found.reason,
+        reason=reason(found.reason),
         attempt=number,
     )
 
@@ -273,7 +280,7 @@ def environment(view: EnvironmentView) -> EnvironmentOut:
         kinds=[kind.value for kind in entry.kinds],
         requirements=list(entry.requirements),
         state=status.state.value,
-        detail=status.detail,
+        reason=optional(status.reason),
         progress=status.progress,
         image=entry.image,
         tenant=entry.tenant,
@@ -287,7 +294,7 @@ def launch_options(view: LaunchView) -> LaunchOptions:
     return LaunchOptions(
         environments=[environment(one) for one in view.environments],
         gpu_choices=[
-            SizeChoice(gpus=one.gpus, title=one.title, free_now=one.free_now, why_not=one.why_not)
+            SizeChoice(gpus=one.gpus, title=one.title, free_now=one.free_now, why_not=optional(one.why_not))
             for one in view.gpu_choices
         ],
         models=list(view.models),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from commonage.api import encode_receipts
+from commonage.control.attribution import unattributed
 from commonage.control.fleet import DeviceView
+from commonage.messages.notes import unattributed as unattributed_in_words
 from commonage.ports.devices import DeviceSample
 from commonage.wire.cards import DeviceOut, MeasuredOut, PeerOut, UnavailableOut
 
@@ -11,6 +13,7 @@ from commonage.wire.cards import DeviceOut, MeasuredOut, PeerOut, UnavailableOut
 def device(view: DeviceView) -> DeviceOut:
     """A card."""
     card = view.device
+    strays = unattributed_in_words(unattributed(card, view.unattributed)) if view.unattributed else ""
     return DeviceOut(
         uuid=card.uuid,
         index=card.index,
@@ -25,7 +28,7 @@ def device(view: DeviceView) -> DeviceOut:
         isolation=card.isolation.value,
         unavailable=[UnavailableOut(isolation=level.value, why=why) for level, why in card.unavailable],
         faults=list(card.faults),
-        notices=list(card.notices),
+        notices=[*card.notices, *([strays] if strays else [])],
         unattributed=[encode_receipts.stray(one) for one in view.unattributed],
         driver=card.driver,
         cuda=card.cuda,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from commonage.api.encode_reasons import optional
 from commonage.control.images import ImageView
 from commonage.domain.images import Image, Kernel, Provenance, environments_of
 from commonage.wire.images import ImageOnNodeOut, ImageOut, KernelOut, ProvenanceOut, SourceFileOut
@@ -27,7 +28,7 @@ def image(view: ImageView) -> ImageOut:
         at=known.at,
         provenance=_provenance(known.provenance),
         nodes=[
-            ImageOnNodeOut(node=one.node, state=one.state.value, detail=one.detail, progress=one.progress)
+            ImageOnNodeOut(node=one.node, state=one.state.value, reason=optional(one.reason), progress=one.progress)
             for one in view.nodes
         ],
         running=view.running,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from commonage.api.encode import request
+from commonage.api.encode_reasons import optional
 from commonage.control.tenant_views import TenantView
+from commonage.domain.reasons import Reason
 from commonage.domain.tenants import Amounts, Bounds, Reservation
 from commonage.wire.tenants import AmountsOut, BoundsOut, ReservationOut, TenantOut
 
@@ -31,7 +33,7 @@ def tenant(view: TenantView) -> TenantOut:
     )
 
 
-def reservation(found: Reservation, lacks: str | None = None) -> ReservationOut:
+def reservation(found: Reservation, why: Reason | None = None) -> ReservationOut:
     """A reservation, and why not all of it is kept."""
     return ReservationOut(
         id=found.id,
@@ -43,7 +45,7 @@ def reservation(found: Reservation, lacks: str | None = None) -> ReservationOut:
         request=request(found.request),
         owner=found.owner,
         by=found.by,
-        lacks=lacks,
+        reason=optional(why),
     )
 
 

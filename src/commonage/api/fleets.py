@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from commonage.api import encode_reasons
 from commonage.api.routing import Guarded, answer, caller, door, problems
 from commonage.domain.fleets import FleetView
 from commonage.wire.fleets import FleetList, FleetMachineOut, FleetOut
@@ -38,7 +39,7 @@ def _fleet(one: FleetView, currency: str) -> FleetOut:
         machines=[FleetMachineOut(name=name, state=state) for name, state in one.machines],
         adding=one.adding,
         removing=list(one.removing),
-        why=one.why,
+        reason=encode_reasons.reason(one.why),
         price_per_h=kind.price_per_h,
         cost_per_h=one.cost_per_h,
         cost_after_per_h=one.cost_after_per_h,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from commonage.api import encode
+from commonage.api import encode, encode_reasons
 from commonage.api.routing import Guarded, answer, caller, door, problems
 from commonage.api.volumes import volume
 from commonage.control.notices import notices
@@ -34,8 +34,8 @@ async def launch_options(request: Request, query: Annotated[LaunchQuery, Query()
             raise Forbidden("only admins may see what somebody else may have", code="not-admin")
         who = Principal(query.user, frozenset({Scope.READ, Scope.SUBMIT}), tuple(query.group))
     control = door(request).control
-    told = [one.text for one in await notices(control.look, who)]
+    told = [encode_reasons.reason(one.reason) for one in await notices(control.look, who)]
     home = control.homes.of(who)
-    told += [str(home)] if home is not None and home.is_over else []
+    told += [encode_reasons.reason(home.reason)] if home is not None and home.is_over else []
     more = {"notices": told, "volumes": [volume(one) for one in control.volumes.offered(who)]}
     return answer(encode.launch_options(control.fleet.launch_options(who)).model_copy(update=more))

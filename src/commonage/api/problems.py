@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from commonage import messages
+from commonage.api import encode_reasons
 from commonage.domain import errors
+from commonage.domain.reasons import Reason
 from commonage.wire.workloads import Problem
 
 MEDIA_TYPE = "application/problem+json"
@@ -223,9 +226,10 @@ def problem_of(error: errors.CommonageError) -> Problem:
     kind = PROBLEMS.get(error.problem_code) or _kind_by_class(error)
     return problem(
         kind,
-        error.message,
+        messages.of_error(error),
         field=error.field if isinstance(error, errors.InvalidInput) else None,
         retryable=error.is_retryable,
+        reason=error.reason,
     )
 
 
@@ -240,6 +244,7 @@ def problem(
     *,
     field: str | None = None,
     retryable: bool = False,
+    reason: Reason | None = None,
     errors: Sequence[Mapping[str, Any]] = (),
 ) -> Problem:
     """A problem document. `errors` only where there are several culprits."""
@@ -251,6 +256,7 @@ def problem(
         code=kind.code,
         field=field,
         retryable=retryable,
+        reason=None if reason is None else encode_reasons.reason(reason),
         errors=[dict(one) for one in errors] if len(errors) > 1 else None,
     )
 

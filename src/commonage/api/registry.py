@@ -17,6 +17,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from commonage import messages
 from commonage.api import failures
 from commonage.api.routing import Guarded, answer, caller, door, problems
 from commonage.control.control import Control
@@ -109,7 +110,7 @@ def images_in_use(control: Control) -> set[str]:
 def _refused(error: CommonageError) -> Response:
     """The problem, with the sentence where clients of registries look for it."""
     found = failures.of_error(error)
-    document = {**json.loads(bytes(found.body)), "details": error.message}
+    document = {**json.loads(bytes(found.body)), "details": messages.of_error(error)}
     headers = {name: value for name, value in found.headers.items() if name != "content-length"}
     if found.status_code == 401:
         headers["www-authenticate"] = 'Basic realm="commonage"'

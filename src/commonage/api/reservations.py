@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from commonage.api import decode
+from commonage.api import decode, encode_reasons
 from commonage.api import encode_tenants as encode
 from commonage.api.routing import Guarded, answer, body_of, caller, door, problems, read_json
 from commonage.domain.principals import Scope
@@ -51,7 +51,7 @@ async def list_reservations(request: Request) -> Response:
     openapi_extra=body_of(ReservationIn, _EXAMPLE),
 )  # fmt: skip
 async def reserve(request: Request) -> Response:
-    """For admins. Refused where the fleet could never keep it beside the reservations made before; `lacks` says what
+    """For admins. Refused where the fleet could never keep it beside the reservations made before; `reason` says what
     runs now and may be in the way.
     """
     control, who = door(request).control, caller(request)
@@ -59,7 +59,7 @@ async def reserve(request: Request) -> Response:
     ask = await read_json(request, ReservationIn)
     made = await control.reservations.add(who, decode.reservation(ask, control.clock.now(), control.settings))
     items = [encode.reservation(one) for one in made.reservations]
-    return answer(ReservedOut(items=items, lacks=made.lacks), 201)
+    return answer(ReservedOut(items=items, reason=encode_reasons.optional(made.lacks)), 201)
 
 
 @router.delete(

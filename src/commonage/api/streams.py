@@ -15,6 +15,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from commonage import messages
 from commonage.api import failures
 from commonage.api.problems import problem_of
 from commonage.domain.errors import CommonageError
@@ -48,7 +49,7 @@ def _as_event(error: CommonageError) -> bytes:
 
 
 def _as_line(error: CommonageError) -> bytes:
-    return f"\n[commonage: the output ends here: {error.message}]\n".encode()
+    return f"\n[commonage: the output ends here: {messages.of_error(error)}]\n".encode()
 
 
 class Stream(StreamingResponse):

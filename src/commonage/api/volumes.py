@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from commonage import messages
 from commonage.api.routing import Guarded, answer, caller, door, problems
 from commonage.control.homes import HomeView
 from commonage.control.volumes import VolumeView
@@ -29,7 +30,11 @@ def _home(view: HomeView | None) -> HomeOut | None:
     if view is None:
         return None
     return HomeOut(
-        used_mib=view.used_mib, quota_mib=view.quota_mib, over=view.is_over, measured_at=view.at, text=str(view)
+        used_mib=view.used_mib,
+        quota_mib=view.quota_mib,
+        over=view.is_over,
+        measured_at=view.at,
+        text=messages.text(view.reason),
     )
 
 

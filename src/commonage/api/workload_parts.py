@@ -47,7 +47,7 @@ _END_WITHIN_S = 10.0
     responses=problems("workload-not-found"),
 )
 async def explanation(request: Request, workload_id: str) -> Response:
-    """In words and numbers: what it lacks, who holds that, what would start now instead, and the expected start."""
+    """What it lacks, who holds that, what would start now instead, and the expected start."""
     look, who = door(request).control.look, caller(request)
     found = await look.explain(who, known_form(workload_id))
     workload = await look.workload(who, workload_id)
@@ -164,7 +164,8 @@ async def logs(
     stream = wants_stream(request)
     if last_event_id is not None:
         query = query.model_copy(update={"offset": last_event_id, "tail": None})
-    query.follow = stream if query.follow is None else query.follow
+    if query.follow is None:
+        query = query.model_copy(update={"follow": stream})
     if query.attempt is not None and query.attempt > workload.attempts:
         raise NotFound(f"{workload_id} has no attempt {query.attempt}", code="log-not-found")
     hold = partial(at.hold, Connection.STREAM, request, who)

@@ -113,7 +113,7 @@ async def dry_run(request: Request) -> Response:
     message = encode.explanation(found, None, who)
     suggestion = await at.control.advice.on(who, ask)
     if suggestion is not None:
-        message.suggestion = encode_receipts.suggestion(suggestion)
+        message = message.model_copy(update={"suggestion": encode_receipts.suggestion(suggestion)})
     return answer(message)
 
 
@@ -145,7 +145,7 @@ async def one_workload(request: Request, workload_id: str) -> Response:
     found = await at.control.look.workload(who, known_form(workload_id))
     message, receipt = shown(at, who, found), await at.control.receipts.of(found)
     if receipt is not None:
-        message.receipt = encode_receipts.receipt(receipt)
+        message = message.model_copy(update={"receipt": encode_receipts.receipt(receipt)})
     return answer(message)
 
 

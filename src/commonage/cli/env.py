@@ -48,7 +48,7 @@ def ls(server: Server, as_json: bool) -> None:
             show.text(one.title),
             show.text(one.tenant or "everybody"),
             ", ".join(one.kinds),
-            f"{show.state(one.state)}{progress}{f' [dim]{show.text(one.detail)}[/]' if one.detail else ''}",
+            f"{show.state(one.state)}{progress}{f' [dim]{show.text(one.reason.message)}[/]' if one.reason else ''}",
             show.text(one.description or _has(one.requirements) or _pinned(one.image)) + _needs(one),
         )
     show.console().print(made)

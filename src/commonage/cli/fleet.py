@@ -9,6 +9,7 @@ import click
 from commonage.cli import show
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
+from commonage.wire.docs import docs_page
 
 if TYPE_CHECKING:
     from commonage.wire.fleets import FleetOut
@@ -40,7 +41,8 @@ def ls(server: Server, as_json: bool) -> None:
         show.print_json(found)
         return
     if not found:
-        click.echo("There are no fleets; [[fleets]] tables in the settings make them (docs/howto/fleets.md).", err=True)
+        guide = server.url + docs_page("operate/node-pools")
+        click.echo(f"There are no fleets; [[fleets]] tables in the settings make them ({guide}).", err=True)
         return
     made = show.table("FLEET", "PROVIDER", "MACHINES", "MIN", "MAX", "NEXT", "NOW", "THEN", right=("NOW", "THEN"))
     for one in found:
@@ -52,8 +54,7 @@ def ls(server: Server, as_json: bool) -> None:
     for one in found:
         for machine in one.machines:
             click.echo(f"{machine.name}: {machine.state}")
-        if one.why:
-            click.echo(f"{one.name}: {one.why}.")
+        click.echo(f"{one.name}: {one.reason.message}")
         if one.trouble:
             click.echo(f"Note: {one.name}: {one.trouble}", err=True)
 

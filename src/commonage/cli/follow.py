@@ -16,7 +16,7 @@ from commonage.sdk.errors import ApiError
 
 if TYPE_CHECKING:
     from commonage.sdk import Client
-    from commonage.wire.workloads import WorkloadOut
+    from commonage.wire.workloads import ReasonOut, WorkloadOut
 
 INTERRUPTED = 130
 # A quick job ends within the first of these; one that waits for hours is asked about once a second.
@@ -67,8 +67,7 @@ class _Follower:
             time.sleep(_FIRST_PAUSE_S)
         self._say.done()
         if self.workload.state != "succeeded":
-            state, reason = self.workload.state.replace("_", " "), self.workload.reason
-            self._say.line(f"{self.workload.id} {reason if reason.startswith(state) else f'{state}: {reason}'}")
+            self._say.line(f"{self.workload.id} {_ended(self.workload.state, self.workload.reason)}")
         receipt = receipts.used(self.workload)
         if receipt is not None:
             self._say.line(f"{self.workload.id} {receipt}")
@@ -97,14 +96,11 @@ class _Follower:
             return
         for one in self._client.attempts(self.workload.id):
             if self._told < one.number <= self._shown and one.ended_at is not None:
-                state = one.state.replace("_", " ")
-                reason = one.reason if one.reason.startswith(state) else f"{state}: {one.reason}"
-                self._say.line(f"attempt {one.number} {reason}")
+                self._say.line(f"attempt {one.number} {_ended(one.state, one.reason)}")
                 self._told = one.number
 
     def _waiting(self) -> str:
-        one = self.workload
-        return f"{one.state}: {one.reason}" if one.reason else one.state
+        return f"{self.workload.state}: {show.where(self.workload)}"
 
     def _show_logs(self, last: int) -> None:
         """The logs of all attempts up to this one that were not shown yet."""
@@ -124,6 +120,12 @@ class _Follower:
         except ApiError as error:
             if error.status != 404:  # it said nothing before it ended
                 raise
+
+
+def _ended(state: str, reason: ReasonOut | None) -> str:
+    """`failed: Exit code 3.`"""
+    ended = state.replace("_", " ")
+    return ended if reason is None else f"{ended}: {reason.message}"
 
 
 class Teller:

@@ -193,5 +193,5 @@ def _facts(found: ImageOut) -> list[tuple[str, str]]:
     ]
     for one in found.nodes:
         share = "" if one.progress is None else f" {one.progress:.0%}"
-        facts.append(("machine", f"{one.node}: {one.state}{share} {one.detail}".rstrip()))
+        facts.append(("machine", f"{one.node}: {one.state}{share} {one.reason.message if one.reason else ''}".rstrip()))
     return facts

@@ -57,8 +57,8 @@ def ls(server: Server, as_json: bool) -> None:
         )  # fmt: skip
     show.console().print(made)
     for one in found:
-        if one.lacks:
-            click.echo(f"Note: not all of {one.id} can be kept as things stand: {one.lacks}.", err=True)
+        if one.reason:
+            click.echo(f"Note: not all of {one.id} can be kept as things stand. {one.reason.message}", err=True)
     click.echo(f"Times are of {_zone_in_words()}.")
 
 
@@ -98,8 +98,8 @@ def add(server: Server, as_json: bool, on: tuple[str, ...], **ask: str | int | N
         return
     for one in made.items:
         click.echo(f"{one.id}  {_in_words(one)}")
-    if made.lacks:
-        click.echo(f"Note: as things stand not all of it can be kept: {made.lacks}.", err=True)
+    if made.reason:
+        click.echo(f"Note: as things stand not all of it can be kept. {made.reason.message}", err=True)
 
 
 @reservation.command("rm")

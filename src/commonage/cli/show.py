@@ -122,17 +122,17 @@ def where(workload: WorkloadOut) -> str:
         address = workload.internal_url if workload.kind == "service" else None
         parts = (workload.node, shares(workload.shares), address)
         return ": ".join(part for part in parts if part)
-    return workload.reason
+    said = " ".join(one.message for one in (workload.reason, *workload.notes))
+    return said if workload.position is None else f"Position {workload.position}. {said}"
 
 
 def explanation(said: ExplanationOut) -> list[str]:
     """An explanation as lines to read."""
     lines = [said.summary]
-    if said.position is not None and not said.startable_now:
-        lines.append(f"Position {said.position} of {said.queue_length} in the queue.")
     if said.in_front:
         lines.append(f"Ahead of it: {'; '.join(one.text for one in said.in_front)}.")
-    lines += [f"- {lack}" for lack in said.lacks if lack not in said.summary]
+    if said.position is not None:
+        lines += [f"- {one.message}" for one in said.reasons[1:]]
     for holder in said.holders:
         ends = f", until {clock(holder.ends_at)} at the latest" if holder.ends_at else ""
         name = f" {holder.name}" if holder.name else ""  # of other people's work it is not told
@@ -142,17 +142,17 @@ def explanation(said: ExplanationOut) -> list[str]:
     if said.expected_start_at is not None and not said.startable_now:
         lines.append(_expected(said, said.expected_start_at))
     elif said.basis and said.position is not None and not said.startable_now:
-        lines.append(f"{said.basis[:1].upper()}{said.basis[1:]}.")
+        lines.append(said.basis.message)
     return lines
 
 
 def _expected(said: ExplanationOut, at: float) -> str:
     """When it starts, how sure that is, and why."""
-    by = f", by {said.basis}" if said.basis else ""
+    basis = f" {said.basis.message}" if said.basis else ""
     if said.sureness == "limits":
         sooner = f"; likely {clock(said.earliest_start_at)}" if said.earliest_start_at else ""
-        return f"Expected start: {clock(at)} at the latest{sooner}{by}, unless somebody comes ahead."
+        return f"Expected start: {clock(at)} at the latest{sooner}, unless somebody comes ahead.{basis}"
     between = ""
     if said.earliest_start_at and said.latest_start_at and said.latest_start_at > said.earliest_start_at:
         between = f" (between {clock(said.earliest_start_at)} and {clock(said.latest_start_at)})"
-    return f"Expected start: {'a guess, ' if said.sureness == 'guess' else 'likely '}about {clock(at)}{between}{by}."
+    return f"Expected start: {'a guess, ' if said.sureness == 'guess' else 'likely '}about {clock(at)}{between}.{basis}"

@@ -1,4 +1,4 @@
-"""What can never run here, however long it waits: said at submission, in numbers. Called by `work`."""
+"""What can never run here, however long it waits: refused at submission. Called by `work`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import numpy as np
 
 from commonage.control.board import Board
 from commonage.domain.fleet import NodeState
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.refusals import TooFewNodes
 from commonage.domain.tenants import Amounts
 from commonage.domain.workloads import Spec
 from commonage.placement.explain import ever_fits
@@ -13,14 +15,14 @@ from commonage.placement.quota import amounts_of
 from commonage.placement.scaling import most_that_fit
 
 
-def never(board: Board, spec: Spec) -> str | None:
+def never(board: Board, spec: Spec) -> Reason | None:
     """Why no machine, not enough machines, or no quota would ever let it start; None if all could."""
     rented = most_that_fit(board.fleets, spec.request)
     fits_nowhere = None if rented else ever_fits(board.snapshot.grid, spec.request)
     return fits_nowhere or _too_many_nodes(board, spec, rented) or _beyond_quota(board, spec)
 
 
-def _too_many_nodes(board: Board, spec: Spec, rented: int) -> str | None:
+def _too_many_nodes(board: Board, spec: Spec, rented: int) -> Reason | None:
     """A gang needs a node for each of its members; `rented` more may come."""
     grid = board.snapshot.grid
     known = np.flatnonzero([node.state is not NodeState.LOST for node in grid.nodes])
@@ -29,10 +31,10 @@ def _too_many_nodes(board: Board, spec: Spec, rented: int) -> str | None:
     enough = int(np.count_nonzero(grid.could_fit(grid.shape(spec.request), known))) + rented
     if enough >= spec.array_size:
         return None
-    return f"{spec.array_size} nodes were asked for at once, and {enough} could run {spec.request}; ask for fewer nodes"
+    return TooFewNodes(requested=spec.array_size, nodes=enough, request=str(spec.request))
 
 
-def _beyond_quota(board: Board, spec: Spec) -> str | None:
+def _beyond_quota(board: Board, spec: Spec) -> Reason | None:
     """What runs within a reservation is not counted, so who has one may ask for more."""
     snapshot = board.snapshot
     if any(one.tenant == spec.tenant for one in snapshot.rules.reservations):

@@ -16,8 +16,10 @@ from dataclasses import replace
 
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
-from commonage.domain.errors import CommonageError, Conflict
+from commonage.domain.errors import CommonageError, Conflict, start_failure
 from commonage.domain.events import Event, EventKind
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import RestartedAs, RestartedTooOften, RestartFailed, RestartOf
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import MOST_LOSSES, Kind, Spec, State, StopCause, Workload
 from commonage.ports.clock import Clock
@@ -78,7 +80,7 @@ class Again:
                 if not may_pass or self._clock.now() + pause > give_up:
                     log.warning("session %s of %s is not started again: %s", lost.id, lost.spec.owner, error)
                     with suppress(CommonageError):
-                        await self._tell(lost, f"it could not be started again: {error.message}")
+                        await self._tell(lost, RestartFailed(cause=start_failure(error)))
                     return
                 log.info("session %s of %s is not started again yet: %s", lost.id, lost.spec.owner, error)
             await self._clock.sleep(pause)
@@ -90,20 +92,19 @@ class Again:
         if self._is_there(lost) or await self._store.workload_by_key(spec.owner, key) is not None:
             return  # its user was quicker, or it was seen to before
         if number > MOST_LOSSES:
-            await self._tell(lost, f"it is not started again: it ended so {number} times in a row")
+            await self._tell(lost, RestartedTooOften(times=number))
             return
         made = await self._start(replace(spec, key=key, variables=own_variables(spec), secrets=()))
-        await self._tell(lost, f"started again as {made.id}", EventKind.RETRYING)
-        why = f"started again in the place of {lost.id}: {lost.reason}"
-        await self._tell(made, f"{why}. What was saved is there; kernels and what they held are not")
+        await self._tell(lost, RestartedAs(workload_id=made.id), EventKind.RETRYING)
+        await self._tell(made, RestartOf(workload_id=lost.id, cause=lost.reason))
 
     def _is_there(self, lost: Workload) -> bool:
         mine = (lost.spec.owner, lost.spec.name)
         return any(one.spec.kind is Kind.SESSION and (one.spec.owner, one.spec.name) == mine for one in self._board)
 
-    async def _tell(self, whom: Workload, words: str, kind: EventKind = EventKind.WARNING) -> None:
+    async def _tell(self, whom: Workload, what: Reason, kind: EventKind = EventKind.WARNING) -> None:
         spec, attempt = whom.spec, whom.attempt.id if whom.attempt else None
-        said = Event(kind, self._clock.now(), words, whom.id, attempt, spec.owner, spec.tenant, whom.state)
+        said = Event(kind, self._clock.now(), what, whom.id, attempt, spec.owner, spec.tenant, whom.state)
         await self._ledger.write(events=[said])
 
 

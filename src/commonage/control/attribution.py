@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from commonage.domain.fleet import Share
-from commonage.domain.quantities import format_memory
+from commonage.domain.fleet import Device, Share
+from commonage.domain.reasons.notes import ProcessInfo, UnattributedGpuMemory
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, ProcessMemory
 
 Figure = TypeVar("Figure", int, float)
+MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +162,13 @@ def utilisation_of(round_: Round, uuid: str, attempt_id: str, part: float) -> fl
     return None if sample is None or sample.utilisation is None else sample.utilisation * part
 
 
-def in_words(found: Sequence[Stray]) -> str:
-    """`2 GiB of VRAM are held by python3 (process 4711), which no workload started`; names at most three of them."""
+def unattributed(card: Device, found: Sequence[Stray]) -> UnattributedGpuMemory:
+    """What admins are told of them; it names at most three."""
     known = [one.memory_mib for one in found if one.memory_mib is not None]
-    named = [f"{one.name or 'a process'}{f' (process {one.pid})' if one.pid else ''}" for one in found[:3]]
-    more = [f"{len(found) - 3} more"] if len(found) > 3 else []
-    held = f"{format_memory(sum(known))} of VRAM are" if known else "VRAM is"
-    return f"{held} held by {', '.join([*named, *more])}, which no workload started"
+    return UnattributedGpuMemory(
+        gpu=card.label,
+        model=card.model,
+        used_mib=sum(known) if known else None,
+        processes=tuple(ProcessInfo(one.pid, one.name) for one in found[:MOST_NAMED]),
+        more=max(0, len(found) - MOST_NAMED),
+    )

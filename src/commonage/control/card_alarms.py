@@ -5,14 +5,16 @@ holds a part of it. Pure; called by `fleet` with the report of before and that o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from commonage.domain.errors import NotFound
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Device, Node
+from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered
 from commonage.domain.workloads import Workload
 from commonage.placement.asks import Held
 
-_SAVE = "what it computes there may fail or be wrong: save what you can"
+Alarm = GpuFault | GpuRecovered | GpuMissing
 
 
 def alarms(
@@ -21,32 +23,29 @@ def alarms(
     """The events of what changed with the cards of `node`. `workload` gives a live one by its id."""
     old = {device.uuid: device for device in before.report.devices} if before is not None else {}
     new = {device.uuid: device for device in node.report.devices}
-    events: list[Event] = []
-    told: dict[str, str] = {}
+    told: dict[str, Alarm] = {}
     for uuid, device in new.items():
         was_at_fault = uuid in old and bool(old[uuid].faults)
         if device.faults and not was_at_fault:
-            why = "; ".join(device.faults)
-            events.append(Event(EventKind.NODE, now, f"{node.name}: {named(device)} takes no new work: it {why}"))
-            told[uuid] = f"{named(device)}, which it holds, has a fault: it {why}. {_SAVE.capitalize()}"
+            detail = "; ".join(device.faults)
+            told[uuid] = GpuFault(node=node.name, gpu=device.label, model=device.model, detail=detail)
         elif was_at_fault and not device.faults:
-            events.append(Event(EventKind.NODE, now, f"{node.name}: {named(device)} takes work again"))
-            told[uuid] = f"{named(device)}, which it holds, is without fault again"
+            told[uuid] = GpuRecovered(node=node.name, gpu=device.label, model=device.model)
     for uuid, device in old.items():
         if uuid not in new:
-            events.append(Event(EventKind.NODE, now, f"{node.name}: {named(device)} is not there any more"))
-            told[uuid] = f"{named(device)}, which it holds, is not there any more; {_SAVE}"
+            told[uuid] = GpuMissing(node=node.name, gpu=device.label, model=device.model)
+    events = [Event(EventKind.NODE, now, one) for one in told.values()]
     return events + [event for one in held for event in _told(one, told, workload(one.workload_id), now)]
 
 
-def _told(one: Held, told: dict[str, str], workload: Workload | None, now: float) -> list[Event]:
+def _told(one: Held, told: dict[str, Alarm], workload: Workload | None, now: float) -> list[Event]:
     if workload is None:
         return []
     spec = workload.spec
     return [
         Event(
-            EventKind.WARNING, now, told[uuid], workload.id, one.lease.attempt_id, spec.owner, spec.tenant,
-            workload.state,
+            EventKind.WARNING, now, replace(told[uuid], is_held=True), workload.id, one.lease.attempt_id, spec.owner,
+            spec.tenant, workload.state,
         )
         for uuid in dict.fromkeys(share.device_uuid for share in one.lease.shares)
         if uuid in told

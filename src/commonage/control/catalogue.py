@@ -7,7 +7,6 @@ A mapping from names to environments that changes while everybody holds it: whoe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 
 from commonage.control.membership import tenants_of
 from commonage.control.settings import ControlSettings
@@ -15,6 +14,8 @@ from commonage.control.signals import Signal
 from commonage.domain.environments import Environment
 from commonage.domain.images import Image, environments_of
 from commonage.domain.principals import Principal
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.waiting import EnvironmentNotFound, EnvironmentNotInImage, ImageRemoved
 
 
 class Catalogue(Mapping[str, Environment]):
@@ -81,18 +82,17 @@ class Catalogue(Mapping[str, Environment]):
     def _ever(self, environment: str) -> Image | None:
         return self._images.get(environment) or self._images.get(environment.rpartition("/")[0])
 
-    def lack(self, environment: str) -> str | None:
-        """Why nothing can run in this environment, in words; None if it is there."""
+    def lack(self, environment: str) -> Reason | None:
+        """Why nothing can run in this environment; None if it is there."""
         if environment in self._all:
             return None
         whole = self._ever(environment)
         if whole is None:
-            return f"its environment {environment!r} is not in the catalogue any more"
+            return EnvironmentNotFound(environment=environment)
         if whole.removed is None:
-            there = ", ".join(one.name for one in environments_of(whole))
-            return f"the image {whole.name} has no environment {environment!r} any more; it has: {there}"
-        at = datetime.fromtimestamp(whole.removed.at, UTC).strftime("%Y-%m-%d %H:%M UTC")
-        return f"the image {whole.name} was removed by {whole.removed.by} on {at}"
+            there = tuple(one.name for one in environments_of(whole))
+            return EnvironmentNotInImage(environment=environment, image=whole.name, environments=there)
+        return ImageRemoved(image=whole.name, by=whole.removed.by, removed_at=whole.removed.at)
 
 
 def _tenants(who: Principal | None, settings: ControlSettings) -> frozenset[str] | None:

@@ -212,8 +212,10 @@ class Control:
             await engine.close()
 
     def health(self) -> Sequence[LoopHealth]:
-        """All loops, by name."""
-        return sorted((one.turns.health() for one in (self.ledger, *self._loops)), key=lambda one: one.name)
+        """All loops, those of engines too, by name."""
+        turns = [one.turns for one in (self.ledger, *self._loops)]
+        turns += [one for engine in self._engines.values() for one in engine.loops()]
+        return sorted((one.health() for one in turns), key=lambda one: one.name)
 
 
 def _begin(loops: asyncio.TaskGroup, loop: Loop) -> None:

@@ -19,7 +19,9 @@ from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.lifecycle import StopAsked, Vanished
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_duration
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeRemoved
+from commonage.domain.reasons.notes import Fate, NodeMustBeEmpty
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import Kind, State, StopCause, StopWish, Workload
 from commonage.ports.clock import Clock
@@ -56,7 +58,7 @@ class Departures:
             )
         before = self._fleet.known(name).leave_by
         node = await self._fleet.drain(who, name, True, by)
-        recall = StopWish(who.name, now, StopCause.RECALL, _drained(node))
+        recall = StopWish(who.name, now, StopCause.RECALL, NodeDrained(node=node.name, by=node.drained_by))
         goes: list[Workload] = []
         told: list[Event] = []
         for one in self._on(name):
@@ -107,8 +109,7 @@ class Departures:
         done = [] if self._joining is None else await self._joining.expel(name, gone=gone)
         if node is None:
             return done
-        said = f"{name} was removed by {who.name}"
-        await self._forget(node, f"its machine {name} was lost, and removed by {who.name}", said)
+        await self._forget(node, NodeRemoved(node=name, by=who.name))
         later = "; it is back if it reports again" if self._joining is None else ""
         return [f"{name} is removed{later}", *done]
 
@@ -121,10 +122,10 @@ class Departures:
         if node is None:
             return
         self._fleet.suspect(name)  # nothing more is placed there
-        now, why = self._clock.now(), f"its machine {name} has left the site"
+        now, why = self._clock.now(), NodeLeft(node=name)
         for one in self._on(name):
             self._ledger.note(one.id, StopAsked(_taken_away(one, f"the machine {name}", now, why)))
-        await self._forget(node, why, f"{name} has left the site")
+        await self._forget(node, why)
 
     async def see_off(self, name: str) -> None:
         """After it has `left`: take back all that lets it in. What cannot be done now is for an admin, and logged."""
@@ -139,14 +140,14 @@ class Departures:
         """One that was never seen, or is known no more, may still have a certificate or a place in the Swarm."""
         return self._joining is not None and await self._joining.lets_in(name)
 
-    async def _forget(self, node: Node, why: str, said: str) -> None:
+    async def _forget(self, node: Node, why: Reason) -> None:
         await self._give_up(node.name, why)
-        await self._fleet.forget(node, [Event(EventKind.NODE, self._clock.now(), said)])
+        await self._fleet.forget(node, [Event(EventKind.NODE, self._clock.now(), why)])
         await self._ledger.write()  # what was placed there in that very moment is on the board after this
         await self._give_up(node.name, why)
-        log.info("site %s: %s", node.site, said)
+        log.info("site %s: %s", node.site, why)
 
-    async def _give_up(self, name: str, why: str) -> None:
+    async def _give_up(self, name: str, why: Reason) -> None:
         for one in self._on(name):
             if one.attempt is not None:
                 await self._ledger.happen(one.id, Vanished(one.attempt.id, why))
@@ -188,10 +189,9 @@ class Departures:
 
     def _told(self, one: Workload, node: Node, by: float, now: float) -> Event:
         spec = one.spec
-        left = format_duration(by - now)
-        words = f"{_drained(node)} and must be empty by {_moment(by)}, in {left}: {_fate(one)}"
+        told = NodeMustBeEmpty(node=node.name, by=node.drained_by, leave_by_at=by, left_s=by - now, fate=_fate(one))
         attempt = one.attempt.id if one.attempt else None
-        return Event(EventKind.WARNING, now, words, one.id, attempt, spec.owner, spec.tenant, one.state)
+        return Event(EventKind.WARNING, now, told, one.id, attempt, spec.owner, spec.tenant, one.state)
 
 
 def _may_be_interrupted(one: Workload) -> bool:
@@ -200,29 +200,21 @@ def _may_be_interrupted(one: Workload) -> bool:
 
 
 def _at_the_deadline(one: Workload, node: Node, now: float) -> StopWish:
-    why = f"{_drained(node)} and had to be empty by {_moment(node.leave_by or now)}"
+    why = NodeDrained(node=node.name, by=node.drained_by, leave_by_at=node.leave_by or now)
     return _taken_away(one, "the drain", now, why)
 
 
-def _drained(node: Node) -> str:
-    return f"its machine {node.name} is drained by {node.drained_by}"
-
-
-def _taken_away(one: Workload, by: str, now: float, reason: str) -> StopWish:
+def _taken_away(one: Workload, by: str, now: float, reason: Reason) -> StopWish:
     """It ends, and begins elsewhere where that is wished."""
     stays_ended = one.spec.kind is not Kind.SESSION and not (one.spec.requeue or _may_be_interrupted(one))
     return StopWish(by, now, StopCause.ADMIN if stays_ended else StopCause.RECALL, reason)
 
 
-def _fate(one: Workload) -> str:
-    """What becomes of it at the deadline, and what to do before."""
+def _fate(one: Workload) -> Fate:
+    """What becomes of it at the deadline."""
     if one.spec.kind is Kind.SESSION:
-        if one.spec.requeue:
-            return "it is then started again elsewhere; save your work, as its kernels end"
-        return "it then ends; save your work, and start it again elsewhere"
-    if one.spec.requeue or _may_be_interrupted(one):
-        return "it then queues again, and begins anew elsewhere"
-    return "it is then stopped, as it was submitted to run once only"
+        return Fate.SESSION_RESTARTS if one.spec.requeue else Fate.SESSION_ENDS
+    return Fate.REQUEUED if one.spec.requeue or _may_be_interrupted(one) else Fate.ENDS
 
 
 def _names(there: Sequence[Workload]) -> str:

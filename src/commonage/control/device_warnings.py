@@ -12,6 +12,7 @@ from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.domain.events import Event, EventKind
 from commonage.domain.ids import workload_of
+from commonage.domain.reasons.notes import GpuWarning
 from commonage.ports.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class DeviceWarnings:
         return Event(
             EventKind.WARNING,
             self._clock.now(),
-            words,
+            GpuWarning(detail=words),
             workload.id,
             attempt_id,
             spec.owner,

@@ -14,6 +14,7 @@ from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node
 from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Happening, Record, step
+from commonage.domain.reasons import notes
 from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
 from commonage.domain.workloads import Workload
@@ -111,7 +112,7 @@ def _event(workload: Workload, record: Record, now: float) -> Event:
     return Event(
         kind=record.kind,
         at=now,
-        message=record.message,
+        reason=record.reason,
         workload_id=workload.id,
         attempt_id=attempt.id if attempt else None,
         owner=spec.owner,
@@ -122,5 +123,5 @@ def _event(workload: Workload, record: Record, now: float) -> Event:
 
 def _submitted(workloads: Sequence[Workload], now: float) -> Event:
     first = workloads[0]
-    many = f"{len(workloads)} alike, " if len(workloads) > 1 else ""
-    return _event(first, Record(EventKind.SUBMITTED, f"submitted: {many}{first.spec.request}"), now)
+    submitted = notes.Submitted(count=len(workloads), request=str(first.spec.request))
+    return _event(first, Record(EventKind.SUBMITTED, submitted), now)

@@ -11,6 +11,7 @@ from commonage.control.look import Look
 from commonage.domain.errors import NotFound
 from commonage.domain.events import Event, EventKind
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.notes import CommandStarted
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -40,7 +41,7 @@ class Execs:
         event = Event(
             EventKind.AUDIT,
             self.clock.now(),
-            f"{who.name} runs {_first_word(command)} beside {workload.spec.name or workload.id}",
+            CommandStarted(by=who.name, program=_program(command), workload=workload.spec.name or workload.id),
             workload_id=workload.id,
             attempt_id=attempt.id,
             owner=workload.spec.owner,
@@ -78,8 +79,9 @@ def _not_running(workload: Workload) -> NotRunning:
     return NotRunning(f"{workload.id} is not running but {state}; {then}")
 
 
-def _first_word(command: Sequence[str]) -> str:
+def _program(command: Sequence[str]) -> str:
+    """The command's first word, printable and of limited length; empty for a shell."""
     if not command:
-        return "a shell"
+        return ""
     word = "".join(letter if letter.isprintable() else "?" for letter in command[0].rpartition("/")[2])
-    return repr(word if len(word) <= _MOST_OF_A_WORD else word[: _MOST_OF_A_WORD - 1] + "…")
+    return word if len(word) <= _MOST_OF_A_WORD else word[: _MOST_OF_A_WORD - 1] + "…"

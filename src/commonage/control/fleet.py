@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from commonage.control.all_cards import AllCards
-from commonage.control.attribution import Stray, in_words
+from commonage.control.attribution import Stray
 from commonage.control.board import Board
 from commonage.control.card_alarms import alarms, card_of
 from commonage.control.catalogue import Catalogue
@@ -30,7 +30,11 @@ from commonage.domain.events import Event, EventKind
 from commonage.domain.explanations import Holder
 from commonage.domain.fleet import Device, Node, NodeReport, NodeState
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_duration, format_memory
+from commonage.domain.quantities import format_duration
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import OnFirstUse
+from commonage.domain.reasons.notes import NodeStateChanged
+from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import GpuRequest, Request, parse_gpus
 from commonage.domain.sightings import Capabilities
 from commonage.domain.tenants import PriorityClass, Tenant
@@ -88,12 +92,12 @@ class EnvironmentView:
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """A share on offer; `why_not` in words where it could not start now."""
+    """A share on offer; `why_not` None: it could start now."""
 
     gpus: str
     title: str
     free_now: bool
-    why_not: str
+    why_not: Reason | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,20 +208,12 @@ class Fleet:
             await self._keep([*nodes, *(self._unheard(node, now) for node in silent)], now)
 
     def _taken_in(self, engine: Engine, report: NodeReport, now: float) -> Node:
-        report = replace(report, devices=tuple(self._with_strays(device) for device in report.devices))
         seen = Node(report.name, engine.site, engine.capabilities().name, NodeState.READY, report, now)
         known = self._board.nodes.get(report.name)
         if known is not None:
             seen_at = known.seen_at if report.gone else now
             seen = replace(seen, seen_at=seen_at, drained_by=known.drained_by, leave_by=known.leave_by)
         return judged(seen)
-
-    def _with_strays(self, device: Device) -> Device:
-        """The planner, too, should know of VRAM that is in nobody's lease and yet not free."""
-        strays = self._watchdog.strays.get(device.uuid)
-        if not strays:
-            return device
-        return replace(device, notices=(*device.notices, in_words(strays)))
 
     def _unheard(self, node: Node, now: float) -> Node:
         """A machine that no engine mentioned: it takes no new work at once, and is lost after a while."""
@@ -239,8 +235,8 @@ class Fleet:
             if before is None or essence(before) != essence(node):
                 changed.append(node)
             if before is None or before.state is not node.state:
-                why = f": {node.reason}" if node.reason else ""
-                events.append(Event(EventKind.NODE, now, f"{node.name} is {node.state}{why}"))
+                changed_to = NodeStateChanged(node=node.name, state=node.state.value, detail=node.reason)
+                events.append(Event(EventKind.NODE, now, changed_to))
                 self._soon_until = now + _SOON_FOR_S if before is not None else 0.0
             events += alarms(before, node, held, self._board.get, now)
             events += undecided(before, node, held, self._board.get, now)
@@ -273,9 +269,9 @@ class Fleet:
         for one in held:
             counts[one.lease.node] += 1
             for share in one.lease.shares:
-                holds = f"{format_memory(share.memory_mib)} of VRAM"
+                holds = Resources(gpu_memory_mib=share.memory_mib)
                 holder = Holder(one.workload_id, one.name, one.owner, one.kind, one.lease.node, holds, one.ends_at)
-                holders[share.device_uuid].append(replace(holder, memory_mib=share.memory_mib))
+                holders[share.device_uuid].append(holder)
         return [self._view(node, holders, counts[name]) for name, node in sorted(self._board.nodes.items())]
 
     def _view(self, node: Node, holders: Mapping[str, Sequence[Holder]], workloads: int) -> NodeView:
@@ -309,8 +305,8 @@ class Fleet:
         brought = self._image_status(environment)
         if brought is not None:
             return brought
-        what = "made" if environment.image is None else "fetched"
-        absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, f"{what} on first use")
+        on_first_use = OnFirstUse(is_image=environment.image is not None)
+        absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, on_first_use)
         return self._statuses.get(environment.name, absent)
 
     async def drain(self, who: Principal, name: str, drain: bool, leave_by: float | None = None) -> Node:
@@ -399,10 +395,10 @@ class Fleet:
         request = Request(self._settings.default_cpus_milli, self._settings.default_memory_mib, gpu)
         shape = grid.shape(request)
         free = bool(grid.fits(shape, np.arange(len(grid.nodes))).any())
-        why_not = "" if free else refusal(grid, shape, 0) or ""
+        why_not = None if free or not grid.nodes else refusal(grid, shape, 0)
         return GpuChoice(text, f"{text} of a GPU" if "/" in text else _title(gpu), free, why_not)
 
-    def refuse_if_never(self, request: Request) -> str | None:
+    def refuse_if_never(self, request: Request) -> Reason | None:
         """Why no machine here could ever run it; None if one could, or one that may be rented."""
         if most_that_fit(self._board.fleets, request):
             return None

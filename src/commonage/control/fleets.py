@@ -21,6 +21,7 @@ from commonage.domain.fleet import NodeState
 from commonage.domain.fleets import Coming, FleetPolicy, FleetView, Machine
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
+from commonage.domain.reasons import Reason, notes
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import State
 from commonage.placement.lacks import over_quota
@@ -241,14 +242,18 @@ class Fleets:
                 patience_s = LOST_AND_BUSY_FOR_S if rented.machine.name in self._busy() else LOST_FOR_S
                 if now - rented.lost_since >= patience_s:
                     node = self._board.nodes.get(rented.machine.name)
-                    why = "it was removed from the site" if node is None else f"it was lost: {node.reason}"
+                    why = notes.PoolNodeForgotten() if node is None else notes.PoolNodeLost(detail=node.reason)
                     await self._give_back(one, rented, why)
             elif not rented.joined and (rented.machine.failed or now - rented.since >= one.policy.join_s):
-                within = format_duration(one.policy.join_s)
-                why = "failed at the cloud" if rented.machine.failed else f"did not join within {within}"
-                await self._give_back(one, rented, f"it {why}")
+                failed = rented.machine.failed
+                await self._give_back(
+                    one,
+                    rented,
+                    notes.PoolNodeFailed() if failed else notes.PoolNodeDidNotJoin(join_s=one.policy.join_s),
+                )
+                what = "failed at the cloud" if failed else f"did not join within {format_duration(one.policy.join_s)}"
                 raise Unavailable(
-                    f"{rented.machine.name} {why} and was given back; look at the cloud's console log of the next one"
+                    f"{rented.machine.name} {what} and was given back; look at the cloud's console log of the next one"
                 )
 
     async def _let_go(self, one: _Standing) -> None:
@@ -256,7 +261,7 @@ class Fleets:
         for rented in one.kept:
             name = rented.machine.name
             if rented.lost_since is None and self._leaves(one, name) and name not in self._busy():
-                await self._give_back(one, rented, f"it was drained by {one.who.name}, and is empty")
+                await self._give_back(one, rented, notes.PoolNodeEmpty(by=one.who.name))
 
     async def _bury(self, one: _Standing) -> None:
         """Forget the machines that the cloud has no more."""
@@ -266,10 +271,10 @@ class Fleets:
             if is_over and one.policy.owns(node.name) and node.name not in kept:
                 await self._forget(one, node.name)
 
-    async def _give_back(self, one: _Standing, rented: _Rented, why: str) -> None:
+    async def _give_back(self, one: _Standing, rented: _Rented, why: Reason) -> None:
         await one.cloud.destroy(rented.machine)
         rented.gave_back_at = self._clock.now()
-        await self._tell(one, f"{rented.machine.name} was given back: {why}", -1)
+        await self._tell(one, notes.PoolNodeRemoved(node=rented.machine.name, cause=why), -1)
         await self._forget(one, rented.machine.name)
 
     async def _forget(self, one: _Standing, name: str) -> None:
@@ -292,7 +297,7 @@ class Fleets:
             machine = await one.cloud.create(name, await self._user_data(one.policy, name))
             one.rented[name] = _Rented(machine, now, asked=True)
             one.decision = replace(one.decision, add=one.decision.add - 1)
-            await self._tell(one, f"{name} was added, as {one.decision.why}", 1)
+            await self._tell(one, notes.PoolNodeAdded(node=name, cause=one.decision.why), 1)
 
     async def _user_data(self, policy: FleetPolicy, name: str) -> str:
         """With what it joins at its first start, under this name."""
@@ -303,10 +308,9 @@ class Fleets:
         said = [part for key, value in sorted(labels.items()) for part in ("--label", f"{key}={value}")]
         return await self._joining.template(token.token, [*said, *policy.join_options], name)
 
-    async def _tell(self, one: _Standing, words: str, change: int) -> None:
+    async def _tell(self, one: _Standing, what: notes.PoolNodeAdded | notes.PoolNodeRemoved, change: int) -> None:
         """An event, with what the fleet cost an hour before and costs after."""
         price, count = one.policy.kind.price_per_h, len(one.kept)
-        if price:
-            words += f"; the fleet costs {count * price:.2f} an hour, before it was {(count - change) * price:.2f}"
-        log.info("fleet %s: %s", one.policy.name, words)
-        await self._ledger.write(events=[Event(EventKind.NODE, self._clock.now(), words)])
+        what = replace(what, price_per_h=count * price, price_before_per_h=(count - change) * price)
+        log.info("fleet %s: %s", one.policy.name, what)
+        await self._ledger.write(events=[Event(EventKind.NODE, self._clock.now(), what)])

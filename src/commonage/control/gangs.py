@@ -1,7 +1,7 @@
 """What one member's fate means for its gang: its members run together or not at all.
 
-Told of every workload that is written; tells the ledger what the others are to do (docs/states.md has the rules). That
-all start at once is the planner's business. Orders are made with the members that it knows.
+Told of every workload that is written; tells the ledger what the others are to do. docs/concepts/states.md has the
+rules. That all start at once is the planner's business. Orders are made with the members that it knows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
 from commonage.domain.lifecycle import StopAsked
+from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import State, StopCause, StopWish, Workload
 from commonage.ports.clock import Clock
@@ -92,21 +93,21 @@ class Gangs:
         living = [one for one in members if not one.state.is_terminal]
         bad = next((one for one in ended if one.state in _BAD_ENDS), None)
         if bad is not None:
-            self._wish(living, StopCause.DEPENDENCY, f"{_name(bad)} {_end_of(bad)}", now)
+            ended_badly = attempts.GangMemberEnded(rank=_rank(bad), state=bad.state.value, cause=bad.reason)
+            self._wish(living, StopCause.DEPENDENCY, ended_badly, now)
             return
         if ended:  # they go on to their ends, but nobody can start again without those
             waiting = [one for one in living if one.state.waits]
-            self._wish(
-                waiting, StopCause.DEPENDENCY, f"it cannot start without {_name(ended[0])}, which has ended", now
-            )
+            self._wish(waiting, StopCause.DEPENDENCY, attempts.GangMemberMissing(rank=_rank(ended[0])), now)
         holding = [one for one in living if one.state.holds_lease]
         stopped = _stopped(holding)
         retries = members[0].spec.retry.retries
         if stopped is not None:
-            self._wish(living, StopCause.DEPENDENCY, f"{_name(stopped)} is being stopped", now)
+            self._wish(living, StopCause.DEPENDENCY, attempts.GangMemberStopping(rank=_rank(stopped)), now)
         elif sum(one.retried for one in members) > retries:
             out = max(living, key=lambda one: one.since)
-            self._wish(living, StopCause.DEPENDENCY, f"{_name(out)}: {out.reason}; no retry is left for the gang", now)
+            none_left = attempts.GangOutOfRetries(rank=_rank(out), cause=_cause_of(out))
+            self._wish(living, StopCause.DEPENDENCY, none_left, now)
         elif holding:
             self._restart(living, holding, now)
 
@@ -116,13 +117,15 @@ class Gangs:
         recalled = next((one for one in holding if one.stop is not None and one.stop.cause is StopCause.RECALL), None)
         out = next((one for one in living if one.state.waits and _ran(one, began)), None)
         if out is not None:
-            self._wish(holding, StopCause.RECALL, f"{_name(out)}: {out.reason}", now)
-        elif recalled is not None and recalled.stop is not None:
-            self._wish(holding, StopCause.RECALL, f"with {_name(recalled)}: {recalled.stop.reason}", now)
+            requeued = attempts.GangMemberRequeued(rank=_rank(out), cause=_cause_of(out))
+            self._wish(holding, StopCause.RECALL, requeued, now)
+        elif recalled is not None:
+            requeued = attempts.GangMemberRequeued(rank=_rank(recalled), cause=_cause_of(recalled))
+            self._wish(holding, StopCause.RECALL, requeued, now)
         elif _started_in_part(living) and now - began > PARTIAL_S:
-            self._wish(holding, StopCause.RECALL, "not all of its gang could start at once", now)
+            self._wish(holding, StopCause.RECALL, attempts.GangStartedInPart(), now)
 
-    def _wish(self, whom: Iterable[Workload], cause: StopCause, reason: str, now: float) -> None:
+    def _wish(self, whom: Iterable[Workload], cause: StopCause, reason: Reason, now: float) -> None:
         for one in whom:
             has = one.stop.cause if one.stop is not None else None
             if has is None or (has is StopCause.RECALL and cause is not StopCause.RECALL):
@@ -145,10 +148,14 @@ def _stopped(holding: Sequence[Workload]) -> Workload | None:
     return next((one for one in holding if one.stop is not None and one.stop.cause not in passing), None)
 
 
-def _name(one: Workload) -> str:
-    return f"rank {one.array_index} of its gang"
+def _rank(one: Workload) -> int:
+    return one.array_index or 0
 
 
-def _end_of(one: Workload) -> str:
-    state = str(one.state)
-    return one.reason if one.reason.startswith(state) else f"{state}: {one.reason}"
+def _cause_of(one: Workload) -> Reason:
+    """Why its last attempt ended, or is to end."""
+    match one.reason:
+        case attempts.Stopping(cause=cause) | waiting.Requeued(cause=cause) | waiting.RetryScheduled(cause=cause):
+            return cause
+        case reason:
+            return reason

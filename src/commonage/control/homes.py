@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from commonage.domain.errors import CommonageError
 from commonage.domain.folders import folder_name
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_memory
+from commonage.domain.reasons.notes import HomeUsed
 from commonage.domain.turns import Turns
 from commonage.ports.clock import Clock
 from commonage.ports.homes import Homes
@@ -36,12 +36,10 @@ class HomeView:
         """True if it is above the limit."""
         return self.quota_mib is not None and self.used_mib > self.quota_mib
 
-    def __str__(self) -> str:
-        used = f"Your home uses {format_memory(self.used_mib)}"
-        if self.quota_mib is None:
-            return f"{used}."
-        limit = f"the limit is {format_memory(self.quota_mib)} (measured, not enforced)"
-        return f"{used}, {limit}: delete files that you do not need." if self.is_over else f"{used}; {limit}."
+    @property
+    def reason(self) -> HomeUsed:
+        """What its owner is told."""
+        return HomeUsed(used_mib=self.used_mib, quota_mib=self.quota_mib)
 
 
 class HomeWatch:

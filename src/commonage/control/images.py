@@ -30,6 +30,7 @@ from commonage.domain.images import (
     scope_of,
 )
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.notes import ImageRegistered, ImageUnregistered
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
@@ -136,9 +137,10 @@ class Images:
         image = replace(wanted, name=name, tenant=tenant, by=who.name, at=now, provenance=made, removed=None)
         async with self._changing:
             *_, before = self.check_name(who, name)  # meanwhile somebody may have taken it
-            words = "put another in place of" if before is not None else "registered"
-            text = f"{who.name} {words} the image {image.name}: {image.digest}"
-            await self.ledger.enlist([image], [Event(EventKind.AUDIT, now, text, owner=who.name, tenant=tenant)])
+            registered = ImageRegistered(
+                by=who.name, image=image.name, digest=image.digest, is_replacement=before is not None
+            )
+            await self.ledger.enlist([image], [Event(EventKind.AUDIT, now, registered, owner=who.name, tenant=tenant)])
             self.catalogue.put([image])
         self.prepulls.wake()
         return self.one(who, image.name)
@@ -156,9 +158,8 @@ class Images:
             view = self._view(image, who, self._work())
             names = {one.name for one in environments_of(image)}
             now = self.clock.now()
-            event = Event(
-                EventKind.AUDIT, now, f"{who.name} removed the image {image.name}", owner=image.by, tenant=image.tenant
-            )
+            removed = ImageUnregistered(by=who.name, image=image.name)
+            event = Event(EventKind.AUDIT, now, removed, owner=image.by, tenant=image.tenant)
             gone = replace(image, removed=Removal(who.name, now))
             await self.ledger.enlist([gone], [event])
             self.catalogue.put([gone])

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from commonage.control.board import Board, CountKey, count_keys
 from commonage.control.limits import Limits
 from commonage.domain.errors import TooMany
+from commonage.domain.reasons.refusals import LimitOf, TooManyWorkloads
 from commonage.domain.workloads import Kind, Spec
 
 CODE = "too-many-workloads"
@@ -27,13 +28,13 @@ class LiveLimits:
         for key in count_keys(spec):
             there, most = self._live(key), self._most(key)
             if there + more > most:
-                what = "live sessions" if spec.kind is Kind.SESSION else "live jobs and services"
-                raise _too_many(f"the {key[0].rpartition(' ')[2]} {key[1]} has {there} {what}", more, most)
+                of = LimitOf.TENANT if key[0] == "tenant" else LimitOf.USER
+                raise _too_many(of, key[1], spec, there, most)
         # The last tenth is kept for sessions: whoever has filled the queue must not keep others from their notebooks.
         most = limits.workloads if spec.kind is Kind.SESSION else limits.workloads - limits.workloads // 10
         there = self._live()
         if there + more > most:
-            raise _too_many(f"all users together have {there} live workloads", more, most)
+            raise _too_many(LimitOf.EVERYBODY, "", spec, there, most)
 
     @contextmanager
     def room(self, spec: Spec, workload_id: str) -> Iterator[None]:
@@ -62,9 +63,7 @@ class LiveLimits:
         return coming + (len(self._board) if key is None else self._board.count(key))
 
 
-def _too_many(has: str, more: int, most: int) -> TooMany:
-    return TooMany(
-        f"Too many workloads: {has}, {more} more submitted, at most {most} allowed. "
-        "Wait until some have ended, stop some, or submit fewer at once.",
-        code=CODE,
-    )
+def _too_many(of: LimitOf, name: str, spec: Spec, live: int, limit: int) -> TooMany:
+    sessions, submitted = spec.kind is Kind.SESSION, max(1, spec.array_size)
+    why = TooManyWorkloads(of=of, name=name, sessions=sessions, live=live, submitted=submitted, limit=limit)
+    return TooMany(why, code=CODE)

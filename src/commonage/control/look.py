@@ -12,6 +12,8 @@ from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.events import Event
 from commonage.domain.explanations import Explanation
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.refusals import NoSuchAttempt
 from commonage.domain.sightings import LogLine
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
@@ -29,13 +31,15 @@ BIRTH_OF_UNIX = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The freshest word on a workload, and its place in the queue from 1 (None where it does not queue).
+    """Why a workload is where it is now, and its place in the queue from 1 (None where it is not queued).
 
-    `progress` is how far (0..1) that is by which it starts, where it is known: its image being fetched, say.
+    `notes` are what else its owner should know: trouble with its node, a node that was requested. `progress` is how far
+    (0..1) that is by which it starts, where it is known: its image being pulled, say.
     """
 
-    reason: str
+    reason: Reason
     position: int | None = None
+    notes: tuple[Reason, ...] = ()
     progress: float | None = None
 
 
@@ -84,26 +88,25 @@ class Look:
         """Why it stands where it stands; for a queued one from the last plan."""
         ask = self.board.ask(workload.id)
         if ask is None:
-            told = self.trouble(workload)
+            trouble = self.trouble(workload)
             progress = self.board.progress.get(workload.attempt.id) if workload.attempt is not None else None
-            return Standing(f"{workload.reason}; {told}" if told else workload.reason, progress=progress)
+            return Standing(workload.reason, notes=() if trouble is None else (trouble,), progress=progress)
         position = self.board.position(workload.id, self.clock.now())
         if self.board.outcome is None or position is None:
             return Standing(workload.reason, position)
-        words = why_waiting(self.board.snapshot, self.board.outcome, ask, position)
-        return Standing(self._with_what_comes(words, ask), position)
+        reason, coming = why_waiting(self.board.snapshot, self.board.outcome, ask, position), self._coming(ask)
+        return Standing(reason, position, () if coming is None else (coming,))
 
-    def _with_what_comes(self, words: str, ask: Ask) -> str:
-        """The words, and which machine that was asked for could run it, unless a quota holds it back."""
+    def _coming(self, ask: Ask) -> Reason | None:
+        """The node that was requested and could run it; None if there is none, or a quota holds it back."""
         snapshot = self.board.snapshot
         coming = [one for one in self.board.coming if one.name not in self.board.nodes]
         if not coming or over_quota(snapshot, ask, snapshot.grid.shape(ask.request)) is not None:
-            return words
-        told = on_its_way(coming, ask.request, self.clock.now())
-        return f"{words}; {told}" if told else words
+            return None
+        return on_its_way(coming, ask.request, self.clock.now())
 
-    def trouble(self, workload: Workload) -> str:
-        """What is wrong with the machine that it runs on, in words; empty if nothing is."""
+    def trouble(self, workload: Workload) -> Reason | None:
+        """What is wrong with the node that it runs on; None if nothing is."""
         node = self.board.nodes.get(workload.attempt.lease.node) if workload.attempt is not None else None
         return trouble(workload, node, self.clock.now())
 
@@ -112,12 +115,11 @@ class Look:
         workload = await self.workload(who, workload_id)
         ask = self.board.ask(workload_id)
         if ask is None:
-            state = str(workload.state).replace("_", " ")
-            reason = self.standing(workload).reason
-            said = reason if reason.startswith(state) else f"{state}: {reason}"
-            return Explanation(workload_id, said, queue_length=self.board.queue_length())
+            standing = self.standing(workload)
+            reasons = (standing.reason, *standing.notes)
+            return Explanation(workload_id, reasons, self.clock.now(), queue_length=self.board.queue_length())
         found = explain(self.board.snapshot, ask, self.clock.now())
-        return found if found.startable_now else replace(found, summary=self._with_what_comes(found.summary, ask))
+        return found if found.startable_now else replace(found, coming=self._coming(ask))
 
     def queue_length(self) -> int:
         """How many wait for a place."""
@@ -175,8 +177,7 @@ class Look:
         tries = await self.store.attempts(workload_id) if attempt is not None else []
         chosen = workload.attempt if attempt is None else next((one for one in tries if one.number == attempt), None)
         if chosen is None:
-            which = f"attempt {attempt}" if attempt is not None else "attempt yet"
-            raise NotFound(f"{workload_id} has no {which}: {self.standing(workload).reason}", code="log-not-found")
+            raise NotFound(NoSuchAttempt(workload_id=workload_id, attempt=attempt), code="log-not-found")
         engine = self._engine_of(chosen)
         async for line in engine.logs(chosen.id, offset=offset, tail=tail, follow=follow):
             yield line

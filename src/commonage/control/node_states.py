@@ -11,6 +11,7 @@ from dataclasses import replace
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.principals import Principal
+from commonage.domain.reasons.notes import NodeUndecided
 from commonage.domain.workloads import Workload
 from commonage.placement.asks import Held
 
@@ -30,11 +31,11 @@ def judged(node: Node) -> Node:
 
 def reason_for(node: Node, who: Principal) -> str:
     """Why the node is in its state: for admins as it was reported, for others without the texts of daemons."""
-    if who.is_admin or node.state is NodeState.READY:
+    if who.is_admin or not node.report.faults:
         return node.reason
     if node.state is NodeState.DRAINING:
         return f"drained by {node.drained_by}"
-    if node.state is NodeState.FAULTY and node.report.faults:
+    if node.state is NodeState.FAULTY:
         return "an admin has to repair it; it takes no new work"
     return "it does not answer"
 
@@ -64,11 +65,10 @@ def undecided(
         return []
     leases = [one for one in held if one.lease.node == node.name]
     there = [(one, found) for one in leases if (found := workload(one.workload_id)) is not None]
-    words = f"its machine {node.name} does not answer: {why}"
+    undecided_ = NodeUndecided(node=node.name, detail=why)
     told = [
-        Event(EventKind.WARNING, now, words, found.id, one.lease.attempt_id, found.spec.owner, found.spec.tenant,
+        Event(EventKind.WARNING, now, undecided_, found.id, one.lease.attempt_id, found.spec.owner, found.spec.tenant,
               found.state)
         for one, found in there
     ]  # fmt: skip
-    runs = f"{len(there)} workload{'' if len(there) == 1 else 's'}"
-    return [Event(EventKind.NODE, now, f"{node.name} may still run {runs}: {why}"), *told] if told else []
+    return [Event(EventKind.NODE, now, replace(undecided_, workloads=len(there))), *told] if told else []

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from commonage.control.again import is_to_start_again, tries_of, was_taken_away
 from commonage.control.look import Look
 from commonage.domain.principals import Principal
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import SessionEnded, SessionInTrouble, SessionRestarted
 from commonage.domain.workloads import Kind, Workload
 from commonage.ports.store import Filter
 
@@ -21,9 +23,9 @@ _LOOK_BACK = 30
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A sentence about the newest session of a name. `ended`: there is none of that name now."""
+    """Something about the newest session of a name. `ended`: there is none of that name now."""
 
-    text: str
+    reason: Reason
     workload: Workload
     ended: bool
 
@@ -41,16 +43,15 @@ async def notices(look: Look, who: Principal) -> Sequence[Notice]:
 def _of(look: Look, sessions: Sequence[Workload]) -> Notice | None:
     """About the newest of these, which have one name."""
     newest, now = sessions[0], look.clock.now()
-    what = f"Your session {newest.spec.name}" if newest.spec.name else "Your session"
+    name = newest.spec.name
     if not newest.state.is_terminal:
-        if told := look.trouble(newest):
-            return Notice(f"{what}: {told}.", newest, False)
+        if trouble := look.trouble(newest):
+            return Notice(SessionInTrouble(name=name, cause=trouble), newest, False)
         before = next((one for one in sessions[1:] if was_taken_away(one)), None)
         if before is None or not tries_of(newest) or now - newest.submitted_at > LONGEST_S:
             return None
-        words = f"{what} was started again, as it had ended: {before.reason}. What was not saved is gone."
-        return Notice(words, newest, False)
+        return Notice(SessionRestarted(name=name, cause=before.reason), newest, False)
     if not was_taken_away(newest) or now - newest.since > LONGEST_S:
         return None
     soon = is_to_start_again(newest) and now - newest.since < _BEING_STARTED_S
-    return Notice(f"{what} ended: {newest.reason}.{' It is being started again.' if soon else ''}", newest, True)
+    return Notice(SessionEnded(name=name, cause=newest.reason, is_restarting=soon), newest, True)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from commonage.control.attribution import Round
 from commonage.domain.fleet import Device, Lease
 from commonage.domain.parts import part_of
-from commonage.domain.quantities import format_memory
+from commonage.domain.reasons.attempts import NeededBy
 from commonage.domain.requests import GpuRequest
 
 ROUNDS_TO_BE_SURE = 2
@@ -101,8 +101,8 @@ def _shares(lease: Lease) -> dict[str, int]:
     return mine
 
 
-def who_needs_it(excess: Excess, round_: Round, held: Sequence[Lease], queue: Iterable[GpuRequest]) -> str | None:
-    """Who else needs the memory that the excess takes, in words; None if nobody does, or nobody can know.
+def who_needs_it(excess: Excess, round_: Round, held: Sequence[Lease], queue: Iterable[GpuRequest]) -> NeededBy | None:
+    """Who else needs the memory that the excess takes; None if nobody does, or nobody can know.
 
     A neighbour does, when what it holds a share of and does not use yet is no longer free on the card. One in the queue
     does, when it would fit onto the card without the attempt that is over its share.
@@ -119,14 +119,12 @@ def who_needs_it(excess: Excess, round_: Round, held: Sequence[Lease], queue: It
             owed += max(0, mine - used)
     free = max(0, excess.card.memory_mib - sample.memory_used_mib)
     if owed > free:
-        return (
-            f"workloads beside it are still owed {format_memory(owed)} of the card, and {format_memory(free)} are free"
-        )
+        return NeededBy(is_queued=False, needed_mib=owed, free_mib=free)
     room = excess.card.memory_mib - leased + excess.share_mib
     for gpu in queue:
         part = part_of(excess.card, gpu) if _wants(gpu, excess.card) else None
         if part is not None and part.memory_mib <= room:
-            return f"a workload in the queue needs {format_memory(part.memory_mib)} of the card"
+            return NeededBy(is_queued=True, needed_mib=part.memory_mib)
     return None
 
 

@@ -17,9 +17,11 @@ from commonage.control.board import Board
 from commonage.control.catalogue import Catalogue
 from commonage.control.waiting import wait_at_most
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
-from commonage.domain.errors import CommonageError
+from commonage.domain.errors import CommonageError, start_failure
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.images import Image, environments_of
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import AskingNode, NoEngineForSite, OnNodes
 from commonage.domain.turns import Turns
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -37,7 +39,7 @@ class OnNode:
 
     node: str
     state: EnvironmentState
-    detail: str = ""
+    reason: Reason | None = None
     progress: float | None = None
 
 
@@ -145,31 +147,31 @@ class Prepulls:
 
     def _send(self, image: Image, node: Node) -> None:
         before = self._errands[image.name].get(node.name)
-        seen = OnNode(node.name, EnvironmentState.BUILDING, "asking the machine for it")
+        seen = OnNode(node.name, EnvironmentState.BUILDING, AskingNode())
         errand = _Errand(image.reference, seen, tries=before.tries if before is not None else 0)
         self._errands[image.name][node.name] = errand
         errand.task = asyncio.create_task(self._bring(image, node, errand), name=f"image {image.name} to {node.name}")
         errand.task.add_done_callback(lambda _: self._woken.set())
 
     async def _bring(self, image: Image, node: Node, errand: _Errand) -> None:
-        def told(detail: str, progress: float | None) -> None:
-            errand.seen = replace(errand.seen, detail=detail, progress=progress)
+        def told(reason: Reason, progress: float | None) -> None:
+            errand.seen = replace(errand.seen, reason=reason, progress=progress)
 
         engine = self._engines.get(node.site)
         if engine is None:
-            errand.seen = OnNode(node.name, EnvironmentState.FAILED, f"no engine answers for the site {node.site}")
+            errand.seen = OnNode(node.name, EnvironmentState.FAILED, NoEngineForSite(site=node.site))
             return
         try:
             await engine.prepare(environments_of(image)[0], node.name, told)
         except CommonageError as error:
             errand.tries += 1
-            errand.seen = OnNode(node.name, EnvironmentState.FAILED, error.message)
+            errand.seen = OnNode(node.name, EnvironmentState.FAILED, start_failure(error))
             if error.is_retryable:
                 pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(errand.tries - 1, 10))
                 errand.again_at = self._clock.now() + pause
-            log.warning("the image %s is not on %s: %s", image.name, node.name, error.message)
+            log.warning("the image %s is not on %s: %s", image.name, node.name, error)
             return
-        errand.seen = OnNode(node.name, EnvironmentState.READY, image.reference)
+        errand.seen = OnNode(node.name, EnvironmentState.READY)
         log.info("the image %s is ready on %s", image.name, node.name)
 
     async def close(self) -> None:
@@ -187,14 +189,12 @@ def _together(name: str, seen: Sequence[OnNode]) -> EnvironmentStatus:
     in_state = {state: [one for one in seen if one.state is state] for state in EnvironmentState}
     building, ready = in_state[EnvironmentState.BUILDING], in_state[EnvironmentState.READY]
     failed = in_state[EnvironmentState.FAILED]
+    where = OnNodes(ready=len(ready), nodes=len(seen))
     if building:
         one = max(building, key=lambda each: each.progress or 0.0)
-        where = f"{one.node}: " if len(seen) > 1 else ""
-        return EnvironmentStatus(name, "", EnvironmentState.BUILDING, where + one.detail, one.progress)
+        reason = replace(where, node=one.node, cause=one.reason) if len(seen) > 1 else one.reason
+        return EnvironmentStatus(name, "", EnvironmentState.BUILDING, reason, one.progress)
     if failed:
-        words = f"{failed[0].node}: {failed[0].detail}"
-        if ready:
-            return EnvironmentStatus(name, "", EnvironmentState.READY, f"on {len(ready)} of {len(seen)}; {words}")
-        return EnvironmentStatus(name, "", EnvironmentState.FAILED, words)
-    where = f"on {len(ready)} machines" if len(ready) > 1 else f"on {ready[0].node}"
-    return EnvironmentStatus(name, "", EnvironmentState.READY, where)
+        where = replace(where, node=failed[0].node, cause=failed[0].reason)
+    state = EnvironmentState.READY if ready else EnvironmentState.FAILED
+    return EnvironmentStatus(name, "", state, where)

@@ -15,9 +15,10 @@ from typing import Any
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.control.signals import Signal
-from commonage.domain.errors import CommonageError, EngineFailure
+from commonage.domain.errors import CommonageError, EngineFailure, start_failure
 from commonage.domain.ids import workload_of
 from commonage.domain.lifecycle import Effect, Refused, Sighted, StartRun, StopRun, Vanished
+from commonage.domain.reasons.attempts import Disappeared, NeverStarted
 from commonage.domain.sightings import LastUse, Order, Seen, Sighting
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import State, Workload
@@ -33,7 +34,7 @@ PROGRESS_EVERY_S = 2.0  # so often at most it is written how far something is; i
 class Reconcile:
     """One for all sites. `order_of` makes the order of a workload that has a lease.
 
-    `on_last_use` hears what an attempt used in all, before its end is noted.
+    `last_uses` is sent what an attempt used in all, before its end is noted.
     """
 
     def __init__(
@@ -95,7 +96,8 @@ class Reconcile:
                 return
             except CommonageError as error:
                 if not error.is_retryable or tries == START_TRIES:
-                    await self._ledger.happen(workload_id, Refused(attempt_id, error.message))
+                    log.warning("attempt %s does not start: %s", attempt_id, error)
+                    await self._ledger.happen(workload_id, Refused(attempt_id, start_failure(error)))
                     return
                 log.warning("attempt %s does not start, trying again: %s", attempt_id, error)
                 await self._clock.sleep(0.5 * 2**tries)
@@ -200,8 +202,7 @@ class Reconcile:
             if begins:
                 self._do(attempt_id, lambda: self._start(workload.id, attempt_id))
             return
-        words = "it was started again and again and never seen" if begins else "it is gone, and nobody saw how it ended"
-        self._ledger.note(workload.id, Vanished(attempt_id, words))
+        self._ledger.note(workload.id, Vanished(attempt_id, NeverStarted() if begins else Disappeared()))
 
     def forget_misses(self, workload: Workload) -> None:
         """A workload was written: what was counted against an attempt that holds nothing any more is dropped."""

@@ -25,6 +25,10 @@ from commonage.domain.fleet import Node
 from commonage.domain.ids import IdSequence
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import ReservationInfo, ReservationMade, ReservationOver, ReservationRemoved
+from commonage.domain.reasons.refusals import ReservationRefused
+from commonage.domain.reasons.waiting import NoNodes
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation, Rules
 from commonage.domain.turns import Turns
@@ -61,7 +65,7 @@ class Reserved:
     """What was made of it. `lacks` says of the first window that cannot be kept whole as things stand now, why."""
 
     reservations: tuple[Reservation, ...]
-    lacks: str | None = None
+    lacks: Reason | None = None
 
 
 @dataclass(slots=True)
@@ -105,8 +109,8 @@ class Reservations:
         mine = {one.name for one in tenants_of(who.groups, self.settings)}
         return [one for one in self.rules.reservations if who.is_admin or one.tenant in mine]
 
-    def lacks(self, found: Reservation) -> str | None:
-        """Why not all of its room is kept as things stand, in numbers; None if it is."""
+    def lacks(self, found: Reservation) -> Reason | None:
+        """Why not all of its room is kept as things stand; None if it is."""
         return self.board.snapshot.kept.shortfall(found.id)
 
     async def add(self, who: Principal, wanted: Wanted) -> Reserved:
@@ -130,9 +134,8 @@ class Reservations:
                 for starts_at, ends_at in wanted.windows
             )
             lacks = await self._lacks(made, now)
-            words = f"{who.name} reserved {_in_words(made[0])}"
-            more = f", and {len(made) - 1} more like it" if len(made) > 1 else ""
-            event = Event(EventKind.AUDIT, now, words + more, tenant=wanted.tenant)
+            reserved = ReservationMade(by=who.name, reservation=_info(made[0]), more=len(made) - 1)
+            event = Event(EventKind.AUDIT, now, reserved, tenant=wanted.tenant)
             await self.ledger.reserve([event], reservations=made)
             self._live.update((one.id, one) for one in made)
             self._tell()
@@ -146,8 +149,8 @@ class Reservations:
             raise NotFound(
                 f"there is no reservation {reservation_id[:60]!r} that is not over", code="reservation-not-found"
             )
-        words = f"{who.name} took away the reservation {found.id}: {_in_words(found)}"
-        event = Event(EventKind.AUDIT, self.clock.now(), words, tenant=found.tenant)
+        removed = ReservationRemoved(by=who.name, reservation=_info(found))
+        event = Event(EventKind.AUDIT, self.clock.now(), removed, tenant=found.tenant)
         await self.ledger.reserve([event], unreserved=[found.id])
         self._live.pop(reservation_id, None)
         self._tell()
@@ -170,8 +173,9 @@ class Reservations:
         for one in over:
             del self._live[one.id]
         self._tell()
-        words = [f"the reservation {one.id} is over: {_in_words(one)}" for one in over]
-        events = [Event(EventKind.AUDIT, now, each, tenant=one.tenant) for one, each in zip(over, words, strict=True)]
+        events = [
+            Event(EventKind.AUDIT, now, ReservationOver(reservation=_info(one)), tenant=one.tenant) for one in over
+        ]
         try:
             await self.ledger.write(events=events)
         except CommonageError as error:
@@ -205,11 +209,11 @@ class Reservations:
         if never is not None:
             raise Unplaceable(never)
 
-    async def _lacks(self, made: Sequence[Reservation], now: float) -> str | None:
+    async def _lacks(self, made: Sequence[Reservation], now: float) -> Reason | None:
         """Why not all of it can be kept as things stand; None if it can. Raises Conflict if it never could."""
         nodes, held, others = list(self.board.nodes.values()), self.board.held(), list(self._live.values())
         if not nodes:
-            return "no machine has reported yet"
+            return NoNodes()
         never, lacks = await asyncio.to_thread(_judge, nodes, held, others, made, now)
         if never is not None:
             raise Conflict(never, code="reservation-conflict")
@@ -218,7 +222,7 @@ class Reservations:
 
 def _judge(
     nodes: Sequence[Node], held: Sequence[Held], others: Sequence[Reservation], made: Sequence[Reservation], now: float
-) -> tuple[str | None, str | None]:
+) -> tuple[Reason | None, Reason | None]:
     """(why it could not be kept even if nothing ran now, why it cannot as things stand). Runs in a thread."""
     empty = Grid(nodes)
     grid = Grid(nodes)
@@ -231,7 +235,7 @@ def _judge(
         beside = [other for other in known if other.starts_at < one.ends_at and one.starts_at < other.ends_at]
         never = feasible(empty, unheld, beside, one, now)
         if never is not None:
-            return f"{_when(one)}: {never}", None
+            return ReservationRefused(starts_at=one.starts_at, ends_at=one.ends_at, cause=never), None
         lacks = lacks or feasible(grid, holdings, beside, one, now)
         known.append(one)
     return None, lacks
@@ -253,11 +257,14 @@ def _at(instant: float) -> str:
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _when(one: Reservation) -> str:
-    return f"from {_at(one.starts_at)} until {_at(one.ends_at)}"
-
-
-def _in_words(one: Reservation) -> str:
-    title = f" ({one.title})" if one.title else ""
-    whom = f"{one.owner} of {one.tenant}" if one.owner else one.tenant
-    return f"{one.count} times {one.request} for {whom}, {_when(one)}{title}"
+def _info(one: Reservation) -> ReservationInfo:
+    return ReservationInfo(
+        id=one.id,
+        tenant=one.tenant,
+        user=one.owner or "",
+        title=one.title,
+        count=one.count,
+        request=str(one.request),
+        starts_at=one.starts_at,
+        ends_at=one.ends_at,
+    )

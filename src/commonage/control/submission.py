@@ -13,17 +13,19 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
 from commonage.domain.principals import OPERATOR, Principal, Scope
 from commonage.domain.quantities import format_memory
+from commonage.domain.reasons.refusals import EnvironmentNotOffered
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Tenant
 from commonage.domain.volumes import VolumeRequest, allowed
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
+from commonage.wire.docs import docs_page
 
 Variables = tuple[tuple[str, str], ...]
 MOST_TOGETHER = 1024
 DEFAULT_GRACE_S = 10
 
 # Where workloads run in containers, nothing is on offer that has no image.
-_NONE = "none yet; an admin sets docker_image, or builds and pushes an image (docs/howto/images.md)"
+_NONE = f"none yet; an admin sets docker_image, or builds and pushes an image ({docs_page('operate/images')})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,24 +135,26 @@ def _environment(ask: Submission, tenant: Tenant, catalogue: Catalogue, settings
     name = ask.environment or default
     found = catalogue.get(name)
     if found is None or found not in offered:
-        what = _why_not(name, ask.kind, tenant, catalogue)
-        there = ", ".join(sorted(one.name for one in offered)) or _NONE
+        there = tuple(sorted(one.name for one in offered))
         raise InvalidInput(
-            f"{what}; for a {ask.kind} there are: {there}", field="environment", code="unknown-environment"
+            _not_offered(name, ask.kind, tenant, catalogue, there), field="environment", code="unknown-environment"
         )
     return found
 
 
-def _why_not(name: str, kind: Kind, tenant: Tenant, catalogue: Catalogue) -> str:
+def _not_offered(
+    name: str, kind: Kind, tenant: Tenant, catalogue: Catalogue, offered: tuple[str, ...]
+) -> EnvironmentNotOffered:
     """Why nothing of this kind can run in it on this tenant's account. Says nothing of what others have."""
-    shown = name if len(name) <= 60 else name[:57] + "..."
-    found = catalogue.get(name)
-    if found is not None and found.tenant in (None, tenant.name):
-        return f"{tenant.name if kind in found.kinds else f'{kind}s'} cannot run in {shown!r}"
-    removed = catalogue.removed(name)
-    if removed is not None and removed.tenant in (None, tenant.name):
-        return catalogue.lack(name) or ""
-    return f"there is no environment {shown!r}"
+    found, removed = catalogue.get(name), catalogue.removed(name)
+    return EnvironmentNotOffered(
+        environment=name if len(name) <= 60 else name[:57] + "...",
+        kind=kind.value,
+        tenant=tenant.name,
+        exists=found is not None and found.tenant in (None, tenant.name),
+        removed=catalogue.lack(name) if removed is not None and removed.tenant in (None, tenant.name) else None,
+        offered=offered,
+    )
 
 
 def _see_to_its_gpu(ask: Submission, environment: Environment) -> None:

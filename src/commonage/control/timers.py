@@ -15,7 +15,9 @@ from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
 from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.lifecycle import Released, StopAsked, TimeRunsOut, Withheld
-from commonage.domain.quantities import format_duration
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import DependencyFailed, DependencyNotFound, TimeLimitReached
+from commonage.domain.reasons.waiting import Other
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import Condition, Dependency, State, StopCause, StopWish, Workload
 from commonage.ports.clock import Clock
@@ -23,13 +25,6 @@ from commonage.ports.store import Store
 
 log = logging.getLogger(__name__)
 TICK_S = 0.5
-_ENDED = {
-    State.SUCCEEDED: "succeeded",
-    State.FAILED: "failed",
-    State.STOPPED: "was stopped",
-    State.TIMED_OUT: "timed out",
-    State.LOST: "was lost",
-}
 
 
 class Timers:
@@ -45,7 +40,7 @@ class Timers:
         ledger: Ledger,
         clock: Clock,
         warn_before_s: float,
-        lack: Callable[[str], str | None],
+        lack: Callable[[str], Reason | None],
     ) -> None:
         self._store, self._board, self._ledger, self._clock = store, board, ledger, clock
         self._warn_before_s = warn_before_s
@@ -103,25 +98,23 @@ class Timers:
         if deadline is None or limit is None or workload.stop is not None:
             return
         if now >= deadline:
-            wish = StopWish(
-                "the time limit", now, StopCause.TIME_LIMIT, f"its time limit of {format_duration(limit)} is over"
-            )
+            wish = StopWish("the time limit", now, StopCause.TIME_LIMIT, TimeLimitReached(limit_s=limit))
             self._ledger.note(workload.id, StopAsked(wish))
         elif not workload.warned and deadline - now <= min(self._warn_before_s, limit / 5):
             self._ledger.note(workload.id, TimeRunsOut(deadline - now))
 
     async def _depend(self, held: Workload, now: float) -> None:
         verdicts = [await verdict(dependency, self._board, self._store) for dependency in held.spec.depends_on]
-        broken = next((words for met, words in verdicts if met is False), None)
+        broken = next((one for one in verdicts if isinstance(one, Reason)), None)
         if broken is not None:
             wish = StopWish("a dependency", now, StopCause.DEPENDENCY, broken)
             self._ledger.note(held.id, StopAsked(wish))
-        elif all(met for met, _ in verdicts):
+        elif all(one is None for one in verdicts):
             self._release(held)
 
     def _release(self, held: Workload) -> None:
         """Nothing that it waited for holds it back. What it needs may have gone meanwhile: then it waits for that."""
-        lack = self._lacks(held)
+        lack = self._lack(held.spec.environment)
         self._ledger.note(held.id, Released() if lack is None else Withheld(lack))
 
     def catalogue_changed(self) -> None:
@@ -132,36 +125,34 @@ class Timers:
         self._woken.set()
 
     def _see_that_it_can(self, queued: Workload) -> None:
-        lack = self._lacks(queued)
+        lack = self._lack(queued.spec.environment)
         if lack is not None:
             self._ledger.note(queued.id, Withheld(lack))
 
-    def _lacks(self, workload: Workload) -> str | None:
-        lack = self._lack(workload.spec.environment)
-        return None if lack is None else f"{lack}; it waits until that is there again"
+
+Verdict = Reason | Other | None
+"""None: the dependency is met; another workload: it is not met yet; a reason: it never is."""
 
 
-async def verdict(dependency: Dependency, board: Board, store: Store) -> tuple[bool | None, str]:
-    """(True met, False never, None not yet; in words)."""
+async def verdict(dependency: Dependency, board: Board, store: Store) -> Verdict:
+    """Whether a dependency is met."""
     try:
         other = board.get(dependency.workload_id) or await store.workload(dependency.workload_id)
     except NotFound:
-        return False, f"it waits for {dependency.workload_id}, which does not exist"
+        return DependencyNotFound(workload_id=dependency.workload_id)
     return judge(dependency.condition, other)
 
 
-def judge(condition: Condition, other: Workload) -> tuple[bool | None, str]:
-    """Whether `other` meets the condition: (True met, False never, None not yet; in words)."""
+def judge(condition: Condition, other: Workload) -> Verdict:
+    """Whether `other` meets the condition."""
     started = other.attempts > 0 and other.state not in (State.HELD, State.QUEUED, State.STARTING)
     if condition is Condition.AFTER_START and (started or other.state.is_terminal):
-        return True, "started"
+        return None
+    name = other.spec.name or other.spec.kind.value
     if not other.state.is_terminal:
-        return None, f"waits for {other.id} ({other.spec.name or other.spec.kind}), which is {other.state}"
+        return Other(other.id, name, other.state.value)
     ended_well = other.state is State.SUCCEEDED
     wanted = {Condition.AFTER_OK: ended_well, Condition.AFTER_NOT_OK: not ended_well}.get(condition, True)
     if wanted:
-        return True, f"{other.id} has ended"
-    which = f"{other.id} ({other.spec.name or other.spec.kind})"
-    if condition is Condition.AFTER_OK:
-        return False, f"it was to start once {which} had succeeded, but that {_ENDED[other.state]}"
-    return False, f"it was to start only if {which} did not succeed, but that {_ENDED[other.state]}"
+        return None
+    return DependencyFailed(workload_id=other.id, name=name, condition=condition.value, state=other.state.value)

@@ -1,32 +1,32 @@
-"""What a workload's owner should know of its machine while it runs, in words. Pure; called by `look`."""
+"""What a workload's owner should know of its node while it runs. Pure; called by `look`."""
 
 from __future__ import annotations
 
 from commonage.domain.fleet import Node, NodeState
-from commonage.domain.quantities import format_duration
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import Fate, NodeHasFault, NodeMustBeEmpty, NodeNotResponding, NodeUndecided
 from commonage.domain.workloads import Kind, Workload
 
 
-def trouble(workload: Workload, node: Node | None, now: float) -> str:
-    """What is wrong with the machine that it holds a lease on, and what that means for it; empty if nothing is."""
+def trouble(workload: Workload, node: Node | None, now: float) -> Reason | None:
+    """What is wrong with the node that it runs on, and what that means for it; None if nothing is."""
     if not workload.state.holds_lease or workload.stop is not None or node is None:
-        return ""
+        return None
     silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not node.report.faults)
     if silent:
-        since = format_duration(now - node.seen_at)
+        silent_s = now - node.seen_at
         if node.report.undecided:
-            return f"its machine {node.name} does not answer since {since}: {node.report.undecided}"
-        return f"its machine {node.name} does not answer since {since}; {_once_lost(workload)}"
+            return NodeUndecided(node=node.name, detail=node.report.undecided, silent_s=silent_s)
+        return NodeNotResponding(node=node.name, fate=_once_lost(workload), silent_s=silent_s)
     if node.report.faults:
-        return f"its machine {node.name} is faulty, and an admin has to repair it; {_once_lost(workload)}"
+        return NodeHasFault(node=node.name, fate=_once_lost(workload))
     if node.drain and node.leave_by is not None:
-        left = format_duration(node.leave_by - now)
-        return f"its machine {node.name} is drained by {node.drained_by} and must be empty in {left}"
-    return ""
+        return NodeMustBeEmpty(node=node.name, by=node.drained_by, left_s=node.leave_by - now)
+    return None
 
 
-def _once_lost(workload: Workload) -> str:
+def _once_lost(workload: Workload) -> Fate:
     spec = workload.spec
     if spec.kind is Kind.SESSION:
-        return f"if it is lost, the session {'is started again elsewhere' if spec.requeue else 'ends'}"
-    return f"if it is lost, the {spec.kind} {'queues again' if spec.requeue else 'is lost, too'}"
+        return Fate.SESSION_RESTARTS if spec.requeue else Fate.SESSION_ENDS
+    return Fate.REQUEUED if spec.requeue else Fate.ENDS

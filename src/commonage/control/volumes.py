@@ -10,8 +10,10 @@ from commonage.control.membership import tenants_of
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.refusals import MountsNotSupported
 from commonage.domain.sightings import Capabilities
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, variable_of
+from commonage.wire.docs import docs_page
 
 _LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
 _NO_SIZE = "its size is not bounded here"
@@ -67,7 +69,7 @@ class Volumes:
                 loose.setdefault(unbounded, []).append(volume.name)
         return [
             f"Nothing holds the size of {', '.join(names)} on {_named(machines)}, so they take what the disk has there "
-            "(docs/howto/storage.md). `commonage volume ls` says so to everybody."
+            f"({docs_page('operate/storage')}). `commonage volume ls` says so to everybody."
             for machines, names in loose.items()
         ]
 
@@ -110,8 +112,7 @@ def see_that_all_can_be_mounted(asked: Sequence[VolumeRequest], engines: Sequenc
     elsewhere = next((one for one in asked if one.target), None)
     if elsewhere is not None and engines and not any(one.mounts for one in engines):
         raise InvalidInput(
-            f"{elsewhere.text}: nothing is mounted here, as workloads are processes of this machine; leave "
-            f"@{elsewhere.target} out and use ~/volumes/{elsewhere.name}",
+            MountsNotSupported(volume=elsewhere.text, name=elsewhere.name, target=elsewhere.target),
             field="volumes",
             code="invalid-volume",
         )

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from commonage.control.attribution import Round, Stray, in_words
+from commonage.control.attribution import Round, Stray, unattributed
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.control.over_share import Excess, Excesses, OverSharePolicy, who_needs_it
@@ -20,7 +21,8 @@ from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Device
 from commonage.domain.ids import workload_of
 from commonage.domain.lifecycle import StopAsked
-from commonage.domain.quantities import format_duration, format_memory
+from commonage.domain.reasons.attempts import OverGpuShare
+from commonage.domain.reasons.notes import OverGpuShareFollows, OverGpuShareWarning, UnattributedGpuMemoryFreed
 from commonage.domain.receipts import enough_for
 from commonage.domain.requests import GpuRequest
 from commonage.domain.workloads import State, StopCause, StopWish, Workload
@@ -30,6 +32,11 @@ log = logging.getLogger(__name__)
 WARN_AGAIN_S = 600.0
 STRAY_WORTH_A_WARNING_MIB = 64  # a display or a monitor holds a few MiB, and troubles nobody
 MPS_SERVER = "nvidia-cuda-mps"  # the driver's own, which the shares of a card run through
+_FOLLOWS = {
+    OverSharePolicy.STOP: OverGpuShareFollows.STOP,
+    OverSharePolicy.CONTENDED: OverGpuShareFollows.STOP_WHEN_NEEDED,
+    OverSharePolicy.WARN: OverGpuShareFollows.NOTHING,
+}
 _Key = tuple[str, str]
 
 
@@ -71,53 +78,53 @@ class Watchdog:
             return
         why = self._why_to_end(excess, round_, now)
         if why is not None:
-            self._end(workload, excess, why, now)
+            self._end(workload, why, now)
         elif (excess.attempt_id, excess.uuid) not in self._warned:
             await self._warn(workload, excess, now)
 
-    def _why_to_end(self, excess: Excess, round_: Round, now: float) -> str | None:
+    def _why_to_end(self, excess: Excess, round_: Round, now: float) -> OverGpuShare | None:
         lasts_s = now - excess.since
+        over = OverGpuShare(
+            gpu=excess.card.label,
+            used_mib=excess.used_mib,
+            share_mib=excess.share_mib,
+            request_mib=enough_for(excess.used_mib, excess.card.memory_mib),
+        )
         if self._policy is OverSharePolicy.STOP and lasts_s >= self._after_s:
-            return f" for {format_duration(lasts_s)}, longer than the {format_duration(self._after_s)} allowed here"
+            return replace(over, lasted_s=lasts_s, allowed_s=self._after_s)
         if self._policy is OverSharePolicy.CONTENDED:
             held = [one.lease for one in self._board.held()]
-            needs = who_needs_it(excess, round_, held, self._queue())
-            return f", and {needs}" if needs else None
+            needed_by = who_needs_it(excess, round_, held, self._queue())
+            return None if needed_by is None else replace(over, needed_by=needed_by)
         return None
 
     def _queue(self) -> list[GpuRequest]:
         asked = {one.spec.request.gpu for one in self._board.in_state(State.QUEUED)}
         return [gpu for gpu in asked if gpu is not None]
 
-    def _end(self, workload: Workload, excess: Excess, why: str, now: float) -> None:
-        enough = format_memory(enough_for(excess.used_mib, excess.card.memory_mib))
-        words = f"{_in_numbers(excess)}{why}; ask for {enough} of VRAM"
-        log.warning("attempt %s is ended: it %s", excess.attempt_id, words)
-        wish = StopWish("the VRAM watchdog", now, StopCause.OVER_SHARE, words)
+    def _end(self, workload: Workload, why: OverGpuShare, now: float) -> None:
+        log.warning("workload %s is ended: %s", workload.id, why)
+        wish = StopWish("the VRAM watchdog", now, StopCause.OVER_SHARE, why)
         self._ledger.note(workload.id, StopAsked(wish))
         self.counts["stopped"] += 1
 
     async def _warn(self, workload: Workload, excess: Excess, now: float) -> None:
-        lasts = format_duration(now - excess.since)
-        words = f"it {_in_numbers(excess)}, for {lasts} now: {self._what_follows(excess, now)}"
-        log.warning("attempt %s: %s", excess.attempt_id, words)
+        warning = OverGpuShareWarning(
+            gpu=excess.card.label,
+            used_mib=excess.used_mib,
+            share_mib=excess.share_mib,
+            lasted_s=now - excess.since,
+            follows=_FOLLOWS[self._policy],
+            left_s=max(0.0, excess.since + self._after_s - now),
+        )
+        log.warning("attempt %s: %s", excess.attempt_id, warning)
         spec = workload.spec
         event = Event(
-            EventKind.WARNING, now, words, workload.id, excess.attempt_id, spec.owner, spec.tenant, workload.state
+            EventKind.WARNING, now, warning, workload.id, excess.attempt_id, spec.owner, spec.tenant, workload.state
         )
         await self._ledger.write(events=[event])
         self._warned[excess.attempt_id, excess.uuid] = now
         self.counts["warned"] += 1
-
-    def _what_follows(self, excess: Excess, now: float) -> str:
-        match self._policy:
-            case OverSharePolicy.STOP:
-                left = format_duration(max(0.0, excess.since + self._after_s - now))
-                return f"it is stopped in {left} unless it gives that back"
-            case OverSharePolicy.CONTENDED:
-                return "it is stopped as soon as somebody else needs the memory"
-            case OverSharePolicy.WARN:
-                return "nothing is done about that here, but work beside it may run out of memory"
 
     # --- of no attempt --------------------------------------------------------------------------------------------
 
@@ -142,21 +149,10 @@ class Watchdog:
             return
         if there and now - told_at < WARN_AGAIN_S:
             return
-        where = f"card {card.label} ({card.model})"
-        words = f"{where}: {in_words(found)}"
-        if not there:
-            words = f"{where}: no process of others holds VRAM any more"
-        log.warning("%s", words)
-        await self._ledger.write(events=[Event(EventKind.WARNING if there else EventKind.NODE, now, words)])
+        told = unattributed(card, found) if there else UnattributedGpuMemoryFreed(gpu=card.label, model=card.model)
+        log.warning("%s", told)
+        await self._ledger.write(events=[Event(EventKind.WARNING if there else EventKind.NODE, now, told)])
         self._strays_told[card.uuid] = (there, now)
-
-
-def _in_numbers(excess: Excess) -> str:
-    used, where = format_memory(excess.used_mib), f"card {excess.card.label}"
-    if not excess.share_mib:
-        return f"holds {used} of VRAM on {where}, of which it was given no part"
-    over = format_memory(excess.used_mib - excess.share_mib)
-    return f"holds {used} of VRAM on {where}, {over} more than its share of {format_memory(excess.share_mib)}"
 
 
 def _key(stray: Stray) -> tuple[int | None, str]:

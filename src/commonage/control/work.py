@@ -24,6 +24,9 @@ from commonage.domain.ids import IdSequence
 from commonage.domain.lifecycle import StopAsked
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_cpus
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import ServerStopped, StoppedBy
+from commonage.domain.reasons.waiting import DependencyNotMet, InQueue, Other
 from commonage.domain.workloads import Kind, Spec, State, StopCause, StopWish, Workload
 from commonage.placement.explain import explain
 from commonage.ports.clock import Clock
@@ -115,7 +118,7 @@ class Work:
         members = await self.store.workloads(Filter(array_id=found.spec.array_id), limit=found.spec.array_size)
         return Submitted(tuple(reversed(members.items)), False)
 
-    def _made(self, spec: Spec, state: State, reason: str) -> tuple[Workload, ...]:
+    def _made(self, spec: Spec, state: State, reason: Reason) -> tuple[Workload, ...]:
         now = self.clock.now()
         if spec.array_size:
             first = self.ids.next(now, self.chance(1 << 20))
@@ -129,9 +132,9 @@ class Work:
             )
         return (Workload(self.ids.next(now, self.chance(1 << 20)), spec, state, now, now, reason),)
 
-    async def _standing_at_first(self, who: Principal, spec: Spec) -> tuple[State, str]:
+    async def _standing_at_first(self, who: Principal, spec: Spec) -> tuple[State, Reason]:
         """Queued, or held where it depends on what has not happened yet."""
-        waiting: list[str] = []
+        others: list[Other] = []
         for dependency in spec.depends_on:
             other = await self._known(dependency.workload_id)
             if other is None or not (who.may_see(other.spec.owner) or other.spec.owner == spec.owner):
@@ -140,12 +143,12 @@ class Work:
                     field="depends_on",
                     code="unknown-dependency",
                 )
-            met, words = judge(dependency.condition, other)
-            if met is False:
-                raise Conflict(words, code="dependency-broken")
-            if met is None:
-                waiting.append(words)
-        return (State.HELD, "; ".join(waiting[:3])) if waiting else (State.QUEUED, "waiting for its turn")
+            found = judge(dependency.condition, other)
+            if isinstance(found, Reason):
+                raise Conflict(found, code="dependency-broken")
+            if found is not None:
+                others.append(found)
+        return (State.HELD, DependencyNotMet(others=tuple(others))) if others else (State.QUEUED, InQueue())
 
     async def _known(self, workload_id: str) -> Workload | None:
         try:
@@ -201,7 +204,7 @@ class Work:
         self._placeable(who, spec)
         state, reason = await self._standing_at_first(who, spec)
         if state is State.HELD:
-            return Explanation(None, f"held: {reason}", queue_length=self.board.queue_length())
+            return Explanation(None, (reason,), self.clock.now(), queue_length=self.board.queue_length())
         now = self.clock.now()
         considered = ask_for(spec, "", now)
         if spec.gang:
@@ -216,8 +219,8 @@ class Work:
             raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
         by = workload.spec.owner if _is_spawner(who) else who.name
         cause = StopCause.USER if by == workload.spec.owner else StopCause.ADMIN
-        words = f"stopped by {by}" + (f": {reason}" if reason else "")
-        after = await self.ledger.happen(workload_id, StopAsked(StopWish(by, self.clock.now(), cause, words)))
+        wish = StopWish(by, self.clock.now(), cause, StoppedBy(by=by, comment=reason))
+        after = await self.ledger.happen(workload_id, StopAsked(wish))
         if after is None or (after.state.is_terminal and after.stop is None):
             ended = await self.store.workload(workload_id)
             raise Conflict(
@@ -233,7 +236,7 @@ class Work:
         now = self.clock.now()
         for workload in self.board.in_state(State.STARTING, State.RUNNING):
             cause = StopCause.ADMIN if workload.spec.kind is Kind.SESSION else StopCause.RECALL
-            self.ledger.note(workload.id, StopAsked(StopWish("the server", now, cause, "the server was stopped")))
+            self.ledger.note(workload.id, StopAsked(StopWish("the server", now, cause, ServerStopped())))
         while (left := len(self.board.in_state(State.STARTING, State.RUNNING))) and self.clock.now() < now + within_s:
             await self.clock.sleep(0.05)
         return left

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from commonage.domain.reasons import Reason
 from commonage.domain.workloads import Kind
 
 _SLOW = re.compile(r"rfc3987[-_.]syntax\b", re.IGNORECASE)
@@ -47,12 +48,12 @@ class EnvironmentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentStatus:
-    """An environment on one site. `progress` is 0..1 where it is known; `detail` is for reading."""
+    """An environment on one site. `progress` is 0..1 where it is known; `reason`: what is done, or why it failed."""
 
     name: str
     site: str
     state: EnvironmentState
-    detail: str = ""
+    reason: Reason | None = None
     progress: float | None = None
 
 

@@ -22,17 +22,23 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import StartFailed
+
 
 class CommonageError(Exception):
-    """Base of all errors of ours. `message` is the sentence shown to the user."""
+    """Base of all errors of ours. `str(error)` is the sentence shown to the user; an error that was made of a reason
+    has no sentence of its own (`messages.of_error` makes it), and shows code and parameters in logs.
+    """
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
     status: ClassVar[int] = 500
 
-    def __init__(self, message: str, *, code: str | None = None, retryable: bool | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, what: str | Reason, *, code: str | None = None, retryable: bool | None = None) -> None:
+        self.message = what if isinstance(what, str) else repr(what)
+        self.reason = None if isinstance(what, str) else what
+        super().__init__(self.message)
         self._code = code
         self._retryable = retryable
 
@@ -47,14 +53,19 @@ class CommonageError(Exception):
         return type(self).retryable if self._retryable is None else self._retryable
 
 
+def start_failure(error: CommonageError) -> Reason:
+    """Why an attempt did not start, of what its engine raised."""
+    return error.reason or StartFailed(error=error.message)
+
+
 class InvalidInput(CommonageError):
     """What was asked cannot be right, whatever the machines look like. `field` names the culprit, dotted."""
 
     code = "invalid-input"
     status = 422
 
-    def __init__(self, message: str, *, field: str | None = None, code: str | None = None) -> None:
-        super().__init__(message, code=code)
+    def __init__(self, what: str | Reason, *, field: str | None = None, code: str | None = None) -> None:
+        super().__init__(what, code=code)
         self.field = field
 
 
@@ -110,8 +121,8 @@ class TooMany(CommonageError):
     status = 429
     retryable = True
 
-    def __init__(self, message: str, *, code: str | None = None, retry_after_s: float | None = None) -> None:
-        super().__init__(message, code=code)
+    def __init__(self, what: str | Reason, *, code: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(what, code=code)
         self.retry_after_s = retry_after_s
 
 
@@ -140,9 +151,9 @@ class EngineFailure(CommonageError):
     status = 503
 
     def __init__(
-        self, message: str, *, code: str | None = None, retryable: bool | None = None, native: str = ""
+        self, what: str | Reason, *, code: str | None = None, retryable: bool | None = None, native: str = ""
     ) -> None:
-        super().__init__(message, code=code, retryable=retryable)
+        super().__init__(what, code=code, retryable=retryable)
         self.native = native
 
     def __str__(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from commonage.domain.reasons import Reason
+
 
 class EventKind(StrEnum):
     """What kind of thing happened; stable, part of the API."""
@@ -29,7 +31,7 @@ class Event:
 
     kind: EventKind
     at: float
-    message: str
+    reason: Reason
     workload_id: str | None = None
     attempt_id: str | None = None
     owner: str | None = None

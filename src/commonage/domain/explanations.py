@@ -1,10 +1,12 @@
-"""Why something waits, in words and numbers: made by the planner, shown by API, CLI, portal and spawner alike."""
+"""Why something waits, in codes and numbers: made by the scheduler, shown by API, CLI, portal and spawner alike."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import Request
 
 
@@ -12,7 +14,7 @@ from commonage.domain.requests import Request
 class Holder:
     """A workload that holds what another waits for. `ends_at` only where its time limit tells.
 
-    `memory_mib` is the VRAM it holds on the device it is listed under, for drawing; 0 where it is listed under none.
+    `holds` is what it holds of the device it is listed under, or of what the other one waits for.
     """
 
     workload_id: str
@@ -20,9 +22,8 @@ class Holder:
     owner: str
     kind: str
     node: str
-    holds: str
+    holds: Resources
     ends_at: float | None = None
-    memory_mib: int = 0
 
 
 class Precedence(StrEnum):
@@ -34,14 +35,6 @@ class Precedence(StrEnum):
     OWN = "own"
 
 
-_PRECEDENCE = {
-    Precedence.PRIORITY: "with a higher priority",
-    Precedence.FAIR_SHARE: "by people who used or asked for less lately",
-    Precedence.OLDER: "waiting longer",
-    Precedence.OWN: "of the same owner",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class InFront:
     """So many stand ahead for one reason. `nearest` are the nearest few, each as (kind, owner): other people's work is
@@ -50,14 +43,6 @@ class InFront:
     precedence: Precedence
     count: int
     nearest: tuple[tuple[str, str], ...]
-
-    def __str__(self) -> str:
-        """`3 with a higher priority (a job of ann, a session of bob, …)`."""
-        words = f"{self.count} {_PRECEDENCE[self.precedence]}"
-        if self.precedence is Precedence.OWN:
-            return words
-        named = ", ".join(dict.fromkeys(f"a {kind or 'workload'} of {owner}" for kind, owner in self.nearest))
-        return f"{words} ({named}{', …' if self.count > len(self.nearest) else ''})"
 
 
 class Sureness(StrEnum):
@@ -77,21 +62,25 @@ class Sureness(StrEnum):
 class Explanation:
     """The answer to "why does it wait, and until when?".
 
-    `summary` is the whole answer in one or two sentences. `position` counts from 1 in the queue, None when it does not
-    stand in it; `in_front` says who is ahead, and why. `lacks` names what is missing with numbers, one sentence for
-    each kind of thing. `fits_now` is a smaller request that would start now, in words, `fits_now_request` the same to
-    submit; `fits_now_gpus` is its text for `--gpus` where nothing else differs. `expected_start_at` is unix seconds,
-    None where nothing tells; `basis` says what it rests on, `sureness` how sure it is. `earliest_start_at` and
-    `latest_start_at` are there where the past gives a range.
+    `reasons` are why it waits, the one for the nearest node first; for one that does not wait, why it is where it is.
+    `position` counts from 1 in the queue (of `site`, where there are several), None when it is not in it; `is_queued`
+    is False for a request that is only considered. `in_front` says who is ahead, and why. `coming` is a node that was
+    requested and could run it. `fits_now` is a smaller request that would start now, in words, `fits_now_request` the
+    same to submit; `fits_now_gpus` is its text for `--gpus` where nothing else differs. `expected_start_at` is unix
+    seconds, None where nothing tells; `basis` says what it rests on or why there is none, `sureness` how sure it is.
+    `earliest_start_at` and `latest_start_at` are there where the past gives a range. `at` is when it was made.
     """
 
     workload_id: str | None
-    summary: str
+    reasons: tuple[Reason, ...] = ()
+    at: float = 0.0
     startable_now: bool = False
     position: int | None = None
+    is_queued: bool = True
+    site: str | None = None
     queue_length: int = 0
     in_front: tuple[InFront, ...] = ()
-    lacks: tuple[str, ...] = ()
+    coming: Reason | None = None
     holders: tuple[Holder, ...] = ()
     fits_now: str | None = None
     fits_now_gpus: str | None = None
@@ -100,4 +89,4 @@ class Explanation:
     earliest_start_at: float | None = None
     latest_start_at: float | None = None
     sureness: Sureness = Sureness.UNKNOWN
-    basis: str = ""
+    basis: Reason | None = None

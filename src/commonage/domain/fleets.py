@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.fleet import Device, Isolation, Node, NodeReport, NodeState
+from commonage.domain.reasons import Reason
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?", re.ASCII)
 _NUMBER = re.compile(r"[0-9a-f]{6}", re.ASCII)
@@ -101,7 +102,7 @@ class Coming:
 class FleetView:
     """A fleet now, and what its policy makes of it. Costs are per hour.
 
-    `machines` are with the state that each is in, in words. `adding` and `removing` are what it does next, `why` in
+    `machines` are with the state that each is in, in words. `adding` and `removing` are what it does next, and
     words. `trouble` is what the cloud last refused. What it costs now is without those that were given back.
     """
 
@@ -110,7 +111,7 @@ class FleetView:
     machines: tuple[tuple[str, str], ...]
     adding: int
     removing: tuple[str, ...]
-    why: str
+    why: Reason
     cost_per_h: float
     cost_after_per_h: float
     trouble: str = ""

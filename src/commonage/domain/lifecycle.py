@@ -1,7 +1,7 @@
 """The life of a workload as one pure function: step(workload, happening, now) -> Step(workload, effects).
 
 Control calls it for everything that can happen; nothing else changes a workload's state. A happening that means
-nothing in the present state changes nothing. See docs/states.md for the picture.
+nothing in the present state changes nothing. See docs/concepts/states.md for the picture.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import assert_never
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import Lease
 from commonage.domain.ids import attempt_id
-from commonage.domain.quantities import format_duration
+from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.sightings import Seen, Sighting
 from commonage.domain.workloads import MOST_LOSSES, Attempt, Kind, State, StopCause, StopWish, Workload
 
@@ -26,9 +26,9 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """What it needs to start is not there (any more); `message` says what. It waits until that comes."""
+    """What it needs to start is not there (any more). It waits until that comes."""
 
-    message: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Sighted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The engine would not start its attempt; `message` says why."""
+    """The engine would not start its attempt."""
 
     attempt_id: str
-    message: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Vanished:
     """No engine sees its attempt any more, and none will say how it ended."""
 
     attempt_id: str
-    message: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Record:
     """Write an event."""
 
     kind: EventKind
-    message: str
+    reason: Reason
 
 
 Effect = StartRun | StopRun | Record
@@ -122,16 +122,16 @@ def step(workload: Workload, happening: Happening, now: float) -> Step:
     match happening:
         case Released():
             return _released(workload, now)
-        case Withheld(message):
-            return _withheld(workload, message, now)
+        case Withheld(reason):
+            return _withheld(workload, reason, now)
         case Leased(lease):
             return _leased(workload, lease, now)
         case Sighted(sighting):
             return _sighted(workload, sighting, now)
-        case Refused(attempt, message):
-            return _ended_without_code(workload, attempt, State.FAILED, message, now)
-        case Vanished(attempt, message):
-            return _ended_without_code(workload, attempt, State.LOST, message, now)
+        case Refused(attempt, reason):
+            return _ended_without_code(workload, attempt, State.FAILED, reason, now)
+        case Vanished(attempt, reason):
+            return _ended_without_code(workload, attempt, State.LOST, reason, now)
         case StopAsked(wish):
             return _stop_asked(workload, wish, now)
         case TimeRunsOut(left_s):
@@ -142,15 +142,15 @@ def step(workload: Workload, happening: Happening, now: float) -> Step:
 def _released(workload: Workload, now: float) -> Step:
     if workload.state is not State.HELD:
         return Step(workload)
-    after = replace(workload, state=State.QUEUED, since=now, not_before=None, reason="waiting for its turn")
-    return Step(after, (Record(EventKind.QUEUED, "queued"),))
+    after = replace(workload, state=State.QUEUED, since=now, not_before=None, reason=waiting.InQueue())
+    return Step(after, (Record(EventKind.QUEUED, after.reason),))
 
 
-def _withheld(workload: Workload, message: str, now: float) -> Step:
-    if not workload.state.waits or (workload.state is State.HELD and workload.reason == message):
+def _withheld(workload: Workload, reason: Reason, now: float) -> Step:
+    if not workload.state.waits or (workload.state is State.HELD and workload.reason == reason):
         return Step(workload)
-    after = replace(workload, state=State.HELD, since=now, not_before=None, reason=message)
-    return Step(after, (Record(EventKind.HELD, message),))
+    after = replace(workload, state=State.HELD, since=now, not_before=None, reason=reason)
+    return Step(after, (Record(EventKind.HELD, reason),))
 
 
 def _leased(workload: Workload, lease: Lease, now: float) -> Step:
@@ -158,9 +158,9 @@ def _leased(workload: Workload, lease: Lease, now: float) -> Step:
     if workload.state is not State.QUEUED or lease.attempt_id != attempt_id(workload.id, number):
         return Step(workload)
     attempt = Attempt(lease.attempt_id, workload.id, number, State.STARTING, lease)
-    place = f"starting on {lease.node}"
-    after = replace(workload, state=State.STARTING, since=now, reason=place, attempt=attempt, warned=False)
-    return Step(after, (Record(EventKind.STARTING, place), StartRun(attempt.id)))
+    reason = attempts.Starting(node=lease.node)
+    after = replace(workload, state=State.STARTING, since=now, reason=reason, attempt=attempt, warned=False)
+    return Step(after, (Record(EventKind.STARTING, reason), StartRun(attempt.id)))
 
 
 def _sighted(workload: Workload, sighting: Sighting, now: float) -> Step:
@@ -183,10 +183,10 @@ def _sighted(workload: Workload, sighting: Sighting, now: float) -> Step:
 def _progressed(workload: Workload, attempt: Attempt, sighting: Sighting) -> Step:
     if attempt.state is not State.STARTING or workload.stop is not None:
         return Step(workload)
-    if sighting.detail in ("", workload.reason):
+    if sighting.reason is None or sighting.reason == workload.reason:
         return Step(workload)
-    after = replace(workload, reason=sighting.detail)
-    return Step(after, (Record(EventKind.PROGRESS, sighting.detail),))
+    after = replace(workload, reason=sighting.reason)
+    return Step(after, (Record(EventKind.PROGRESS, sighting.reason),))
 
 
 def _runs(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) -> Step:
@@ -196,16 +196,16 @@ def _runs(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) 
     if workload.stop is not None:  # it is already being ended: it only matters that it began
         begun = replace(attempt, started_at=running.started_at)
         return Step(workload if begun == attempt else replace(workload, attempt=begun))
-    place = f"running on {attempt.lease.node}"
-    after = replace(workload, state=State.RUNNING, since=now, reason=place, attempt=running)
-    return Step(after, (Record(EventKind.RUNNING, place),))
+    reason = attempts.Running(node=attempt.lease.node)
+    after = replace(workload, state=State.RUNNING, since=now, reason=reason, attempt=running)
+    return Step(after, (Record(EventKind.RUNNING, reason),))
 
 
 def _warned(workload: Workload, sighting: Sighting) -> Step:
     """What its owner should know of one that runs, once."""
-    if workload.stop is not None or sighting.detail in ("", workload.reason):
+    if workload.stop is not None or sighting.reason is None or sighting.reason == workload.reason:
         return Step(workload)
-    return Step(replace(workload, reason=sighting.detail), (Record(EventKind.WARNING, sighting.detail),))
+    return Step(replace(workload, reason=sighting.reason), (Record(EventKind.WARNING, sighting.reason),))
 
 
 def _ended(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) -> Step:
@@ -215,23 +215,24 @@ def _ended(workload: Workload, attempt: Attempt, sighting: Sighting, now: float)
     if workload.stop is not None:
         return _ended_by_wish(workload, attempt, workload.stop, now)
     if code is None:
-        reason = sighting.detail or f"its machine {attempt.lease.node} went away and nobody knows how it ended"
-        return _finish(workload, attempt, State.LOST, reason, now)
+        lost = sighting.reason or attempts.NodeLost(node=attempt.lease.node)
+        return _finish(workload, attempt, State.LOST, lost, now)
     if code == 0:
-        return _finish(workload, attempt, State.SUCCEEDED, "ended well, exit code 0", now)
-    return _finish(workload, attempt, State.FAILED, sighting.detail or _exit_in_words(code, sighting.oom), now)
+        return _finish(workload, attempt, State.SUCCEEDED, attempts.Completed(), now)
+    return _finish(workload, attempt, State.FAILED, sighting.reason or reason_of_exit(code, sighting.oom), now)
 
 
-def _exit_in_words(code: int, oom: bool) -> str:
+def reason_of_exit(code: int, oom: bool = False) -> Reason:
+    """What an exit code other than 0 means."""
     if oom:
-        return "used more memory than it had asked for and was ended; ask for more"
+        return attempts.OutOfMemory()
     if code == 126:
-        return "exit code 126: the command is there but cannot be run; make it executable (chmod +x)"
+        return attempts.CommandNotExecutable()
     if code == 127:
-        return "exit code 127: the command was not found in its environment"
+        return attempts.CommandNotFound()
     if code > 128:
-        return f"exit code {code}: ended by signal {code - 128}"
-    return f"exit code {code}"
+        return attempts.Signaled(exit_code=code, signal=code - 128)
+    return attempts.ExitCode(exit_code=code)
 
 
 def _ended_by_itself(workload: Workload, attempt: Attempt, wish: StopWish) -> bool:
@@ -249,60 +250,71 @@ def _state_after_stop(wish: StopWish) -> State:
     return State.TIMED_OUT if wish.cause is StopCause.TIME_LIMIT else State.STOPPED
 
 
-def _ended_without_code(workload: Workload, attempt: str, state: State, message: str, now: float) -> Step:
+def _ended_without_code(workload: Workload, attempt: str, state: State, reason: Reason, now: float) -> Step:
     current = workload.attempt
     if current is None or current.id != attempt or current.state.is_terminal:
         return Step(workload)
     ended = replace(current, ended_at=now, url=None)
     if workload.stop is not None:
         return _ended_by_wish(workload, ended, workload.stop, now)
-    return _finish(workload, ended, state, message, now)
+    return _finish(workload, ended, state, reason, now)
 
 
 def _ended_by_wish(workload: Workload, attempt: Attempt, wish: StopWish, now: float) -> Step:
     """The end that was wished for has come: final, or back in the queue where it was only recalled."""
     if _ended_by_itself(workload, attempt, wish):
-        return _finish(workload, attempt, State.SUCCEEDED, "ended well, exit code 0", now)
+        return _finish(workload, attempt, State.SUCCEEDED, attempts.Completed(), now)
+    reason = _reason_of(wish)
     if wish.cause is not StopCause.RECALL or workload.spec.kind is Kind.SESSION:
         # A session's kernels are gone, and nobody knows whether its user still waits for it.
-        return _finish(workload, attempt, _state_after_stop(wish), wish.reason, now)
-    return _back_in_the_queue(workload, replace(attempt, state=State.STOPPED, reason=wish.reason), now)
+        return _finish(workload, attempt, _state_after_stop(wish), reason, now)
+    return _requeued(workload, replace(attempt, state=State.STOPPED), reason, now)
 
 
-def _back_in_the_queue(workload: Workload, attempt: Attempt, now: float) -> Step:
+def _requeued(workload: Workload, attempt: Attempt, cause: Reason, now: float) -> Step:
     """It waits for another try at once, as the last one's end was not its fault."""
-    words = f"back in the queue: {attempt.reason}"
-    after = replace(workload, state=State.QUEUED, since=now, reason=words, attempt=attempt, stop=None, warned=False)
-    return Step(after, (Record(EventKind.QUEUED, words),))
+    attempt, reason = replace(attempt, reason=cause), waiting.Requeued(cause=cause)
+    after = replace(workload, state=State.QUEUED, since=now, reason=reason, attempt=attempt, stop=None, warned=False)
+    return Step(after, (Record(EventKind.QUEUED, reason),))
 
 
-def _finish(workload: Workload, attempt: Attempt, state: State, reason: str, now: float) -> Step:
+def _finish(workload: Workload, attempt: Attempt, state: State, reason: Reason, now: float) -> Step:
     """End the attempt in `state`; the workload follows it, queues again after a loss, or is held for a retry."""
     attempt = replace(attempt, state=state, reason=reason)
     spec, policy = workload.spec, workload.spec.retry
     # A session does not: its kernels are gone. Control has the hub start another one where its owner wished that.
     if state is State.LOST and spec.requeue and spec.kind is not Kind.SESSION:
         if workload.losses < MOST_LOSSES:
-            return _back_in_the_queue(replace(workload, losses=workload.losses + 1), attempt, now)
-        reason = f"{reason}; it was lost {workload.losses + 1} times, so it does not queue again"
+            return _requeued(replace(workload, losses=workload.losses + 1), attempt, reason, now)
+        reason = attempts.LostTooOften(losses=workload.losses + 1, cause=reason)
     if state in (State.FAILED, State.LOST) and workload.retried < policy.retries:
         retry = workload.retried + 1
         pause = policy.pause_before(retry)
-        which = f"retry {retry} of {policy.retries} in {format_duration(pause)}"
-        words = f"{which}: attempt {attempt.number} {state}, {reason}"
+        scheduled = waiting.RetryScheduled(
+            retry=retry,
+            retries=policy.retries,
+            pause_s=pause,
+            attempt=attempt.number,
+            state=state.value,
+            cause=reason,
+        )
         after = replace(
             workload,
             state=State.HELD,
             since=now,
-            reason=words,
+            reason=scheduled,
             attempt=attempt,
             not_before=now + pause,
             warned=False,
             retried=retry,
         )
-        return Step(after, (Record(EventKind.RETRYING, words),))
+        return Step(after, (Record(EventKind.RETRYING, scheduled),))
     after = replace(workload, state=state, since=now, reason=reason, attempt=attempt)
-    return Step(after, (Record(EventKind.ENDED, f"{state}: {reason}" if reason else str(state)),))
+    return Step(after, (Record(EventKind.ENDED, reason),))
+
+
+def _reason_of(wish: StopWish) -> Reason:
+    return wish.reason or attempts.StoppedBy(by=wish.by)
 
 
 def _stop_asked(workload: Workload, wish: StopWish, now: float) -> Step:
@@ -312,20 +324,19 @@ def _stop_asked(workload: Workload, wish: StopWish, now: float) -> Step:
     if workload.state.waits:
         if wish.cause is StopCause.RECALL:
             return Step(workload)
-        state, reason = _state_after_stop(wish), wish.reason or f"stopped by {wish.by} before it started"
+        state, reason = _state_after_stop(wish), _reason_of(wish)
         after = replace(workload, state=state, since=now, stop=wish, reason=reason, not_before=None)
-        return Step(after, (Record(EventKind.ENDED, f"{state}: {reason}"),))
+        return Step(after, (Record(EventKind.ENDED, reason),))
     attempt = workload.attempt
     if attempt is None:  # cannot be: a workload that holds a lease has an attempt
         return Step(workload)
-    wish = replace(wish, reason=wish.reason or f"stopped by {wish.by}")
-    words = f"stopping: {wish.reason}"
-    after = replace(workload, stop=wish, reason=words)
-    return Step(after, (Record(EventKind.STOPPING, words), StopRun(attempt.id, workload.spec.grace_s)))
+    stopping = attempts.Stopping(cause=_reason_of(wish))
+    after = replace(workload, stop=wish, reason=stopping)
+    return Step(after, (Record(EventKind.STOPPING, stopping), StopRun(attempt.id, workload.spec.grace_s)))
 
 
 def _time_runs_out(workload: Workload, left_s: float) -> Step:
     if workload.warned or workload.stop is not None or not workload.state.holds_lease:
         return Step(workload)
-    words = f"its time limit ends it in {format_duration(left_s)}"
-    return Step(replace(workload, warned=True), (Record(EventKind.WARNING, words),))
+    near = attempts.TimeLimitNear(left_s=left_s)
+    return Step(replace(workload, warned=True), (Record(EventKind.WARNING, near),))

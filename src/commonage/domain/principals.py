@@ -9,7 +9,7 @@ from commonage.domain.errors import Forbidden
 
 
 class Scope(StrEnum):
-    """What a token allows; the hub grants them (see docs/howto/sign-in.md)."""
+    """What a token allows; the hub grants them (see docs/operate/sign-in.md)."""
 
     READ = "custom:commonage:read"
     SUBMIT = "custom:commonage:submit"

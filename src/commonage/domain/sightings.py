@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from commonage.domain.environments import Environment
 from commonage.domain.fleet import Lease
+from commonage.domain.reasons import Reason
 from commonage.domain.volumes import Mount
 from commonage.domain.workloads import Kind
 
@@ -57,15 +58,16 @@ class Sighting:
     """What an engine says it sees of an attempt right now.
 
     `exit_code` of an ended one is None when nobody can know it any more (its machine went away: it is lost).
-    `detail` says what a starting one is doing, what the owner of a running one should know, or why an ended one ended,
-    in words. `oom`: ended for want of memory. `used` is of an ended one, where the engine can still read it.
+    `reason` says what a starting one is doing, what the owner of a running one should know, or why an ended one ended
+    if its exit code does not say it. `oom`: ended for want of memory. `used` is of an ended one, where the engine can
+    still read it.
     """
 
     attempt_id: str
     seen: Seen
     at: float
     node: str = ""
-    detail: str = ""
+    reason: Reason | None = None
     progress: float | None = None
     exit_code: int | None = None
     oom: bool = False

@@ -22,6 +22,7 @@ class Turns:
         self._now, self._within_s = now, within_s
         self._ended_at: float | None = None
         self._began_at: float | None = None
+        self._breaks = 0
 
     def begin(self) -> None:
         """A turn begins."""
@@ -30,6 +31,11 @@ class Turns:
     def end(self) -> None:
         """A turn has ended: the loop waits for the next."""
         self._ended_at, self._began_at = self._now(), None
+
+    def note_break(self) -> None:
+        """The loop broke in its turn, and starts again."""
+        self._breaks += 1
+        self.end()
 
     @contextmanager
     def rest(self) -> Iterator[None]:
@@ -46,16 +52,21 @@ class Turns:
             name=self.name,
             age_s=None if self._ended_at is None else max(0.0, now - self._ended_at),
             stuck=busy_s > self._within_s,
+            breaks=self._breaks,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class LoopHealth:
-    """`age_s`: since the end of the last turn, None before the first. `stuck`: the present turn takes too long."""
+    """`age_s`: since the end of the last turn, None before the first. `stuck`: the present turn takes too long.
+
+    `breaks`: how often an unexpected error ended a turn, and the loop started again.
+    """
 
     name: str
     age_s: float | None
     stuck: bool
+    breaks: int
 
 
 class Loop(Protocol):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from commonage.domain.fleet import Lease
+from commonage.domain.reasons import Reason, waiting
 from commonage.domain.requests import Request
 from commonage.domain.volumes import VolumeRequest
 
@@ -19,7 +20,7 @@ class Kind(StrEnum):
 
 
 class State(StrEnum):
-    """Where a workload stands; the order is the order of life. See docs/states.md."""
+    """Where a workload stands; the order is the order of life. See docs/concepts/states.md."""
 
     HELD = "held"
     QUEUED = "queued"
@@ -47,6 +48,7 @@ class State(StrEnum):
         return self in (State.HELD, State.QUEUED)
 
 
+_IN_QUEUE = waiting.InQueue()
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.TIMED_OUT, State.LOST})
 
 
@@ -140,12 +142,12 @@ class StopCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StopWish:
-    """The wish that a workload ends: whose (`by`), when, and why."""
+    """The wish that a workload ends: whose (`by`), when, and why. `reason` None: nothing more is known than whose."""
 
     by: str
     at: float
     cause: StopCause = StopCause.USER
-    reason: str = ""
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ class Attempt:
     started_at: float | None = None
     ended_at: float | None = None
     exit_code: int | None = None
-    reason: str = ""
+    reason: Reason | None = None
     url: str | None = None
 
     @property
@@ -176,7 +178,7 @@ class Attempt:
 class Workload:
     """A workload and where it stands. `attempt` is the newest try, None before the first.
 
-    `reason` is a sentence for its owner; for a queued one the planner's newest explanation is fresher.
+    `reason` says why it is where it is; for a queued one the scheduler's newest explanation is fresher.
     `retried` counts the tries after a failure or a loss that its retry policy allowed, `losses` those that came back
     because their machine was lost. `since` is when it entered `state`. `version` counts the
     writes, for optimistic locking.
@@ -187,7 +189,7 @@ class Workload:
     state: State
     submitted_at: float
     since: float
-    reason: str = ""
+    reason: Reason = _IN_QUEUE
     array_index: int | None = None
     stop: StopWish | None = None
     attempt: Attempt | None = None

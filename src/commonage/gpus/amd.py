@@ -16,10 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from commonage.domain.fleet import Device, Lease, Share
+from commonage.domain.fleet import Device, Share
 from commonage.gpus.environment import MIB, share_environment
-from commonage.gpus.unconfined import Unconfined
-from commonage.ports.devices import DeviceSample, DevicesUnavailable, ProcessMemory
+from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable, ProcessMemory
 
 _UNLISTED = "is no longer listed by the driver; look for `amdgpu` in `dmesg`; a reboot often brings it back"
 _SILENT = "does not answer ({}); look for `amdgpu` in `dmesg`, and reset it with `amd-smi reset -G` or reboot"
@@ -37,7 +36,7 @@ class _Card:
     by_uuid: bool
 
 
-class AmdDevices(Unconfined):
+class AmdDevices(Devices):
     """Cards by amdsmi. `api` stands in for the module. Raises DevicesUnavailable where it cannot be used."""
 
     def __init__(self, *, api: Any = None) -> None:
@@ -101,9 +100,6 @@ class AmdDevices(Unconfined):
         uuids = dict.fromkeys(share.device_uuid for share in shares)
         left = ",".join(str(place) for place in range(len(uuids)))
         return variables | {"ROCR_VISIBLE_DEVICES": ",".join(uuids), "HIP_VISIBLE_DEVICES": left}
-
-    def note_held(self, leases: Sequence[Lease]) -> None:
-        """Of no effect: real cards measure what is really used."""
 
     def close(self) -> None:
         """Let go of the driver."""

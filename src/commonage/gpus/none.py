@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from commonage.domain.fleet import Device, Lease, Share
+from commonage.domain.fleet import Device, Share
 from commonage.gpus.environment import share_environment
-from commonage.gpus.unconfined import Unconfined
-from commonage.ports.devices import DeviceSample
+from commonage.ports.devices import Devices, DeviceSample
 
 
-class NoDevices(Unconfined):
+class NoDevices(Devices):
     """No card at all; every workload is told to see none."""
 
     def inventory(self) -> Sequence[Device]:
@@ -24,9 +23,3 @@ class NoDevices(Unconfined):
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
         """The variables that hide all cards. `shares` left from before are answered as they were held."""
         return share_environment(shares)
-
-    def note_held(self, leases: Sequence[Lease]) -> None:
-        """Nothing to note."""
-
-    def close(self) -> None:
-        """Nothing to let go of."""

@@ -25,15 +25,14 @@ from commonage.gpus.environment import share_environment
 from commonage.gpus.nvml_inventory import Machine, cuda_version, devices_of, instances_of, life_of, machine_of
 from commonage.gpus.nvml_library import Card, Library, Message
 from commonage.gpus.nvml_sample import Measuring
-from commonage.gpus.unconfined import Unconfined
-from commonage.ports.devices import DeviceSample, DevicesUnavailable
+from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable
 
 _REMADE = "is not there any more: its card was split anew while it was held"
 _BESIDE = "is a part of a card that was split anew under running work, and takes none until that has ended"
 _UNLISTED = "is no longer listed by the driver; look for `Xid` in `dmesg`; a reboot often brings it back"
 
 
-class NvmlDevices(Unconfined):
+class NvmlDevices(Devices):
     """Cards by NVML. `context_mib`: measured size of a CUDA context by device uuid, where it is known. `faults`: the
     file in which fatal errors are remembered over a restart. `api` stands in for pynvml, `now` for the time.
 

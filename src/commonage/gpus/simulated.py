@@ -18,8 +18,7 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.fleet import Device, Lease, Share
 from commonage.domain.quantities import parse_memory
 from commonage.gpus.environment import share_environment
-from commonage.gpus.unconfined import Unconfined
-from commonage.ports.devices import DeviceSample, ProcessMemory
+from commonage.ports.devices import Devices, DeviceSample, ProcessMemory
 
 DEFAULT_MODEL = "Simulated GPU"
 MAX_CARDS = 256
@@ -92,7 +91,7 @@ def _invalid(text: str, why: str) -> InvalidInput:
     )
 
 
-class SimulatedDevices(Unconfined):
+class SimulatedDevices(Devices):
     """Simulated cards of the node `node_name`, with the same uuids each time. `now` gives unix seconds.
 
     `overruns`: the MiB that an attempt holds of each of its cards instead of what the curve says. `strays`: processes
@@ -156,9 +155,6 @@ class SimulatedDevices(Unconfined):
     def note_held(self, leases: Sequence[Lease]) -> None:
         """Measure these leases from now on. Those of other machines' cards are of no effect."""
         self._leases = tuple(leases)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
 
 def _memory_mib(lease: Lease, share: Share, now: float) -> int:

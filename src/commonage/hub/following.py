@@ -122,12 +122,10 @@ class Follower:
 
     async def _in_words(self, workload: WorkloadOut) -> str:
         if workload.state in {"held", "queued"}:
-            return _waiting(await self._client.explain(self._id)) or workload.reason or "Waiting in the queue"
-        if workload.state == "starting":
-            return workload.reason or f"Starting on {workload.node}"
+            return _waiting(await self._client.explain(self._id))
         if workload.state == "running":
             return f"Jupyter is starting on {workload.node}"
-        return workload.reason or f"The session {workload.state.replace('_', ' ')}"
+        return " ".join(one.message for one in (workload.reason, *workload.notes))
 
     async def _listen(self) -> None:
         """Have the follower look again at each event of the workload."""
@@ -152,7 +150,7 @@ class Follower:
         return False
 
     async def _why_ended(self, workload: WorkloadOut) -> str:
-        reason = workload.reason or f"the session {workload.state.replace('_', ' ')}"
+        reason = workload.reason.message
         lines: list[str] = []
         with contextlib.suppress(ApiError):  # without its log there is still the reason
             async for line in self._client.logs(self._id, tail=_LAST_LINES):
@@ -188,4 +186,4 @@ def _percent(workload: WorkloadOut) -> int:
 def _waiting(said: ExplanationOut) -> str:
     """Why it waits, in one line; whom it waits behind, where somebody is ahead."""
     ahead = "; ".join(one.text for one in said.in_front)
-    return f"{said.summary}; ahead of it: {ahead}" if ahead else said.summary
+    return f"{said.summary} Ahead of it: {ahead}." if ahead else said.summary

@@ -15,6 +15,7 @@ from jupyterhub_traefik_proxy.fileprovider import TraefikFileProviderProxy
 from jupyterhub_traefik_proxy.traefik_utils import generate_rule
 from traitlets import List, Unicode
 
+from commonage.wire.docs import DOCS_PATH
 from commonage.wire.hub import API_PATH, PORTAL_PATH, REFUSED_PATH, HubSettings
 from commonage.wire.origins import session_domain
 from commonage.wire.proxy import UNAVAILABLE
@@ -39,7 +40,10 @@ _BY_PAGE_OF_HUB = (
 _FORM_OF_ANOTHER_ORIGIN = "PathPrefix(`/hub/`) && Header(`Sec-Fetch-Site`, `same-site`) && !Method(`GET`)"
 # A sign-in that begins at a session, and a session that does not run, lead to these; none of them changes anything.
 _WAY_TO_SESSION = "PathRegexp(`^/hub/(login|oauth_login|user/|api/oauth2/authorize)`)"
-_PAGES_OF_PORTAL = f"PathPrefix(`{PORTAL_PATH}`) && !PathPrefix(`{API_PATH}/`) && !PathPrefix(`{PORTAL_PATH}static/`)"
+_PAGES_OF_PORTAL = (
+    f"PathPrefix(`{PORTAL_PATH}`) && !PathPrefix(`{API_PATH}/`) && !PathPrefix(`{PORTAL_PATH}static/`)"
+    f" && !PathPrefix(`{DOCS_PATH}`)"
+)
 _FROM_SESSION = "HeaderRegexp(`Referer`, `^https?://[^/]+/user/`)"
 
 

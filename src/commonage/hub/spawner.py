@@ -147,7 +147,7 @@ class CommonageSpawner(Spawner):
             return 0
         if workload.state not in TERMINAL_STATES:
             return None
-        self.log.info("The session %s of %s ended: %s", workload.id, self._log_name, workload.reason)
+        self.log.info("The session %s of %s ended: %s", workload.id, self._log_name, workload.reason.message)
         return workload.exit_code if workload.exit_code is not None else int(workload.state != "succeeded")
 
     async def stop(self, now: bool = False) -> None:

@@ -182,7 +182,7 @@ class Office:
             found = await self._swarm.remove(node_ids)
         except CommonageError as error:
             by_hand = f"`docker node rm --force {' '.join(sorted(node_ids)) or node}` does; until then it takes no work"
-            return [*said, f"it could not be put out of the Swarm: {error.message}; {by_hand}"]
+            return [*said, f"it could not be put out of the Swarm: {error}; {by_hand}"]
         log.info("machine expelled", extra={"node": node, "was_in_swarm": found})
         return [*said, f"{node} is put out of the Swarm" if found else f"the Swarm has no {node}"]
 
@@ -197,7 +197,7 @@ class Office:
             await self._swarm.renew_token()
         except CommonageError as error:
             by_hand = "`docker swarm join-token --rotate worker` does"
-            return f"the Swarm's own token could not be renewed: {error.message}; {by_hand}"
+            return f"the Swarm's own token could not be renewed: {error}; {by_hand}"
         return "the Swarm's own token for workers is another one now"
 
     # --- for machines -----------------------------------------------------------------------------------------------

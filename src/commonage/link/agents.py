@@ -76,10 +76,9 @@ class LinkedAgents:
         self._authority, self._now, self._memory = authority, now, memory
         self._kept: Mapping[str, object] = {}
         self._news = asyncio.Event()
-        self._always_reach = tuple(always_reach)
+        self._always_reach = self._reaches = tuple(always_reach)
         self._tunnels = Tunnels(gateway_port)
-        self._listener = Listener(authority, self._attend, self._tunnels.carry, now)
-        self._listener.reaches = self._always_reach
+        self._listener = Listener(authority, self._attend, self._tunnels.carry, now, lambda: self._reaches)
         self._witnesses = messages.Witnesses(())
         self._network: NodeNetwork | None = None
         self._links: dict[str, _Link] = {}
@@ -290,9 +289,9 @@ class LinkedAgents:
 
     def let_reach(self, addresses: Collection[str]) -> None:
         """Told to those that are linked, and to each that comes."""
-        self._listener.reaches = tuple(dict.fromkeys([*self._always_reach, *addresses]))
+        self._reaches = tuple(dict.fromkeys([*self._always_reach, *addresses]))
         for link in self._links.values():
-            link.peer.say("reach", messages.Reach(self._listener.reaches))
+            link.peer.say("reach", messages.Reach(self._reaches))
 
     def set_network(self, network: NodeNetwork) -> None:
         """Told to those that are linked, and to each that comes."""

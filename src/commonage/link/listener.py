@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
 from commonage.link.ca import Authority, KeyPair
-from commonage.link.codec import from_json
 from commonage.link.messages import HELLO, NODE_ID_URI, PROTOCOL, SERVER_NAME, TUNNEL, Hello, Refused, Welcome
 from commonage.link.peer import BROKEN, MOST_BYTES, end, line_of, read_frame, said, words_of
 
@@ -42,7 +42,10 @@ class Caller:
 
 
 class Listener:
-    """`attend` has the link from the welcome to its end, `carry` a tunnel. `now` gives unix seconds."""
+    """`attend` has the link from the welcome to its end, `carry` a tunnel. `now` gives unix seconds.
+
+    `reaches` gives what containers may reach now, which the welcome tells.
+    """
 
     def __init__(
         self,
@@ -50,9 +53,10 @@ class Listener:
         attend: Callable[[Caller], Awaitable[None]],
         carry: Callable[[Caller], Awaitable[None]],
         now: Callable[[], float],
+        reaches: Callable[[], tuple[str, ...]],
     ) -> None:
-        self._authority, self._attend, self._carry, self._now = authority, attend, carry, now
-        self.reaches: tuple[str, ...] = ()
+        self._authority, self._attend, self._carry = authority, attend, carry
+        self._now, self._reaches = now, reaches
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
 
@@ -104,7 +108,7 @@ class Listener:
             if frame["say"] == TUNNEL:
                 await self._carry(caller)
                 return
-            writer.write(line_of(said("welcome", Welcome(self._now(), caller.until, self.reaches))))
+            writer.write(line_of(said("welcome", Welcome(self._now(), caller.until, self._reaches()))))
             await self._attend(caller)
         except (TimeoutError, *BROKEN) as error:
             _log.info("%s said nothing that is understood: %s", caller.node, words_of(error))

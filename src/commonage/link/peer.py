@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from commonage.domain.codec import Json, Unreadable, from_json, to_json
 from commonage.domain.errors import CommonageError, EngineFailure
-from commonage.link.codec import Json, Unreadable, from_json, to_json
+from commonage.domain.reasons import Reason
 from commonage.link.messages import SILENCE_S, Call
 from commonage.ports.agents import Told, unheard
 from commonage.ports.devices import NotConfined
@@ -195,8 +196,8 @@ class Peer:
         task.add_done_callback(lambda _: self._answering.pop(number, None))
 
     async def _answer(self, number: int, name: str, question: Json) -> None:
-        def told(detail: str, progress: float | None) -> None:
-            self._send({"id": number, "told": [detail, progress]})
+        def told(reason: Reason, progress: float | None) -> None:
+            self._send({"id": number, "told": [to_json(reason), progress]})
 
         call, answer = self._offers.get(name, (None, None))
         try:
@@ -204,13 +205,13 @@ class Peer:
                 raise EngineFailure(f"{name} is not known here: the two sides are of different versions")
             given = await answer(from_json(call.question, question), told)
         except CommonageError as error:
-            fails = [error.problem_code, error.message, error.is_retryable]
-            if isinstance(error, EngineFailure) and error.native:  # the other side may be older and not know it
-                fails.append(error.native)
+            reason = None if error.reason is None else to_json(error.reason)
+            native = error.native if isinstance(error, EngineFailure) else ""
+            fails = [error.problem_code, error.message, error.is_retryable, native, reason]
             self._send({"id": number, "fails": fails})
         except Exception as error:  # a mistake of ours: who asked is told, the log gets the rest
             _log.exception("%s of %s failed", name, self.name)
-            self._send({"id": number, "fails": ["engine-failure", f"{name} failed: {error}", False]})
+            self._send({"id": number, "fails": ["engine-failure", f"{name} failed: {error}", False, "", None]})
         else:
             self._send({"id": number, "gives": to_json(given)})
 
@@ -219,8 +220,7 @@ class Peer:
         if asked is None or asked.answer.done():
             return
         if "told" in frame:
-            detail, progress = _told_of(frame["told"])
-            asked.told(detail, progress)
+            asked.told(*_told_of(frame["told"]))
         elif "fails" in frame:
             asked.answer.set_exception(_failure(frame["fails"]))
         else:
@@ -253,20 +253,19 @@ def _number(frame: Mapping[str, Any], key: str) -> int:
     return number
 
 
-def _told_of(told: Json) -> tuple[str, float | None]:
+def _told_of(told: Json) -> tuple[Reason, float | None]:
     match told:
-        case [str(detail), (int() | float() | None) as progress]:
-            return detail, progress
+        case [reason, (int() | float() | None) as progress]:
+            return from_json(Reason, reason), progress
         case _:
             raise Unreadable("progress that is not understood")
 
 
 def _failure(fails: Json) -> EngineFailure:
     match fails:
-        case [str(code), str(message), bool(retryable), *native] if all(isinstance(one, str) for one in native):
+        case [str(code), str(message), bool(retryable), str(native), reason]:
             kind = NotConfined if code == NotConfined.code else EngineFailure
-            return kind(
-                message, retryable=retryable, native="; ".join(native)
-            )  # other codes are of the other side's own
+            what = message if reason is None else from_json(Reason, reason)
+            return kind(what, retryable=retryable, native=native)  # other codes are of the other side's own
         case _:
             raise Unreadable("a failure that is not understood")

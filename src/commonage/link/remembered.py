@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from commonage.link.codec import Unreadable, from_json, to_json
+from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.ports.agents import Heard
 
 _log = logging.getLogger(__name__)

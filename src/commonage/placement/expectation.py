@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commonage.domain.explanations import Sureness
+from commonage.domain.reasons import Reason, waiting
 from commonage.domain.tenants import Amounts
 from commonage.placement.asks import Ask, Held
 from commonage.placement.plan import Pass
@@ -27,10 +28,10 @@ FEW_HELD = 100  # where more is held, passes in which all of it is thought to en
 FEW_PASSES = 4  # after no more than these there is time to play it through again, for the range
 USUAL, SOON, LATE = 0.5, 0.25, 0.9  # parts of such workloads that had ended by then
 
-BY_LIMITS = "the time limits of what runs and of what waits ahead of it"
-BY_HISTORY = "how long such workloads usually take"
-BY_FEW = "the few such workloads that ended before"
-BY_WORK = "all the work ahead of it, shared out over the whole fleet"
+BY_LIMITS = waiting.EstimateFromTimeLimits()
+BY_HISTORY = waiting.EstimateFromHistory()
+BY_FEW = waiting.EstimateFromFewRuns()
+BY_WORK = waiting.EstimateFromTotalWork()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Expectation:
     nothing does."""
 
     at: float | None
-    basis: str
+    basis: Reason
     sureness: Sureness = Sureness.UNKNOWN
     earliest: float | None = None
     latest: float | None = None
@@ -50,7 +51,7 @@ def expect(snapshot: Snapshot, target: Ask, now: float) -> Expectation:
     slot = snapshot.queue.slot(target.workload_id)
     place = snapshot.order(now).place(slot) if slot >= 0 else MOST_AHEAD
     if place >= MOST_AHEAD:
-        return _by_work(snapshot, target, now, f"more than {MOST_AHEAD} stand ahead of it")
+        return _by_work(snapshot, target, now, waiting.TooManyAhead(ahead=MOST_AHEAD))
     by_limits = _Play(snapshot, target, now, None)
     at = by_limits.run()
     if at is not None:
@@ -62,14 +63,16 @@ def expect(snapshot: Snapshot, target: Ask, now: float) -> Expectation:
     usual, most = _Play(snapshot, target, now, USUAL), MOST_PASSES if few else FEW_PASSES
     at = usual.run(most) if snapshot.durations and by_limits.passes < MOST_PASSES else None
     if at is None and (by_limits.passes >= MOST_PASSES or usual.passes >= most):
-        return _by_work(snapshot, target, now, "what ends next makes no room for it")
+        return _by_work(snapshot, target, now, waiting.NoRoomFromNextEnds())
     if at is None:
-        return Expectation(None, "nobody can say when: what it waits for has no time limit")
+        return Expectation(None, waiting.NoTimeLimitAhead())
     parts = (SOON, LATE) if few and usual.passes <= FEW_PASSES else ()
     plays = (_Play(snapshot, target, now, part).run(FEW_PASSES) for part in parts)
     others = [one for one in plays if one is not None]
-    sureness, basis = (Sureness.LIKELY, BY_HISTORY) if usual.sure else (Sureness.GUESS, BY_FEW)
-    return Expectation(at, basis, sureness, min([at, *others]), max([at, *others]))
+    earliest, latest = min([at, *others]), max([at, *others])
+    if usual.sure:
+        return Expectation(at, BY_HISTORY, Sureness.LIKELY, earliest, latest)
+    return Expectation(at, BY_FEW, Sureness.GUESS, earliest, latest)
 
 
 class _Play:
@@ -157,13 +160,13 @@ class _Play:
             self._snapshot.grid.touch(number)
 
 
-def _by_work(snapshot: Snapshot, target: Ask, now: float, why: str) -> Expectation:
+def _by_work(snapshot: Snapshot, target: Ask, now: float, why: Reason) -> Expectation:
     """A guess: when the fleet would be through with all that is held and stands ahead, were none of it ever idle."""
     capacity = snapshot.capacity()
     work = _work_held(snapshot, now) + _work_ahead(snapshot, target, now)
     took = float((work / np.array([capacity.cpus_milli, capacity.memory_mib, capacity.gpu_milli])).max())
     if not np.isfinite(took):
-        return Expectation(None, f"nobody can say when: {why}")
+        return Expectation(None, why)
     return Expectation(now + took, BY_WORK, Sureness.GUESS)
 
 

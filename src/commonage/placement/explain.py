@@ -1,4 +1,4 @@
-"""Why a workload waits: what it lacks in numbers, who holds it, what would start instead, and when its turn comes.
+"""Why a workload waits: what it lacks, who holds it, what would start instead, and when its turn comes.
 
 Called for one workload at a time; it makes the pass that the schedule loop would make, and looks at what it left.
 `why_waiting` is the short answer for lists, from the last plan. `ever_fits` is asked at submit.
@@ -15,10 +15,10 @@ import numpy as np
 
 from commonage.domain.explanations import Explanation, Holder, Sureness
 from commonage.domain.fleet import Node, NodeState
-from commonage.domain.quantities import format_duration, format_memory
+from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.requests import Request
 from commonage.placement.asks import Ask, Held
-from commonage.placement.expectation import Expectation, expect
+from commonage.placement.expectation import expect
 from commonage.placement.filters import matching, refusal, usable
 from commonage.placement.grid import Grid
 from commonage.placement.in_front import in_front
@@ -28,6 +28,7 @@ from commonage.placement.smaller import smaller_requests
 from commonage.placement.snapshot import Snapshot
 
 MOST_HOLDERS = 5
+MOST_SHORTFALLS = 3
 MOST_TRIES = 5
 
 
@@ -42,13 +43,13 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
             if held is not None:
                 return Explanation(
                     workload_id=ask.workload_id,
-                    summary=f"starts now {_place_in_words(held.lease.node, ask.request)}",
+                    reasons=(waiting.StartsNow(node=held.lease.node, gpus=str(ask.request.gpu or "")),),
+                    at=now,
                     startable_now=True,
                     position=position,
                     queue_length=length,
                     expected_start_at=now,
                     sureness=Sureness.LIMITS,
-                    basis="it fits",
                 )
             missing = lacks(snapshot, done, ask)
             holders = _holders(snapshot, ask)
@@ -59,11 +60,13 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
     same_else = instead is not None and replace(instead, gpu=request.gpu) == request
     return Explanation(
         workload_id=ask.workload_id,
-        summary=_summary(_place_of(snapshot, ask, position, stands), missing, holders, expected, now),
+        reasons=missing,
+        at=now,
         position=position,
+        is_queued=stands,
+        site=_site_of(snapshot, ask),
         queue_length=length,
         in_front=ahead,
-        lacks=missing,
         holders=holders,
         fits_now=None if instead is None else str(instead.gpu if same_else else instead),
         fits_now_gpus=instead.gpu.text if instead is not None and instead.gpu and same_else else None,
@@ -104,24 +107,24 @@ def standing(snapshot: Snapshot, asks: Sequence[Ask]) -> Iterator[None]:
                 snapshot.arrive(old)
 
 
-def why_waiting(snapshot: Snapshot, outcome: Plan, ask: Ask, position: int) -> str:
-    """One sentence for a list: place in the queue and what is missing. Cheap: no look ahead, and remembered."""
+def why_waiting(snapshot: Snapshot, outcome: Plan, ask: Ask, position: int) -> Reason:
+    """What is missing first, for a list. Cheap: no look ahead, and remembered."""
     last = next(reversed(outcome.promises), None)
     beyond = last is None or position > outcome.order.place(snapshot.queue.slot(last))
     sort = (ask.request, ask.time_limit_s, ask.tenant, ask.owner if snapshot.rules.tenants else "", ask.gang)
-    key = (*sort, None if beyond else position)  # among those that are promised something, words depend on the place
-    words = outcome.words.get(key)
-    if words is None:
+    key = (*sort, None if beyond else position)  # among those that are promised something, it depends on the place
+    reasons = outcome.reasons.get(key)
+    if reasons is None:
         with snapshot.trial():
             for workload_id, held in outcome.started.items():
                 if workload_id in snapshot.queue:
                     snapshot.start(held)
-            words = outcome.words[key] = lacks(snapshot, outcome, ask)
-    return f"{ordinal(position)} in the queue; {words[0]}" if words else f"{ordinal(position)} in the queue"
+            reasons = outcome.reasons[key] = lacks(snapshot, outcome, ask)
+    return reasons[0] if reasons else waiting.InQueue()
 
 
-def ever_fits(grid: Grid, request: Request) -> str | None:
-    """None if some machine could run it with everything free; else why none could, in numbers."""
+def ever_fits(grid: Grid, request: Request) -> Reason | None:
+    """None if some machine could run it with everything free; else why none could."""
     known = np.array([node.state is not NodeState.LOST for node in grid.nodes], np.bool_)
     if not known.any():
         return None  # no machine has reported yet: waiting is the right answer, not refusing
@@ -131,16 +134,7 @@ def ever_fits(grid: Grid, request: Request) -> str | None:
     return _never(nodes, request)
 
 
-def ordinal(number: int) -> str:
-    """`first` … `tenth`, then `11th`."""
-    words = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
-    if 1 <= number <= len(words):
-        return words[number - 1]
-    suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{suffix}"
-
-
-def _never(nodes: Sequence[Node], request: Request) -> str:
+def _never(nodes: Sequence[Node], request: Request) -> Reason:
     empty = Grid(nodes)
     shape, gpu = empty.shape(request), request.gpu
     if gpu is not None:
@@ -148,21 +142,17 @@ def _never(nodes: Sequence[Node], request: Request) -> str:
         if not any(cards):
             models = sorted({one.model for node in nodes for one in node.report.devices if not one.faults})
             if not models:
-                return "no machine here has a GPU that takes work; ask for none"
-            return f"there is no GPU of the model {gpu.model!r} here; there are: {', '.join(models)}"
+                return refusals.NoGpus()
+            return refusals.GpuModelNotFound(model=gpu.model or "", models=tuple(models))
         if gpu.whole:
             most = max(len(found) for found in cards)
             if gpu.whole > most:
-                return f"{gpu} were asked for, and no machine has more than {most}; ask for {most} or fewer"
+                return refusals.TooManyGpus(requested=gpu.whole, most=most)
         largest = max(device.memory_mib for found in cards for device in found)
         if gpu.vram_mib > largest:
-            return f"{gpu} were asked for, and the largest card has {format_memory(largest)}; ask for that or less"
-    refusals = [refusal(empty, shape, number) or "" for number in range(min(3, len(nodes)))]
-    return f"{request} were asked for; with everything free, {'; '.join(refusals)}; ask for less"
-
-
-def _place_in_words(node: str, request: Request) -> str:
-    return f"on {node}" if request.gpu is None else f"on {node} with {request.gpu}"
+            return refusals.TooMuchGpuMemory(requested_mib=gpu.vram_mib, most_mib=largest)
+    found = (refusal(empty, shape, number) for number in range(min(MOST_SHORTFALLS, len(nodes))))
+    return refusals.RequestTooLarge(request=str(request), shortfalls=tuple(one for one in found if one is not None))
 
 
 def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
@@ -185,8 +175,10 @@ def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
     found.sort(key=lambda pair: (-pair[0], pair[1].workload_id))
     holders = []
     for amount, one in found[:MOST_HOLDERS]:
-        vram = f"{format_memory(amount)} of VRAM"
-        holds = vram if ask.request.gpu is not None else str(Request(one.lease.cpus_milli, one.lease.memory_mib))
+        if ask.request.gpu is not None:
+            holds = waiting.Resources(gpu_memory_mib=amount)
+        else:
+            holds = waiting.Resources(cpus_milli=one.lease.cpus_milli, memory_mib=one.lease.memory_mib)
         holders.append(Holder(one.workload_id, one.name, one.owner, one.kind, one.lease.node, holds, one.ends_at))
     return tuple(holders)
 
@@ -217,39 +209,19 @@ def _candidates(snapshot: Snapshot, asks: Sequence[Ask], now: float) -> list[Req
             snapshot.arrive(one)
 
 
-def _no_basis(snapshot: Snapshot, ask: Ask, holders: Sequence[Holder], basis: str) -> str:
+def _no_basis(snapshot: Snapshot, ask: Ask, holders: Sequence[Holder], basis: Reason) -> Reason:
     grid = snapshot.grid
     if not grid.fits_empty(grid.shape(ask.request), np.arange(len(grid.nodes))).any():
-        return "nobody can say when: no machine that has as much takes work now"
+        return waiting.NoNodeLargeEnough()
     for one in holders:
         if one.ends_at is None:
-            return f"nobody can say when: a {one.kind} of {one.owner} has no time limit"
+            return waiting.NoTimeLimitAhead(kind=one.kind, owner=one.owner)
     return basis
 
 
-def _place_of(snapshot: Snapshot, ask: Ask, position: int, stands: bool) -> str:
-    place = f"{'' if stands else 'would be '}{ordinal(position)} in the queue"
+def _site_of(snapshot: Snapshot, ask: Ask) -> str | None:
+    """The site at whose queue it is shown, where there are several."""
     if len(snapshot.sites.names) < 2:
-        return place
+        return None
     could = snapshot.grid.fits_empty(snapshot.grid.shape(ask.request), np.arange(len(snapshot.grid.nodes)))
-    site = snapshot.sites.stands(ask.workload_id, could, ask.gang_size)
-    return place if site is None else f"{place}, at {site}"
-
-
-def _summary(place_: str, missing: Sequence[str], holders: Sequence[Holder], expected: Expectation, now: float) -> str:
-    parts = [place_]
-    if missing:
-        parts.append(missing[0])
-    if holders:
-        one = holders[0]
-        parts.append(f"a {one.kind} of {one.owner} holds {one.holds}")
-    if expected.at is not None:
-        parts.append(_WHEN[expected.sureness].format(format_duration(expected.at - now)))
-    return "; ".join(parts)
-
-
-_WHEN = {
-    Sureness.LIMITS: "expected to start within {}",
-    Sureness.LIKELY: "likely to start in about {}",
-    Sureness.GUESS: "may start in about {}, which is a guess",
-}
+    return snapshot.sites.stands(ask.workload_id, could, ask.gang_size)

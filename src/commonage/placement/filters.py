@@ -1,19 +1,18 @@
 """What a node must have before a request fits there, one small class for each thing, each with its own refusal.
 
-Called by explanations (lacks.py) and whoever shows what could be had: the pass asks the grid, which has no words. Both
-say the same; a property test holds them to it.
+Called by explanations (lacks.py) and whoever shows what could be had: the pass asks the grid, which gives no reasons.
+Both say the same; a property test holds them to it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 
-from commonage.domain.fleet import Device, NodeState
-from commonage.domain.quantities import format_cpus, format_memory
+from commonage.domain.fleet import Device, Node, NodeState
+from commonage.domain.reasons import waiting
 from commonage.placement.grid import Grid, lacking, most_together
 from commonage.placement.shapes import NEVER, Bools, Ints, Shape, model_matches
 
@@ -25,12 +24,8 @@ class Filter(Protocol):
         """[n]: which of these nodes have it."""
         ...
 
-    def refusal(self, grid: Grid, shape: Shape, number: int) -> str | None:
-        """Why the shape does not fit on node `number` as far as this goes, in numbers; None if it does."""
-        ...
-
-    def several(self, grid: Grid, shape: Shape, nodes: Ints) -> str:
-        """The same of these nodes together, as what follows `on 3 of 8 machines`."""
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+        """Why the shape does not fit on node `number` as far as this goes; None if it does."""
         ...
 
 
@@ -41,20 +36,14 @@ class TakesWork:
         """[n]: which of these nodes do."""
         return grid.taking(shape, nodes)
 
-    def refusal(self, grid: Grid, shape: Shape, number: int) -> str | None:
-        """Its state. Admins find the reason, which may be a daemon's text, among the nodes."""
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+        """Its state, and the reason for it."""
         node = grid.nodes[number]
-        if node.state is NodeState.READY:
-            return None if shape.request.on_full_disk or not node.report.tight else f"{node.name}: {node.report.tight}"
-        by = f" (drained by {node.drained_by})" if node.drained_by else ""
-        return f"{node.name} is {node.state}{by}"
-
-    def several(self, grid: Grid, shape: Shape, nodes: Ints) -> str:
-        """How many are in which state."""
-        there = [grid.nodes[number] for number in nodes.tolist()]
-        states = Counter("short of disk" if one.state is NodeState.READY else str(one.state) for one in there)
-        counted = ", ".join(f"{count} {'is' if count == 1 else 'are'} {state}" for state, count in states.items())
-        return f"nothing starts: {counted}"
+        if node.state is not NodeState.READY:
+            return _not_ready(node)
+        if shape.request.on_full_disk or not node.report.tight:
+            return None
+        return waiting.InsufficientDisk(node=node.name, detail=node.report.tight)
 
 
 class Labels:
@@ -64,16 +53,11 @@ class Labels:
         """[n]: which of these nodes do."""
         return grid.labelled(shape, nodes)
 
-    def refusal(self, grid: Grid, shape: Shape, number: int) -> str | None:
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         """The labels that it lacks."""
         node = grid.nodes[number]
-        missing = [f"{key}={value}" for key, value in lacking(node, shape.request.labels)]
-        return f"{node.name} is not labelled {', '.join(missing)}" if missing else None
-
-    def several(self, grid: Grid, shape: Shape, nodes: Ints) -> str:
-        """The labels that were asked for."""
-        wanted = ", ".join(f"{key}={value}" for key, value in shape.request.labels)
-        return f"not all labels that it asks for are there ({wanted})"
+        missing = tuple(lacking(node, shape.request.labels))
+        return waiting.NodeLabelsMismatch(node=node.name, labels=missing) if missing else None
 
 
 class Model:
@@ -84,16 +68,12 @@ class Model:
         cards = usable(grid, shape, nodes)
         return np.ones(len(nodes), np.bool_) if shape.request.gpu is None else np.asarray(cards.any(axis=1), np.bool_)
 
-    def refusal(self, grid: Grid, shape: Shape, number: int) -> str | None:
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         """That it has none."""
         gpu = shape.request.gpu
         if gpu is None or any(True for _ in matching(grid, shape, number)):
             return None
-        return f"{grid.nodes[number].name} has no {gpu.model or 'GPU'} that takes work"
-
-    def several(self, grid: Grid, shape: Shape, nodes: Ints) -> str:
-        """The model."""
-        return f"there is no {_model(shape, 'GPU')} that takes work"
+        return waiting.NoMatchingGpu(node=grid.nodes[number].name, model=gpu.model)
 
 
 class WholeCards:
@@ -106,7 +86,7 @@ class WholeCards:
             return np.ones(len(nodes), np.bool_)
         return np.asarray(np.count_nonzero(grid.cards_fit(shape, nodes), axis=1) >= gpu.whole, np.bool_)
 
-    def refusal(self, grid: Grid, shape: Shape, number: int) -> str | None:
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         """How many are, of how many."""
         gpu = shape.request.gpu
         if gpu is None or not gpu.whole:
@@ -114,17 +94,14 @@ class WholeCards:
         cards = [card for card, _ in matching(grid, shape, number)]
         fit = grid.cards_fit(shape, np.array([number]))[0]
         free = [card for card in cards if fit[card]]
-        name, what = grid.nodes[number].name, gpu.model or "card"
+        name = grid.nodes[number].name
         if cards and all(device.parent_uuid is not None for _, device in matching(grid, shape, number)):
-            return f"the {what}s on {name} are split into MIG instances, which are given as parts of a GPU"
-        if len(free) < gpu.whole:
-            return f"{len(free)} of {len(cards)} {what}s on {name} are wholly free"
-        return None
-
-    def several(self, grid: Grid, shape: Shape, nodes: Ints) -> str:
-        """So many are not."""
-        what = _model(shape, "card")
-        return f"no {what} is wholly free" if shape.cards == 1 else f"fewer than {shape.cards} {what}s are wholly free"
+            return waiting.GpuIsPartitioned(node=name, model=gpu.model)
+        if len(free) >= gpu.whole:
+            return None
+        return waiting.InsufficientGpus(
+            node=name, model=gpu.model, requested=gpu.whole, free=len(free), present=len(cards)
+        )
 
 
 class OneNuma:
@@ -137,19 +114,17 @@ class OneNuma:
         together = most_together(grid.cards_fit(shape, nodes), grid.numa[nodes], shape)
         return np.asarray(together >= shape.cards, np.bool_)
 
-    def refusal(self, grid: Grid, shape: Shape, number: int) -> str | None:
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         """How many are together, of how many that are free."""
-        nodes = np.array([number])
-        if self.passes(grid, shape, nodes)[0]:
+        nodes, gpu = np.array([number]), shape.request.gpu
+        if gpu is None or self.passes(grid, shape, nodes)[0]:
             return None
         fit = grid.cards_fit(shape, nodes)
         together = int(most_together(fit, grid.numa[nodes], shape)[0])
-        free, name = np.count_nonzero(fit), grid.nodes[number].name
-        return f"{free} {_model(shape, 'card')}s on {name} are wholly free, but at most {together} on one NUMA node"
-
-    def several(self, grid: Grid, shape: Shape, nodes: Ints) -> str:
-        """So many are not."""
-        return f"enough cards are wholly free, but fewer than {shape.cards} on one NUMA node"
+        free, name = int(np.count_nonzero(fit)), grid.nodes[number].name
+        return waiting.InsufficientGpusOnNumaNode(
+            node=name, model=gpu.model, requested=shape.cards, free=free, together=together
+        )
 
 
 class PartOfACard:
@@ -161,7 +136,7 @@ class PartOfACard:
             return np.ones(len(nodes), np.bool_)
         return np.asarray(grid.cards_fit(shape, nodes).any(axis=1), np.bool_)
 
-    def refusal(self, grid: Grid, shape: Shape, number: int) -> str | None:
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         """What the card that comes nearest has."""
         gpu = shape.request.gpu
         if gpu is None or gpu.whole or grid.cards_fit(shape, np.array([number]))[0].any():
@@ -174,18 +149,24 @@ class PartOfACard:
 
         card, device = max(matching(grid, shape, number), key=most)
         need = int(shape.need_mib[grid.kind[number, card]])
-        asked, total = gpu.memory_on(device.memory_mib) if need >= NEVER else need, device.memory_mib
-        where = f"card {device.index} of {grid.nodes[number].name}"
+        asked, node = gpu.memory_on(device.memory_mib) if need >= NEVER else need, grid.nodes[number].name
         if asked > free_mib[card]:
-            free = format_memory(max(0, int(free_mib[card])))
-            return f"{free} of {format_memory(total)} are free on {where}"
-        return f"{int(free_milli[card]) / 10:g}% of the compute of {where} is free"
-
-    def several(self, grid: Grid, shape: Shape, nodes: Ints) -> str:
-        """As much is not free."""
-        gpu = shape.request.gpu
-        part = format_memory(gpu.vram_mib) if gpu and gpu.vram_mib else "so much"
-        return f"no {_model(shape, 'card')} has {part} free"
+            return waiting.InsufficientGpuMemory(
+                node=node,
+                gpu=device.label,
+                model=gpu.model,
+                requested_mib=asked,
+                free_mib=max(0, int(free_mib[card])),
+                total_mib=device.memory_mib,
+            )
+        wanted = int(shape.need_milli[grid.kind[number, card]])
+        return waiting.InsufficientGpuCompute(
+            node=node,
+            gpu=device.label,
+            model=gpu.model,
+            requested_milli=gpu.compute_on(device.memory_mib) if wanted >= NEVER else wanted,
+            free_milli=int(free_milli[card]),
+        )
 
 
 class Cpus:
@@ -195,18 +176,16 @@ class Cpus:
         """[n]: which of these nodes do."""
         return np.asarray(grid.cpus[nodes] >= shape.cpus_milli, np.bool_)
 
-    def refusal(self, grid: Grid, shape: Shape, number: int) -> str | None:
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         """How many are, of how many."""
-        free, total = max(0, int(grid.cpus[number])), int(grid.cpus_total[number])
         if shape.cpus_milli <= grid.cpus[number]:
             return None
-        verb = "is" if free == 1000 else "are"
-        return f"{format_cpus(free)} of {format_cpus(total)} CPUs {verb} free on {grid.nodes[number].name}"
-
-    def several(self, grid: Grid, shape: Shape, nodes: Ints) -> str:
-        """So many are not free."""
-        few = "no CPU is" if shape.cpus_milli <= 1000 else f"fewer than {format_cpus(shape.cpus_milli)} CPUs are"
-        return f"{few} free"
+        return waiting.InsufficientCpu(
+            node=grid.nodes[number].name,
+            requested_cpus_milli=shape.cpus_milli,
+            free_cpus_milli=max(0, int(grid.cpus[number])),
+            total_cpus_milli=int(grid.cpus_total[number]),
+        )
 
 
 class Memory:
@@ -216,16 +195,23 @@ class Memory:
         """[n]: which of these nodes do."""
         return np.asarray(grid.memory[nodes] >= shape.memory_mib, np.bool_)
 
-    def refusal(self, grid: Grid, shape: Shape, number: int) -> str | None:
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         """How much is, of how much."""
         if shape.memory_mib <= grid.memory[number]:
             return None
-        free, total = max(0, int(grid.memory[number])), int(grid.memory_total[number])
-        return f"{format_memory(free)} of {format_memory(total)} of memory are free on {grid.nodes[number].name}"
+        return waiting.InsufficientMemory(
+            node=grid.nodes[number].name,
+            requested_mib=shape.memory_mib,
+            free_mib=max(0, int(grid.memory[number])),
+            total_mib=int(grid.memory_total[number]),
+        )
 
-    def several(self, grid: Grid, shape: Shape, nodes: Ints) -> str:
-        """So much is not free."""
-        return f"less than {format_memory(shape.memory_mib)} of memory is free"
+
+def _not_ready(node: Node) -> waiting.NodeShortfall:
+    """Its state. The reason for that may be a daemon's text: it is for admins, among the nodes."""
+    if node.state is NodeState.DRAINING:
+        return waiting.NodeDraining(node=node.name, by=node.drained_by)
+    return (waiting.NodeUnavailable if node.state is NodeState.LOST else waiting.NodeFaulty)(node=node.name)
 
 
 FILTERS: tuple[Filter, ...] = (
@@ -240,14 +226,9 @@ FILTERS: tuple[Filter, ...] = (
 )
 
 
-def refusal(grid: Grid, shape: Shape, number: int) -> str | None:
+def refusal(grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
     """Why the shape does not fit on node `number` now, by the first filter that refuses; None if it fits."""
     return next((why for one in FILTERS if (why := one.refusal(grid, shape, number)) is not None), None)
-
-
-def _model(shape: Shape, otherwise: str) -> str:
-    gpu = shape.request.gpu
-    return otherwise if gpu is None or gpu.model is None else gpu.model.replace("|", " or ")
 
 
 def usable(grid: Grid, shape: Shape, nodes: Ints) -> Bools:

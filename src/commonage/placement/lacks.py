@@ -1,41 +1,41 @@
-"""What one that waits lacks, in numbers: the filter that refused, on how many nodes; quotas, reservations, promises.
+"""What one that waits lacks: the filter that refused, on how many nodes; quotas, reservations, promises.
 
 Called by explain.py with what the pass left: it says why that did not start it. Nodes that are refused for the same
-reason are told of together, those that come nearest first.
+reason make one shortfall, those that come nearest first.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from commonage.domain.parts import part_of
-from commonage.domain.quantities import format_duration, format_memory
-from commonage.domain.requests import Request
+from commonage.domain.fleet import NodeState
+from commonage.domain.reasons import Reason, waiting
 from commonage.domain.tenants import Amounts
 from commonage.placement.asks import Ask
-from commonage.placement.filters import FILTERS, matching, usable
+from commonage.placement.filters import FILTERS, Filter, TakesWork, matching, usable
 from commonage.placement.grid import Grid
 from commonage.placement.plan import Pass, Plan
 from commonage.placement.quota import amounts_of
 from commonage.placement.shapes import Bools, Ints, Shape
 from commonage.placement.snapshot import Snapshot
 
-Found = list[tuple[int, str]]
+Found = list[tuple[int, Reason]]
 """(its nearest node, what it lacks there) of each group of nodes."""
 
 
-def lacks(snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> tuple[str, ...]:
-    """What is missing, one sentence for each kind of thing; nothing for one that came after the plan and fits."""
+def lacks(snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> tuple[Reason, ...]:
+    """What is missing, one reason for each kind of thing; nothing for one that came after the plan and fits."""
     grid = snapshot.grid
     if not grid.nodes:
-        return ("no machine has reported yet",)
-    shape, others = grid.shape(ask.request), ask.gang_size - 1
+        return (waiting.NoNodes(),)
+    shape = grid.shape(ask.request)
     members = 1 if ask.gang is None else len(snapshot.queue.gang(ask.gang))
     if members < ask.gang_size:
-        return (f"it starts together with {others} others, of which {members - 1} wait here",)
+        return (waiting.GangIncomplete(size=ask.gang_size, queued=members),)
     over = over_quota(snapshot, ask, shape)
     if over is not None:
         return (over,)
@@ -46,17 +46,16 @@ def lacks(snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> tuple[str, ...]
     if rooms >= ask.gang_size:
         if snapshot.sites.choose(may, ask.gang_size).any():
             came_later = _place(snapshot, outcome, ask.workload_id) == len(outcome.order)
-            return () if came_later else ("there is room since a moment ago; it is looked at again at once",)
-        return (f"it starts together with {others} others at one site, and no site has {ask.gang_size} machines free",)
+            return () if came_later else (waiting.ResourcesFree(),)
+        return (waiting.InsufficientNodesAtSite(size=ask.gang_size),)
     nodes = _by_distance(grid, shape, fit)
     found, left = _refused(grid, shape, nodes[~may[nodes]])
     found += _HeldBack(snapshot, outcome, ask).found(left, within)
     place = {number: index for index, number in enumerate(nodes.tolist())}
-    sentences = [words for _, words in sorted(found, key=lambda one: place[one[0]])]
+    reasons = [one for _, one in sorted(found, key=lambda pair: place[pair[0]])]
     if rooms:
-        sentences = [_too_few(ask, rooms), *sentences]
-    sentences[0] = f"it asks for {_asked(grid, shape, int(nodes[0]))}, and {sentences[0]}"
-    return tuple(sentences)
+        reasons = [waiting.InsufficientNodes(size=ask.gang_size, nodes=rooms), *reasons]
+    return tuple(reasons)
 
 
 def might(outcome: Pass, ask: Ask, size: int) -> bool:
@@ -70,15 +69,10 @@ def might(outcome: Pass, ask: Ask, size: int) -> bool:
     return int(np.count_nonzero(may)) >= size
 
 
-def _too_few(ask: Ask, rooms: int) -> str:
-    machines = "one machine has" if rooms == 1 else f"{rooms} machines have"
-    return f"it starts together with {ask.gang_size - 1} others, and {machines} room for one"
-
-
 # --- quotas -----------------------------------------------------------------------------------------------------------
 
 
-def over_quota(snapshot: Snapshot, ask: Ask, shape: Shape) -> str | None:
+def over_quota(snapshot: Snapshot, ask: Ask, shape: Shape) -> Reason | None:
     """What quotas say to it, or to its whole gang; what is held within a reservation is not counted."""
     if not snapshot.rules.tenants or snapshot.kept.home(ask, shape) is not None:
         return None
@@ -111,13 +105,22 @@ def _refused(grid: Grid, shape: Shape, nodes: Ints) -> tuple[Found, Ints]:
     for one in FILTERS:
         passes = one.passes(grid, shape, left)
         refused, left = left[~passes], left[passes]
-        if len(refused):
-            nearest = int(refused[0])
-            words = one.refusal(grid, shape, nearest) or ""
-            if len(refused) > 1:
-                words = f"on {_of_all(grid, refused)} {one.several(grid, shape, refused)}; the nearest: {words}"
-            found.append((nearest, words))
+        for alike in _alike(one, grid, refused):
+            shortfall = one.refusal(grid, shape, alike[0])
+            if shortfall is not None:  # it is not: the filter has just refused this node
+                found.append((alike[0], replace(shortfall, nodes=len(alike), total=len(grid.nodes))))
     return found, left
+
+
+def _alike(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int]]:
+    """Those of the refused nodes that one reason says enough of; nodes that take no work by their state."""
+    numbers: list[int] = refused.tolist()
+    if not numbers or not isinstance(refusing, TakesWork):
+        return [numbers] if numbers else []
+    groups: defaultdict[NodeState, list[int]] = defaultdict(list)
+    for number in numbers:
+        groups[grid.nodes[number].state].append(number)
+    return groups.values()
 
 
 class _HeldBack:
@@ -136,42 +139,44 @@ class _HeldBack:
                 for lease in promise.leases:
                     self._promised[lease.node] = min(promise.at, self._promised.get(lease.node, promise.at))
 
-    def found(self, left: Ints, within: Bools) -> Iterator[tuple[int, str]]:
-        """(its nearest node, what is to be said) of each group of these nodes; `within` [N]: those within quota."""
-        grid, groups = self._snapshot.grid, defaultdict[str, list[int]](list)
+    def found(self, left: Ints, within: Bools) -> Iterator[tuple[int, Reason]]:
+        """(its nearest node, the reason) of each group of these nodes; `within` [N]: those within quota."""
+        grid, groups = self._snapshot.grid, defaultdict[waiting.FreeButKept, list[int]](list)
+        over_quota = waiting.TenantQuotaExceededThere(tenant=self._ask.tenant)
         for number in left.tolist():
-            words = self._kept_for(number) if within[number] else ""
-            groups[words].append(number)
-        for words, numbers in groups.items():
-            free = f"{_free(grid, self._ask, numbers[0])} free on {_some(grid, numbers)}"
-            over = f"more than the quota of the tenant {self._ask.tenant} leaves"
-            yield numbers[0], f"{free} are kept for {words}" if words else f"{free} are {over}"
+            groups[self._kept_for(number) if within[number] else over_quota].append(number)
+        for kept, (first, *others) in groups.items():
+            free = _free(grid, self._ask, first)
+            yield first, replace(kept, node=grid.nodes[first].name, nodes=1 + len(others), free=free)
 
-    def _kept_for(self, number: int) -> str:
+    def _kept_for(self, number: int) -> waiting.FreeButKept:
         if self._reserved is not None and not self._reserved[number]:
             return self._reservation(number)
         if self._gate.claims.kept(number):
-            return "one ahead of it, until enough has ended there"
+            return waiting.ReservedForHeadOfQueue()
         at = self._promised.get(self._snapshot.grid.nodes[number].name, np.inf)
         if at <= self._now:
-            return "one ahead of it, for which others are making room"
+            return waiting.PreemptingForOthers()
         if at < self._gate.until(self._ask):
-            return f"one ahead of it, which starts within {format_duration(at - self._now)}"
-        first = self._snapshot.ahead.first_ends()[number]
-        within = f" within {format_duration(first - self._now)}" if np.isfinite(first) else ""
-        return f"those ahead of it, but for what ends{within}"
+            return waiting.PromisedToOthers(starts_in_s=float(at - self._now))
+        first = float(self._snapshot.ahead.first_ends()[number])
+        return waiting.KeptForQueue(for_s=first - self._now if np.isfinite(first) else None)
 
-    def _reservation(self, number: int) -> str:
+    def _reservation(self, number: int) -> waiting.FreeButKept:
         """Of those that keep something there, the one that has begun, else the one that begins first."""
         named = {one.id: one for one in self._snapshot.rules.reservations}
         here = [named[name] for name in self._reserving[number] if name in named]
         if not here:
-            return "a reservation"
+            return waiting.ReservedForOthers(tenant="")
         one = min(here, key=lambda one: (one.starts_at > self._now, one.starts_at, one.id))
-        whose = f"{one.owner or one.tenant}{f' ({one.title})' if one.title else ''}"
-        if one.starts_at > self._now:
-            return f"{whose}, whose reservation begins in {format_duration(one.starts_at - self._now)}"
-        return f"{whose}, whose reservation ends in {format_duration(one.ends_at - self._now)}"
+        begins = one.starts_at > self._now
+        return waiting.ReservedForOthers(
+            tenant=one.tenant,
+            user=one.owner,
+            title=one.title,
+            begins_in_s=one.starts_at - self._now if begins else None,
+            ends_in_s=None if begins else one.ends_at - self._now,
+        )
 
 
 def _place(snapshot: Snapshot, outcome: Pass | Plan, workload_id: str) -> int:
@@ -181,40 +186,12 @@ def _place(snapshot: Snapshot, outcome: Pass | Plan, workload_id: str) -> int:
     return place if slot >= 0 and len(order) and order.slots[place] == slot else len(order)
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
-
-
-def _of_all(grid: Grid, nodes: Ints) -> str:
-    count, total = len(nodes), len(grid.nodes)
-    return f"all {total} machines" if count == total else f"{count} of {total} machines"
-
-
-def _some(grid: Grid, nodes: Sequence[int]) -> str:
-    name, more = grid.nodes[nodes[0]].name, len(nodes) - 1
-    return f"{name} and {more} more machine{'s' if more > 1 else ''}" if more else name
-
-
-def _free(grid: Grid, ask: Ask, number: int) -> str:
+def _free(grid: Grid, ask: Ask, number: int) -> waiting.Resources:
     """What is free of what it asks for."""
     shape = grid.shape(ask.request)
     if ask.request.gpu is None:
-        return str(Request(int(grid.cpus[number]), int(grid.memory[number])))
+        return waiting.Resources(cpus_milli=int(grid.cpus[number]), memory_mib=int(grid.memory[number]))
     if ask.request.gpu.whole:
-        count = int(np.count_nonzero(grid.cards_fit(shape, np.array([number]))))
-        return f"{count} whole card{'s' if count > 1 else ''}"
+        return waiting.Resources(gpus=int(np.count_nonzero(grid.cards_fit(shape, np.array([number])))))
     cards = [card for card, _ in matching(grid, shape, number)]
-    return f"{format_memory(int(grid.free_mib[number, cards].max()))} of a card"
-
-
-def _asked(grid: Grid, shape: Shape, number: int) -> str:
-    """What was asked for; a part of a card also as what that is in GiB there (in slots and MIG instances it is
-    more), to compare it with what is free."""
-    gpu = shape.request.gpu
-    if gpu is None:
-        return str(shape.request)
-    parts = (part_of(device, gpu) for _, device in matching(grid, shape, number) if not gpu.whole)
-    sizes = {part.memory_mib for part in parts if part is not None}
-    if len(sizes) != 1 or sizes == {gpu.vram_mib}:
-        return str(gpu)
-    size = format_memory(sizes.pop())
-    return f"{gpu} ({size})" if gpu.fraction_milli else f"{gpu} (a share of {size})"
+    return waiting.Resources(gpu_memory_mib=int(grid.free_mib[number, cards].max()))

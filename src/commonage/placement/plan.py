@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from commonage.domain.fleet import Lease
+from commonage.domain.reasons import Reason
 from commonage.domain.tenants import Quota
 from commonage.placement.asks import Ask, Held
 from commonage.placement.backfill import MOST_PROMISES, ROUNDING_S, Gate, Promise
@@ -39,14 +40,14 @@ class Eviction:
     """`workload_id` is to give its place to `for_id` and return to the queue; `reason` tells its owner why."""
 
     workload_id: str
-    reason: str
+    reason: Reason
     for_id: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """What starts, by workload and in order. `promises` by workload, of a gang by its first member. `order` is the
-    queue as the pass saw it, `gate` what it let start where. `words` remembers what explain.py says to each class."""
+    queue as the pass saw it, `gate` what it let start where. `reasons` remembers what explain.py says to each class."""
 
     now: float
     started: dict[str, Held]
@@ -54,7 +55,7 @@ class Plan:
     evictions: tuple[Eviction, ...]
     order: Order
     gate: Gate
-    words: dict[object, tuple[str, ...]] = field(default_factory=dict)
+    reasons: dict[object, tuple[Reason, ...]] = field(default_factory=dict)
 
     @property
     def starts(self) -> tuple[tuple[str, Lease], ...]:

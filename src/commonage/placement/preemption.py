@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from commonage.domain.reasons import Reason, attempts
 from commonage.placement.asks import Ask, Held
 from commonage.placement.eviction_sets import Unit, cheapest_on, cost_of, order_of
 from commonage.placement.grid import Grid
@@ -37,7 +38,7 @@ class Victim:
     """Something that has to go, and what its owner is told."""
 
     held: Held
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,9 +294,8 @@ class _Search:
         victims = [Victim(held, self._reason(held)) for unit in units for held in unit.held]
         return Eviction(numbers, tuple(victims))
 
-    def _reason(self, held: Held) -> str:
-        after = "start it again when you need it" if held.kind == "session" else "it returns to the queue"
-        if held.priority < self.ask.priority:
-            whose = f"{self.ask.owner}'s {self.ask.kind or 'work'}"
-            return f"its place is needed by {whose} with a higher priority; {after}"
-        return f"the tenant {self.ask.tenant} takes back what it lent; {after}"
+    def _reason(self, held: Held) -> Reason:
+        ask, is_session = self.ask, held.kind == "session"
+        if held.priority < ask.priority:
+            return attempts.Preempted(by_owner=ask.owner, by_kind=ask.kind, is_session=is_session)
+        return attempts.Reclaimed(tenant=ask.tenant, is_session=is_session)

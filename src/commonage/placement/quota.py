@@ -1,7 +1,7 @@
 """What each tenant may hold at once: its own, what it borrows of others, and what comes back to whom.
 
 The pass builds `Quotas` of what is held, asks `standing` of each workload before it looks for a place, and tells it of
-each start and end; explain.py asks `refusal` for the words, the API `never` before it admits a workload. Who is evicted
+each start and end; explain.py asks for the `refusal`, the API for `never` before it admits a workload. Who is evicted
 where a loan comes back is preemption.py's business. What is held within a reservation is not counted: leave it out.
 
 All tenants are one cohort. Of a resource that has a nominal bound a tenant lends what it does not use, at most
@@ -18,13 +18,15 @@ from enum import StrEnum
 
 import numpy as np
 
-from commonage.domain.quantities import format_cpus, format_memory
+from commonage.domain.reasons import Reason, refusals, waiting
+from commonage.domain.reasons.waiting import Resource
 from commonage.domain.tenants import Amounts, Bounds, Rules, Tenant
 from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.shapes import NEVER, Bools, Shape
 
 RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")
+_RESOURCES = (Resource.CPU, Resource.MEMORY, Resource.GPU, Resource.GPU_MEMORY)
 GPU, VRAM = 2, 3
 
 
@@ -200,10 +202,10 @@ class Quotas:
                 return resource
         return None
 
-    # --- words --------------------------------------------------------------------------------------------------------
+    # --- reasons ------------------------------------------------------------------------------------------------------
 
-    def refusal(self, tenant: str, owner: str, amounts: Amounts) -> str | None:
-        """Why quotas let it wait, in numbers, for the one who waits; None if they let it start."""
+    def refusal(self, tenant: str, owner: str, amounts: Amounts) -> Reason | None:
+        """Why quotas let it wait; None if they let it start."""
         asked = _vector(amounts)
         standing, resource = self._judge(tenant, owner, asked)
         if standing.starts:
@@ -212,33 +214,33 @@ class Quotas:
         member = self._over_member(account, owner, asked)
         if member is not None:
             holds = self._members.get((tenant, owner), [0, 0, 0, 0])[member]
-            of = f"{_number(member, holds)} of the {_amount(member, account.per_user[member] or 0)}"
-            return (
-                f"{owner} holds {of} that one member of the tenant {tenant} may hold at once; "
-                f"yours waits until one of {owner}'s own ends"
+            return waiting.UserQuotaExceeded(
+                tenant=tenant,
+                user=owner,
+                resource=_RESOURCES[member],
+                used=holds,
+                limit=account.per_user[member] or 0,
             )
-        holds = account.used[resource]
-        has = f"the tenant {tenant} holds {_number(resource, holds)} of its {_amount(resource, account.own(resource))}"
+        used, own, most = account.used[resource], account.own(resource), account.most[resource]
         if standing is Standing.LENT:
-            left = _number(resource, max(0, self.pool[resource]))
-            return f"{has}, but others borrowed what it left unused: {left} are left; yours has the next that come back"
-        most = account.most[resource]
-        if most is not None and most == account.own(resource):
-            return f"{has}, and may borrow none; yours waits until one of its own ends"
-        limit = f" {_number(resource, most - account.own(resource))}" if most is not None else ""
-        unused = _number(resource, self._unused(account, resource))
-        return (
-            f"{has}, and may borrow{limit} while others leave theirs unused: {unused} are unused; "
-            "yours waits until one of its own ends"
+            left = max(0, self.pool[resource])
+            return waiting.QuotaLent(tenant=tenant, resource=_RESOURCES[resource], used=used, quota=own, left=left)
+        return waiting.QuotaExceeded(
+            tenant=tenant,
+            resource=_RESOURCES[resource],
+            used=used,
+            quota=own,
+            borrowing=None if most is None else most - own,
+            unused=self._unused(account, resource),
         )
 
-    def never(self, tenant: str, amounts: Amounts) -> str | None:
+    def never(self, tenant: str, amounts: Amounts) -> Reason | None:
         """Why a member of the tenant can never hold as much, whoever else holds nothing; None if it can."""
         account, asked = self._of(tenant), _vector(amounts)
         for resource, bound in enumerate(account.per_user):
             if bound is not None and asked[resource] > bound:
-                one = f"one member of the tenant {tenant} may hold {_amount(resource, bound)} at once"
-                return f"{one}, and this asks for {_number(resource, asked[resource])}; ask for less"
+                what = _RESOURCES[resource]
+                return refusals.UserQuotaTooSmall(tenant=tenant, resource=what, limit=bound, requested=asked[resource])
         for resource in account.counted:
             own, most = account.own(resource), account.most[resource]
             lent = sum(
@@ -248,9 +250,13 @@ class Quotas:
             )
             bound = own + lent if most is None else min(most, own + lent)
             if asked[resource] > bound:
-                what = f"the tenant {tenant} may hold {_amount(resource, bound)} at once"
-                borrowed = f", {_number(resource, bound - own)} of them borrowed" if bound > own else ""
-                return f"{what}{borrowed}, and this asks for {_number(resource, asked[resource])}; ask for less"
+                return refusals.QuotaTooSmall(
+                    tenant=tenant,
+                    resource=_RESOURCES[resource],
+                    limit=bound,
+                    borrowed=max(0, bound - own),
+                    requested=asked[resource],
+                )
         return None
 
     def _unused(self, account: _Account, resource: int) -> int:
@@ -272,15 +278,3 @@ def amounts_of(shape: Shape) -> Amounts:
 def _on_kind(shape: Shape, kind: int) -> Amounts:
     milli, mib = int(shape.need_milli[kind]), int(shape.need_mib[kind])
     return Amounts(shape.cpus_milli, shape.memory_mib, milli * shape.cards, mib * shape.cards)
-
-
-def _number(resource: int, amount: int) -> str:
-    """Without the unit where that reads well: `2` of GPUs and CPUs, `4 GiB` of memory."""
-    if resource == GPU:
-        return f"{amount / 1000:g}"
-    return format_cpus(amount) if resource == 0 else format_memory(amount)
-
-
-def _amount(resource: int, amount: int) -> str:
-    """`8 GPUs`, `2 CPUs`, `4 GiB of memory`, `6 GiB of VRAM`."""
-    return f"{_number(resource, amount)} {('CPUs', 'of memory', 'GPUs', 'of VRAM')[resource]}"

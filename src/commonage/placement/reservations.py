@@ -22,6 +22,7 @@ from functools import partial
 import numpy as np
 
 from commonage.domain.fleet import Lease
+from commonage.domain.reasons import Reason, refusals
 from commonage.domain.tenants import Reservation
 from commonage.placement.asks import Ask, Held
 from commonage.placement.grid import Grid, Rows
@@ -210,23 +211,23 @@ class Kept:
         much [W]."""
         return self._places.line.windows()
 
-    def shortfall(self, reservation_id: str) -> str | None:
-        """What is missing of a reservation and why, in numbers, for the admin; None if nothing is."""
+    def shortfall(self, reservation_id: str) -> Reason | None:
+        """Why not all of a reservation is kept; None if it is."""
         stand = self._places.stands.get(reservation_id)
         return None if stand is None or not self.missing(reservation_id) else self._why(stand)
 
-    def _why(self, stand: Stand) -> str:
+    def _why(self, stand: Stand) -> Reason:
         nodes, count = everywhere(self._grid), stand.wanted
         ever = times_in(self._grid, stand.shape, nodes, whole_rows(self._grid, nodes))
-        asked = f"{count} times {stand.reservation.request}"
+        request = str(stand.reservation.request)
         if ever.sum() < count:
-            return f"the whole fleet has room for {ever.sum()} of {asked} at once; reserve fewer, or less for each"
+            return refusals.ReservationTooLarge(count=count, request=request, room=int(ever.sum()))
         late = self._holdings.after(max(stand.reservation.starts_at, self.now), np.flatnonzero(ever))
         endless = sum(held.ends_at is None for held in late)
-        held = f"held by {len(late)} workloads that may still run, {endless} of them without a time limit"
-        rest = held if late else "kept for other reservations"
-        advice = "reserve fewer, choose another time" + (", or stop some of them" if late else "")
-        return f"there is room for {len(stand.places)} of {asked} then; the rest is {rest}; {advice}"
+        places = len(stand.places)
+        return refusals.ReservationBlocked(
+            count=count, request=request, places=places, workloads=len(late), endless=endless
+        )
 
     # --- views --------------------------------------------------------------------------------------------------------
 
@@ -276,12 +277,12 @@ class Kept:
 
 def feasible(
     grid: Grid, holdings: Holdings, reservations: Iterable[Reservation], wanted: Reservation, now: float
-) -> str | None:
-    """Why a reservation cannot be kept beside those there are and what is held, in numbers; None if it can."""
+) -> Reason | None:
+    """Why a reservation cannot be kept beside those there are and what is held; None if it can."""
     others = [one for one in reservations if one.id != wanted.id]
     alone, kept = Kept(grid, holdings, others, now), Kept(grid, holdings, [*others, wanted], now)
     if not kept.missing(wanted.id) and any(kept.missing(one.id) > alone.missing(one.id) for one in others):
-        return "no room would be left for the reservations that were made before; choose another time"
+        return refusals.ReservationCollides()
     return kept.shortfall(wanted.id)
 
 

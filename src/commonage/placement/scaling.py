@@ -15,9 +15,12 @@ import numpy as np
 
 from commonage.domain.fleet import Node
 from commonage.domain.fleets import Coming, FleetPolicy
-from commonage.domain.quantities import format_duration
+from commonage.domain.reasons import Reason, notes
+from commonage.domain.reasons.waiting import NodeRequested
 from commonage.domain.requests import Request
 from commonage.placement.grid import Grid
+
+_IDLE = notes.PoolIdle()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do: so many more, or these ones less; and why, in words."""
+    """What to do: so many more, or these ones less; and why."""
 
     add: int = 0
     remove: tuple[str, ...] = ()
-    why: str = ""
+    why: Reason = _IDLE
 
 
 def decide(policy: FleetPolicy, members: Sequence[Member], waiting: Sequence[Waiting], now: float) -> Decision:
@@ -54,22 +57,20 @@ def decide(policy: FleetPolicy, members: Sequence[Member], waiting: Sequence[Wai
     staying = [one for one in members if not one.leaving]
     count, room = len(staying), max(0, policy.most - len(members))
     if count < policy.least and room:
-        return Decision(min(policy.least - count, room), why=f"at least {policy.least} are to be there")
+        return Decision(min(policy.least - count, room), why=notes.PoolBelowMinimum(minimum=policy.least))
     patient = [one for one in waiting if now - one.since >= policy.wait_s]
     coming = sum(one.coming for one in staying)
     wanted, served = machines_for([one.request for one in patient], policy, coming, room)
     if wanted:
-        works = "one workload that waits" if served == 1 else f"{served} workloads that wait"
-        return Decision(wanted, why=f"{works} would start on {_more(wanted)}")
+        return Decision(wanted, why=notes.PoolServesQueue(workloads=served, nodes=wanted))
     if count > policy.most:
         idle = _longest_idle(staying, count - policy.most)
-        return Decision(remove=idle, why=f"at most {policy.most} are to be there")
+        return Decision(remove=idle, why=notes.PoolAboveMaximum(maximum=policy.most))
     if any(could_run(policy, one.request) for one in waiting):  # then none goes
         return Decision(why=_why_not(policy, members, coming, bool(patient)))
     long_idle = [one for one in staying if one.idle_since is not None and now - one.idle_since >= policy.idle_s]
     idle = _longest_idle(long_idle, max(0, count - policy.least))
-    why = f"idle for {format_duration(policy.idle_s)}" if idle else "nothing waits for it"
-    return Decision(remove=idle, why=why)
+    return Decision(remove=idle, why=notes.PoolNodesIdle(idle_s=policy.idle_s) if idle else _IDLE)
 
 
 def machines_for(requests: Sequence[Request], policy: FleetPolicy, coming: int, most: int) -> tuple[int, int]:
@@ -96,25 +97,19 @@ def could_run(policy: FleetPolicy, request: Request) -> bool:
     return _laid(Grid([_machine(policy, 0)]), request, 0) is not None
 
 
-def on_its_way(coming: Sequence[Coming], request: Request, now: float) -> str:
-    """Of the machines that were asked for, the one that is here first of those that could run it, and when; in words.
-    Empty if there is none."""
+def on_its_way(coming: Sequence[Coming], request: Request, now: float) -> NodeRequested | None:
+    """Of the machines that were asked for, the one that is here first of those that could run it; None if there is
+    none. Nobody knows better than whole minutes."""
     expected = [(one.since + (one.took_s or one.policy.join_s) - now, one) for one in coming]
     able = [(left, one) for left, one in expected if could_run(one.policy, request)]
     if not able:
-        return ""
+        return None
     left, one = min(able, key=lambda pair: pair[0])
-    asked = f"a machine of the fleet {one.policy.name} has been asked for"
+    pool = one.policy.name
     if left <= 0:
-        return f"{asked} {format_duration(now - one.since)} ago, and is late"
-    if one.took_s is None:
-        return f"{asked}, expected within {_minutes(left)}"
-    return f"{asked}, expected in about {_minutes(left)}"
-
-
-def _minutes(seconds: float) -> str:
-    """Whole ones: nobody knows better."""
-    return format_duration(60 * max(1, math.ceil(seconds / 60)))
+        return NodeRequested(pool=pool, requested_s=now - one.since)
+    whole_minutes = 60.0 * max(1, math.ceil(left / 60))
+    return NodeRequested(pool=pool, expected_in_s=whole_minutes, is_measured=one.took_s is not None)
 
 
 def _machine(policy: FleetPolicy, number: int) -> Node:
@@ -133,20 +128,14 @@ def _laid(grid: Grid, request: Request, number: int) -> int | None:
     return node
 
 
-def _why_not(policy: FleetPolicy, members: Sequence[Member], coming: int, is_patient: bool) -> str:
+def _why_not(policy: FleetPolicy, members: Sequence[Member], coming: int, is_patient: bool) -> Reason:
     if coming:
-        return f"{coming} {'is' if coming == 1 else 'are'} on the way for what waits"
+        return notes.PoolNodesComing(nodes=coming)
     if is_patient and len(members) >= policy.most:
-        leaving = sum(one.leaving for one in members)
-        still = f", and {leaving} of them {'is' if leaving == 1 else 'are'} still to go" if leaving else ""
-        return f"work waits, but at most {policy.most} are to be there{still}"
-    return f"work waits, but not for {format_duration(policy.wait_s)} yet"
+        return notes.PoolAtMaximum(maximum=policy.most, leaving=sum(one.leaving for one in members))
+    return notes.PoolWaits(wait_s=policy.wait_s)
 
 
 def _longest_idle(members: Sequence[Member], most: int) -> tuple[str, ...]:
     idle = sorted((one.idle_since, one.name) for one in members if one.idle_since is not None)
     return tuple(name for _, name in idle[:most])
-
-
-def _more(count: int) -> str:
-    return "one more machine" if count == 1 else f"{count} more machines"

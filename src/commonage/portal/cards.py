@@ -122,7 +122,7 @@ def _card(view: DeviceView, who: Principal, labels: Mapping[str, str]) -> Card:
     at = 0
     for holder in view.holders:
         segments.append(_segment(holder, at, view.device.memory_mib, who))
-        at += holder.memory_mib
+        at += holder.holds.gpu_memory_mib
     held = view.device.memory_mib - view.free_mib
     summary = f"{format_memory(held)} of {format_memory(view.device.memory_mib)} held" if held else "all free"
     return Card(view, tuple(segments), summary, facts_of(view, labels))
@@ -132,10 +132,10 @@ def _segment(holder: Holder, at: int, whole: int, who: Principal) -> Segment:
     seen = who.may_see(holder.owner)
     name = holder.name if seen and holder.name else holder.kind
     colour = "own" if holder.owner == who.name else f"other{crc32(holder.owner.encode()) % _COLOURS}"
-    width = 100 * holder.memory_mib / whole if whole else 0
+    width = 100 * holder.holds.gpu_memory_mib / whole if whole else 0
     return Segment(
         x=percent(at, whole),
-        width=percent(holder.memory_mib, whole),
+        width=percent(holder.holds.gpu_memory_mib, whole),
         owner=holder.owner,
         title=name,
         colour=colour,

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from commonage import messages
 from commonage.domain.errors import CommonageError, InvalidInput, NotFound, Unplaceable
 from commonage.domain.explanations import Explanation
 from commonage.domain.principals import Principal
@@ -61,7 +62,7 @@ class _Launch:
         except InvalidInput as error:
             return await self._show(request, visitor, form.refused(error), earlier, 422)
         except CommonageError as error:  # whatever it is: nothing that was typed is lost
-            form = form.refused(InvalidInput(error.message))
+            form = form.refused(InvalidInput(messages.of_error(error)))
             return await self._show(request, visitor, form, earlier, 409)
         return RedirectResponse(f"{HOME}workloads/{submitted.workloads[0].id}", status_code=303)
 
@@ -87,11 +88,11 @@ class _Launch:
         try:
             return form, await self._control.work.dry_run(who, submission), None
         except Unplaceable as error:
-            return form, None, error.message
+            return form, None, messages.of_error(error)
         except InvalidInput as error:
             return form.refused(error), None, None
         except CommonageError as error:  # shown in place of a verdict
-            return form, None, error.message
+            return form, None, messages.of_error(error)
 
     async def _suggestion(self, who: Principal, form: LaunchForm, earlier: Earlier | None) -> Suggestion | None:
         """What earlier runs of the same needed; None while the form cannot be read."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from commonage import messages
 from commonage.control.again import own_variables
 from commonage.control.submission import DEFAULT_GRACE_S, MOST_TOGETHER, Submission, Variables
 from commonage.domain.errors import InvalidInput
@@ -126,7 +127,7 @@ class LaunchForm:
     def refused(self, error: InvalidInput) -> LaunchForm:
         """With an error of control beside its field."""
         name = _ALIASES.get(error.field or "", error.field or "")
-        return replace(self, errors={**self.errors, name if name in FIELDS else "": error.message})
+        return replace(self, errors={**self.errors, name if name in FIELDS else "": messages.of_error(error)})
 
     def submission(
         self, earlier: Earlier | None = None, *, considered: bool = False
@@ -144,7 +145,7 @@ class LaunchForm:
             try:
                 return parse(text)
             except InvalidInput as error:
-                errors[name] = error.message
+                errors[name] = messages.of_error(error)
                 return None
 
         is_job, has_command = self.kind is Kind.JOB, self.kind is not Kind.SESSION

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from commonage import messages
 from commonage.control.reservations import Wanted
 from commonage.control.settings import ControlSettings
 from commonage.control.windows import window_of, windows, zone_of
@@ -36,7 +37,7 @@ class ReservationForm:
     def refused(self, error: InvalidInput) -> ReservationForm:
         """With an error beside its field."""
         name = error.field if error.field in FIELDS else ""
-        return replace(self, errors={**self.errors, name or "": error.message})
+        return replace(self, errors={**self.errors, name or "": messages.of_error(error)})
 
     def wanted(self, now: float, settings: ControlSettings) -> tuple[Wanted | None, ReservationForm]:
         """What is to be reserved, or None and the form with its errors."""
@@ -46,7 +47,7 @@ class ReservationForm:
             try:
                 return parse(self.values[name]) if self.values[name] else otherwise
             except InvalidInput as error:
-                errors[name] = error.message
+                errors[name] = messages.of_error(error)
                 return otherwise
 
         request = Request(
@@ -58,7 +59,7 @@ class ReservationForm:
         try:
             wanted = self._in_windows(now, request, count)
         except InvalidInput as error:
-            errors[error.field or ""] = error.message
+            errors[error.field or ""] = messages.of_error(error)
             wanted = None
         return (None if errors else wanted), replace(self, errors=errors)
 

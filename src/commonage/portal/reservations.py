@@ -6,9 +6,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from commonage import messages
 from commonage.control.membership import tenants
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.principals import Scope
+from commonage.domain.reasons import Reason
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.reservation_form import FIELDS, ReservationForm
 from commonage.portal.site import Site, form_text
@@ -44,10 +46,10 @@ class _Reservations:
         except InvalidInput as error:
             return self._show(request, visitor, form.refused(error), status=422)
         except CommonageError as error:  # whatever it is: nothing that was typed is lost
-            return self._show(request, visitor, form.refused(InvalidInput(error.message)), status=409)
+            return self._show(request, visitor, form.refused(InvalidInput(messages.of_error(error))), status=409)
         if made.lacks:
             fresh = ReservationForm.read({"time_zone": form.values["time_zone"], "count": "1"})
-            return self._show(request, visitor, fresh, lacks=made.lacks)
+            return self._show(request, visitor, fresh, why=made.lacks)
         return RedirectResponse(f"{HOME}reservations", status_code=303)
 
     async def remove(self, request: Request, visitor: Visitor) -> Response:
@@ -55,7 +57,7 @@ class _Reservations:
         return RedirectResponse(f"{HOME}reservations", status_code=303)
 
     def _show(
-        self, request: Request, visitor: Visitor, form: ReservationForm, *, status: int = 200, lacks: str = ""
+        self, request: Request, visitor: Visitor, form: ReservationForm, *, status: int = 200, why: Reason | None = None
     ) -> Response:
         values = {
             "section": "nodes",
@@ -64,6 +66,6 @@ class _Reservations:
             "tenants": tenants(self._control.settings),
             "defaults": self._control.settings,
             "form": form,
-            "lacks": lacks,
+            "why": why,
         }
         return self._site.render(request, visitor, "reservations.html", values, status)

@@ -13,6 +13,7 @@ from commonage.control.control import Control
 from commonage.domain.errors import Forbidden, NotFound
 from commonage.portal import images, launch, nodes, overview, reservations, usage, work, workload
 from commonage.portal.auth import HOME, PortalAuth, Visitor
+from commonage.portal.docs import Docs
 from commonage.portal.site import Site
 from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
 
@@ -40,7 +41,8 @@ def create_router(control: Control, auth: PortalAuth) -> APIRouter:
 
 
 def _own(site: Site) -> list[Route]:
-    """Sign-in and sign-out, static files, and what leads nowhere."""
+    """Sign-in and sign-out, static files, the documentation, and what leads nowhere."""
+    docs = Docs()
 
     async def callback(request: Request) -> Response:
         return await site.auth.callback(request)
@@ -64,6 +66,8 @@ def _own(site: Site) -> list[Route]:
         Route(CALLBACK_PATH.removeprefix(HOME.rstrip("/")), site.open(callback), methods=["GET"]),
         Route("/sign-out", site.page(sign_out), methods=["POST"]),
         Route("/static/{name:path}", site.assets.serve, methods=["GET"]),
+        Route("/docs", site.open(docs.serve), methods=["GET"]),
+        Route("/docs/{path:path}", site.open(docs.serve), methods=["GET"]),
         Route(REFUSED_PATH.removeprefix(HOME.rstrip("/")), site.open(refused), methods=_ANY),
         Route("/{path:path}", site.page(nowhere), methods=["GET"]),
     ]

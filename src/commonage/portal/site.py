@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from commonage import messages
 from commonage.control.connections import Connection
 from commonage.control.control import Control
 from commonage.domain import errors
@@ -157,7 +158,7 @@ class Site:
         """An error as a page with a way out, or as a notice where only a part of a page was asked for."""
         status = error.status
         if request.headers.get("hx-request") == "true":
-            response = notice(error.message, status=status, tone="bad")
+            response = notice(messages.of_error(error), status=status, tone="bad")
         else:
             values = {"title": _TITLES[status], "status": status, "error": error, "retry": request.url.path}
             response = self.render(request, visitor, "error.html", values, status)

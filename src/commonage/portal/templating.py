@@ -6,21 +6,29 @@ Instants are written as UTC for those without scripts; the page's script shows t
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from commonage import messages
+from commonage.control.attribution import unattributed
 from commonage.control.node_states import reason_for
 from commonage.control.settings import ControlSettings
 from commonage.domain.quantities import format_cpus, format_duration, format_memory
+from commonage.messages import explanations
+from commonage.messages.notes import unattributed as unattributed_in_words
+from commonage.messages.waiting import resources
 from commonage.portal import words
 from commonage.portal.assets import Assets
 from commonage.portal.launch_form import command_text, gpus_text
+from commonage.wire.docs import DOCS_PATH, docs_page
 
 FOLDER = Path(__file__).parent / "templates"
+_DOCS = re.compile(rf"{DOCS_PATH}(?:[\w/-]+\.html(?:#[\w-]+)?)?")
 
 
 def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
@@ -48,14 +56,23 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
         money=money,
         command=command_text,
         gpus=gpus_text,
+        linked=linked,
+        text=lambda reason: messages.text(reason) if reason else "",
+        sentence=messages.of_error,
+        resources=resources,
+        summary=explanations.summary,
+        ahead=explanations.ahead,
+        unattributed=lambda view: unattributed_in_words(unattributed(view.device, view.unattributed)),
     )
     environment.globals.update(
         asset=assets.url,
+        docs_page=docs_page,
         sign_of=words.sign_of,
         title_of=words.title_of,
         link_to=partial(words.link_to, settings=settings),
         reason_for=reason_for,
         service_address=words.service_address,
+        reaches=partial(words.reaches, settings=settings),
         ssh_forward=words.ssh_forward,
         kind_signs=words.KINDS,
         state_signs=words.STATES,
@@ -90,6 +107,11 @@ def hours(value: float) -> str:
     if value < 10:
         return f"{value:.2f}"
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def linked(text: str) -> Markup:
+    """A message with links to the pages of the documentation that it names."""
+    return Markup(_DOCS.sub(r'<a href="\g<0>">\g<0></a>', str(escape(text))))  # noqa: S704  # escaped before
 
 
 def percent(part: float, whole: float) -> str:

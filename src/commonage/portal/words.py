@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
@@ -95,9 +94,7 @@ def link_to(workload: Workload, visitor: Visitor, settings: ControlSettings) -> 
     if workload.spec.kind is Kind.SESSION:
         return session_url(settings.session_origin, workload.spec.owner, workload.spec.name)
     address = service_address(workload)
-    if address is None or not _reaches(visitor.address, settings.port_source_ranges, address):
-        return None
-    return address
+    return address if address is not None and reaches(visitor, address, settings) else None
 
 
 def service_address(workload: Workload) -> str | None:
@@ -113,15 +110,16 @@ def ssh_forward(address: str) -> str:
     return f"-L {url.port}:{url.hostname}:{url.port}"
 
 
-def _reaches(browser: str, ranges: Sequence[str], address: str) -> bool:
+def reaches(visitor: Visitor, address: str, settings: ControlSettings) -> bool:
     """True for a browser on the server's computer, and for one that the nodes' firewalls let through."""
     try:
-        came_from = ip_address(browser)
+        came_from = ip_address(visitor.address)
     except ValueError:
         return False
     if came_from.is_loopback:
         return True
-    return not _is_loopback(address) and any(came_from in ip_network(one, strict=False) for one in ranges)
+    ranges = (ip_network(one, strict=False) for one in settings.port_source_ranges)
+    return not _is_loopback(address) and any(came_from in one for one in ranges)
 
 
 def _is_loopback(address: str) -> bool:

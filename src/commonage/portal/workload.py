@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import fields
 from typing import Any
 
 from starlette.requests import Request
@@ -14,6 +15,7 @@ from commonage.control.control import Control
 from commonage.domain.errors import NotFound
 from commonage.domain.events import Event, EventKind
 from commonage.domain.principals import Principal
+from commonage.domain.reasons import Reason
 from commonage.domain.sightings import LogLine
 from commonage.domain.workloads import Attempt
 from commonage.portal import live
@@ -124,7 +126,12 @@ def _is_said_again(one: Event, after: Event) -> bool:
     """True if `after` says the same with other figures."""
     if one.kind is not EventKind.PROGRESS or after.kind is not EventKind.PROGRESS:
         return False
-    return _FIGURES.sub("", one.message) == _FIGURES.sub("", after.message)
+    return _without_figures(one.reason) == _without_figures(after.reason)
+
+
+def _without_figures(reason: Reason) -> tuple[object, ...]:
+    values = (getattr(reason, field.name) for field in fields(reason))
+    return (reason.code, *(_FIGURES.sub("", value) for value in values if isinstance(value, str)))
 
 
 def _chosen(attempts: Sequence[Attempt], number: int | None) -> Attempt | None:

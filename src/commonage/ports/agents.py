@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from commonage.domain.fleet import Lease, NodeReport
+from commonage.domain.reasons import Reason
 from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold
 from commonage.ports.execs import ExecStream, Terminal
@@ -25,11 +26,11 @@ CONTAINER_BRIDGE = "docker_gwbridge"
 """The bridge by which containers of a Swarm leave their node; all tenants share it."""
 FEWEST_WITNESSES = 3
 """Of fewer machines most tell nothing: then the control plane's answer alone counts."""
-Told = Callable[[str, float | None], None]
+Told = Callable[[Reason, float | None], None]
 """Is told what is being done, and how far it is (0..1)."""
 
 
-def unheard(_detail: str, _progress: float | None) -> None:
+def unheard(_reason: Reason, _progress: float | None) -> None:
     """A `Told` of somebody who need not know."""
 
 
@@ -99,15 +100,15 @@ class Agents(Protocol):
 
     def let_reach(self, addresses: Collection[str]) -> None:
         """What containers on all machines need of the site, as `ADDRESS:PORT`: their walls let it through, soon."""
-        ...
+        return
 
     def set_network(self, network: NodeNetwork) -> None:
         """Set the network settings that all agents enforce. They receive them soon."""
-        ...
+        return
 
     def introduce(self, machines: Collection[tuple[str, str]]) -> None:
         """The machines, as (name, address), by which all agents tell whether they are cut off. They know it soon."""
-        ...
+        return
 
     async def reaches(self, node_id: str, address: str) -> bool:
         """Whether the Docker daemon of the machine with this address answers that machine."""

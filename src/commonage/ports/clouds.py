@@ -18,7 +18,7 @@ class Cloud(Protocol):
 
     async def price_per_h(self) -> float | None:
         """What one machine costs an hour; None where the cloud does not tell."""
-        ...
+        return None
 
     async def machines(self) -> Sequence[Machine]:
         """All machines there, also those of others and those that failed; those that are gone are left out.

@@ -85,7 +85,10 @@ class NotConfined(EngineFailure):
 
 
 class Devices(Protocol):
-    """The cards of this machine. Methods may block (driver calls) and may be called from several threads."""
+    """The cards of this machine. Methods may block (driver calls) and may be called from several threads.
+
+    By default a share is kept by the variables of `environment` alone: nothing is applied, and no fault is remembered.
+    """
 
     def inventory(self) -> Sequence[Device]:
         """Every card, by index. One that was lost or is broken stays listed, with its fault.
@@ -104,14 +107,14 @@ class Devices(Protocol):
 
     def note_held(self, leases: Sequence[Lease]) -> None:
         """The leases whose program runs now; `at` is its start. Real cards ignore them, simulated ones show use."""
-        ...
+        return
 
     def resume(self, uuid: str | None = None) -> None:
         """An admin says that this card is sound again, or all are: forget faults that are only remembered.
 
         What is still wrong is found again. Unknown uuids are no error.
         """
-        ...
+        return
 
     def confine(self, hold: Hold) -> Mapping[str, str]:
         """Have these shares held at their level before the attempt's command runs; gives variables to add for it.
@@ -120,24 +123,24 @@ class Devices(Protocol):
         crash. Variables of ours win over the attempt's own, but for PYTHONPATH, which goes before its own.
         Raises NotConfined; then nothing stays applied.
         """
-        ...
+        return {}
 
     def release(self, attempt_id: str) -> None:
         """The attempt has no process any more: undo what was applied for it. Idempotent, unknown ids are no error."""
-        ...
+        return
 
     def settle(self, live: Collection[str]) -> None:
         """After a start: these attempts are all that live. What is applied for any other is released."""
-        ...
+        return
 
     def confined(self) -> Collection[str]:
         """The attempts for which something is applied now."""
-        ...
+        return ()
 
     def take_warnings(self) -> Sequence[tuple[str, str]]:
         """What happened to attempts since the last call, each with its id and a sentence for its owner."""
-        ...
+        return ()
 
     def close(self) -> None:
         """Let go of the driver. Idempotent; nothing else is called afterwards."""
-        ...
+        return

@@ -8,6 +8,7 @@ from typing import Protocol
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Sighting
+from commonage.domain.turns import Turns
 from commonage.ports.agents import Told, unheard
 from commonage.ports.execs import ExecStream, Terminal
 
@@ -30,7 +31,11 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Let go without ending anything that runs."""
-        ...
+        return
+
+    def loops(self) -> Sequence[Turns]:
+        """The turns of the loops that it runs by itself while it is open, each under a name of its own."""
+        return ()
 
     async def start(self, order: Order) -> None:
         """Have the attempt run. Idempotent by `order.attempt_id`: never runs it twice, also not after a crash.

@@ -49,5 +49,5 @@ class Metrics(Protocol):
         ...
 
     async def tidy(self, now: float) -> None:
-        """Roll up and drop: raw a day, minutes a month, hours two years."""
-        ...
+        """Roll up and drop: raw a day, minutes a month, hours two years. Some databases do so by themselves."""
+        return

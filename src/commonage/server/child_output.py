@@ -32,7 +32,7 @@ class ChildOutput:
         self._file = RotatingFileHandler(path, maxBytes=_FILE_BYTES, backupCount=_FILES_KEPT, delay=True)
         self._last: deque[str] = deque(maxlen=_LINES_KEPT)
         self._awaited: dict[str, asyncio.Event] = {}
-        self.quiet = False  # while it is being stopped, what it says goes to its file only
+        self._quiet = False
 
     async def pump(self, stream: asyncio.StreamReader) -> None:
         """Take everything in until the stream ends."""
@@ -65,6 +65,10 @@ class ChildOutput:
                 found.append(line)
         return found[-_LINES_SHOWN:]
 
+    def be_quiet(self) -> None:
+        """The child is being stopped: what it says from now on goes to its file only."""
+        self._quiet = True
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
@@ -72,7 +76,7 @@ class ChildOutput:
     def _take(self, lines: Iterable[str]) -> None:
         for line in (line.rstrip("\r") for line in lines):
             self._last.append(line)
-            level = logging.DEBUG if self.quiet else _level(line)
+            level = logging.DEBUG if self._quiet else _level(line)
             record = logging.makeLogRecord({"name": self._log.name, "levelno": level, "msg": line})
             self._file.emit(record)
             self._log.log(level, "%s", line, extra={"child": self._name})

@@ -114,7 +114,7 @@ class _Keeper:
 
     async def stop(self) -> None:
         self._stopping.set()
-        self._output.quiet = True
+        self._output.be_quiet()
         if self._task is not None and self._first_ready is not None:
             await self._task
             if self._first_ready.done():

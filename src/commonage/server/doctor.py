@@ -37,6 +37,7 @@ from commonage.server.engines import shared_dir
 from commonage.server.origins import origins_of, warning_of
 from commonage.server.settings import Settings
 from commonage.store.upgrade import check as check_schema
+from commonage.wire.docs import docs_page
 from commonage.wire.hub import API_PATH
 from commonage.wire.origins import label_of, session_domain
 
@@ -209,7 +210,7 @@ def _homes(patient: Patient) -> Finding:
     if quota is None:
         return Finding("homes", "ok", "no limit on homes (home_quota is not set)")
     found = f"home_quota is {format_memory(quota)}: homes are measured and users are warned, the limit is not enforced"
-    advice = "set project quotas of the file system to enforce it (docs/howto/storage.md#homes)"
+    advice = f"set project quotas of the file system to enforce it ({docs_page('operate/storage#homes')})"
     return Finding("homes", "note", found, advice)
 
 

@@ -31,7 +31,7 @@ def bare_variables() -> dict[str, str]:
     return {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a probe runs: its control groups' folders (none where there are none), and the variables it gets."""
 

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, Isolation, Share
@@ -150,8 +150,7 @@ class Sharing:
                 holds.append(hold)
                 with self._termination.interruptible():
                     applied = level.apply(hold)
-                place.variables = {**share_environment([share]), **applied}
-                places.append(place)
+                places.append(replace(place, variables={**share_environment([share]), **applied}))
             yield places
         finally:
             for hold in holds:

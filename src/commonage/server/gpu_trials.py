@@ -2,7 +2,8 @@
 
 For each card and level two shares are made, one for the program that is tried and one for a neighbour that computes
 meanwhile. The program then takes memory beyond its share, looks for other cards, and does both once more without its
-variables and outside its control group. What must hold is in `PROMISES`; docs/gpu-sharing.md says the same in words.
+variables and outside its control group. What must hold is in `PROMISES`; docs/concepts/gpu-sharing.md says the same
+in words.
 """
 
 from __future__ import annotations
@@ -148,8 +149,7 @@ class GpuTrials:
             holds.append(hold)
             with self._termination.interruptible():  # a daemon that does not come is waited for
                 applied = level.apply(hold)
-            place.variables = {**share_environment([share]), **applied}
-            made.append(place)
+            made.append(replace(place, variables={**share_environment([share]), **applied}))
         promises = PROMISES[level.isolation]
         neighbour = made[1] if len(made) > 1 else None
         return _Set(device, level.isolation, made[0], neighbour, share.memory_mib, promises)

@@ -47,6 +47,7 @@ from commonage.server.terminal import Terminal
 from commonage.server.web import Web
 from commonage.server.workload_gateway import WorkloadAccess
 from commonage.store.upgrade import upgrade
+from commonage.wire.docs import docs_page
 from commonage.wire.hub import API_PATH
 
 log = logging.getLogger(__name__)
@@ -321,7 +322,7 @@ def _notes(settings: Settings, parts: Parts) -> list[str]:
     bare = ", ".join(one.name for one in without_image(settings))
     lacking = [
         f"Not on offer, as they have no image and workloads run in containers here: {bare}. Set docker_image for those "
-        "that come with us, give others an `image`, or push one (docs/howto/images.md)."
+        f"that come with us, give others an `image`, or push one ({docs_page('operate/images')})."
     ]
     origin = [parts.control.settings.origin_warning] if parts.control.settings.origin_warning else []
     engines = (note for one in parts.control.fleet.capabilities() for note in one.notes)

@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 from commonage.domain.errors import InvalidInput
 from commonage.server.settings import Settings
 from commonage.server.settings_origins import AUTO, NONE
+from commonage.wire.docs import docs_page
 from commonage.wire.origins import session_domain
 
 _LOCAL = "*.localhost"
-GUIDE = "docs/howto/origins.md"
+GUIDE = docs_page("operate/origins")
 
 
 @dataclass(frozen=True, slots=True)

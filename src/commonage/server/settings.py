@@ -48,6 +48,7 @@ from commonage.server.settings_types import (
     SecondsOrNone,
     no_empty,
 )
+from commonage.wire.docs import docs_page
 
 ENV_PREFIX = "COMMONAGE_"
 
@@ -177,7 +178,7 @@ class _Settings(BaseModel):
     gpu_isolation: Literal["auto", "driver-limit", "mig", "mps", "cooperative"] = _setting(
         "auto",
         "How shares of a card are held: `auto` takes the strongest level that holds; a card on which the level named "
-        "here does not hold takes no work (docs/gpu-sharing.md).",
+        f"here does not hold takes no work ({docs_page('concepts/gpu-sharing')}).",
         Row("auto, driver-limit, mig, mps or cooperative", "This machine"),
     )
     gpu_slots: Annotated[str, BeforeValidator(str), AfterValidator(_slots)] = _setting(
@@ -282,9 +283,9 @@ class _Settings(BaseModel):
     )
     tenants: Tenants = _setting(
         (),
-        "Who shares the machines, each with a weight and a quota (docs/howto/tenants.md). Only in the file, as "
-        "`[[tenants]]` tables with `name`, `title`, `weight`, `nominal`, `borrowing`, `lending`, `per_user`, `sites`, "
-        "`environments`, `max_workloads`.",
+        f"Who shares the machines, each with a weight and a quota ({docs_page('operate/tenants')}). Only in the file, "
+        "as `[[tenants]]` tables with `name`, `title`, `weight`, `nominal`, `borrowing`, `lending`, `per_user`, "
+        "`sites`, `environments`, `max_workloads`.",
         Row("tables [[tenants]] in the file", "Whose turn it is"),
     )
     priority_classes: PriorityClasses = _setting(

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator
 
 from commonage.server.settings_table import A_PORT, Row, setting
 from commonage.server.settings_types import Port, listed
+from commonage.wire.docs import docs_page
 
 
 def _bind(value: str) -> str:
@@ -43,6 +44,6 @@ class AgentSettings(BaseModel):
     containers_reach: Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(_gates)] = setting(
         (),
         "What of the site's own networks containers on a Swarm's machines may reach, beside the hub: a package mirror, "
-        "a database (docs/howto/agents.md).",
+        f"a database ({docs_page('operate/agents')}).",
         Row("addresses with ports like 10.0.0.5:3141, with commas between", "Machines"),
     )

@@ -13,6 +13,7 @@ from commonage.domain.fleets import FleetPolicy, MachineKind
 from commonage.server.settings_rules import Labels
 from commonage.server.settings_table import Row, setting
 from commonage.server.settings_types import Mib, MibOrNone, Milli, Seconds
+from commonage.wire.docs import docs_page
 
 
 class FleetEntry(BaseModel):
@@ -96,8 +97,8 @@ class FleetSettings(BaseModel):
     fleets: Annotated[tuple[FleetEntry, ...], AfterValidator(_once)] = setting(
         (),
         "Machines of a cloud that are added while work waits for them and given back when they idle "
-        "(docs/howto/fleets.md). Only in the file, as `[[fleets]]` tables with `name`, `provider`, `size`, `image`, "
-        "`location`, `min`, `max`, `idle`, `wait`, `join_within`, `cpus`, `memory`, `gpus`, `gpu_model`, `gpu_memory`, "
-        "`labels`, `price`, `join_options`, `arguments`, `options`.",
+        f"({docs_page('operate/node-pools')}). Only in the file, as `[[fleets]]` tables with `name`, `provider`, "
+        "`size`, `image`, `location`, `min`, `max`, `idle`, `wait`, `join_within`, `cpus`, `memory`, `gpus`, "
+        "`gpu_model`, `gpu_memory`, `labels`, `price`, `join_options`, `arguments`, `options`.",
         Row("tables [[fleets]] in the file", "Whose turn it is"),
     )

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from commonage.server.settings_table import Row, setting
 from commonage.server.settings_types import OptionalText
+from commonage.wire.docs import docs_page
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", re.ASCII)
 
@@ -33,7 +34,7 @@ class ImageSettings(BaseModel):
     registry: bool = setting(
         False,
         "Run a registry of images (docker-registry must be installed), with TLS of our own authority and the rights of "
-        "the tenants (docs/howto/images.md).",
+        f"the tenants ({docs_page('operate/images')}).",
         Row("true or false", "Images"),
     )
     registry_bind: Annotated[str, AfterValidator(_bind)] = setting(

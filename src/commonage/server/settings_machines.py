@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from commonage.server.settings_table import Row, setting
 from commonage.server.settings_types import OptionalText
+from commonage.wire.docs import docs_page
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", re.ASCII)
 
@@ -36,7 +37,7 @@ class MachineSettings(BaseModel):
     site_address: Annotated[OptionalText, AfterValidator(_host)] = setting(
         None,
         "Name or address by which other machines reach this one. Machines can join once it is set "
-        "(docs/howto/machines.md).",
+        f"({docs_page('operate/join-nodes')}).",
         Row("a host name or an IP address", "Machines"),
     )
     joining_bind: Annotated[str, AfterValidator(_bind)] = setting(

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel
 
 from commonage.server.settings_table import Row, setting
 from commonage.server.settings_types import OptionalText
+from commonage.wire.docs import docs_page
 
 AUTO, NONE = "auto", "none"
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
@@ -45,7 +46,7 @@ class OriginSettings(BaseModel):
     session_host: Annotated[str, AfterValidator(_session_host)] = setting(
         AUTO,
         "Wildcard name below which every user's sessions have a name, and so an origin, of their own "
-        "(docs/howto/origins.md). `auto` takes `*.localhost` if people reach the server on the loopback, and otherwise "
-        "`none`: sessions share the origin of hub and portal, and scripts of one user reach others.",
+        f"({docs_page('operate/origins')}). `auto` takes `*.localhost` if people reach the server on the loopback, and "
+        "otherwise `none`: sessions share the origin of hub and portal, and scripts of one user reach others.",
         Row("auto, none, or a wildcard name like *.hub.example.org", "Where"),
     )

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from commonage.server.settings_table import Row, setting
+from commonage.wire.docs import docs_page
 
 
 class PartSettings(BaseModel):
@@ -15,6 +16,6 @@ class PartSettings(BaseModel):
     children: Literal["own", "apart"] = setting(
         "own",
         "JupyterHub and the proxy: `own` children of the control plane, or `apart`, each run by `commonage part` in "
-        "a container of its own (docs/howto/deploy.md).",
+        f"a container of its own ({docs_page('operate/deploy')}).",
         Row("own or apart", "Where"),
     )

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from commonage.domain.quantities import format_cpus, format_memory
 from commonage.server.settings import Settings, row_of
 from commonage.server.settings_sources import DEFAULT, TABLES, Resolved, variable_of
+from commonage.wire.docs import DOCS_PATH
 
+_LINK = re.compile(rf"{DOCS_PATH}([\w/-]+)\.html(#[\w-]+)?")
 _PASSWORD = re.compile(r"(?<=://)([^:/@]*):[^@]*@")
 
 
@@ -53,7 +55,7 @@ def _reference() -> Iterator[str]:
         "A setting comes from its flag of `commonage up`, else from its `COMMONAGE_*` variable, else from\n"
         "`commonage.toml` (in the current folder, else in the data folder, or the file that `--config` names),\n"
         "else it is the default. `commonage config` shows what holds and where it came from. This page is made\n"
-        "from the code by `make docs`; how to use it is in [the guide](../howto/settings.md)."
+        "from the code by `make docs`; how to use it is in [the guide](../operate/settings.md)."
     )
     for group, names in groupby(Settings.model_fields, key=lambda name: row_of(name).group):
         yield ""
@@ -65,7 +67,8 @@ def _reference() -> Iterator[str]:
             row = row_of(name)
             flag = f"`{row.flag}`" if row.flag else ""
             cells = [f"`{name}`", f"`{variable_of(name)}`" if name not in TABLES else "", flag, _default(name)]
-            yield f"| {' | '.join(cells)} | {row.allowed} | {Settings.model_fields[name].description} |"
+            text = _LINK.sub(r"[guide](../\1.md\2)", Settings.model_fields[name].description or "")
+            yield f"| {' | '.join(cells)} | {row.allowed} | {text} |"
 
 
 _MEMORY = ("memory", "default_memory", "max_bundle", "bundle_space_per_user", "bundle_space_per_tenant")

@@ -10,6 +10,7 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.volumes import Extent, Volume, VolumeKind, check_volume
 from commonage.server.settings_table import Row, setting
 from commonage.server.settings_types import Mib, MibOrNone, no_empty
+from commonage.wire.docs import docs_page
 
 
 class VolumeEntry(BaseModel):
@@ -69,9 +70,9 @@ class StorageSettings(BaseModel):
 
     volumes: Annotated[tuple[VolumeEntry, ...], AfterValidator(_once)] = setting(
         (),
-        "Data that workloads may ask for by name (docs/howto/storage.md). Only in the file, as `[[volumes]]` tables "
-        "with `name`, `title`, `description`, `kind`, `source`, `mode`, `tenants`, `per`, `size`, `memory`, `always`, "
-        "`path`.",
+        f"Data that workloads may ask for by name ({docs_page('operate/storage')}). Only in the file, as `[[volumes]]` "
+        "tables with `name`, `title`, `description`, `kind`, `source`, `mode`, `tenants`, `per`, `size`, `memory`, "
+        "`always`, `path`.",
         Row("tables [[volumes]] in the file", "Storage"),
     )
     disk_reserve: MibOrNone = setting(
@@ -82,6 +83,6 @@ class StorageSettings(BaseModel):
     home_quota: Annotated[Mib | None, BeforeValidator(no_empty)] = setting(
         None,
         "How large a home should be. Homes are measured every 10 minutes and a user above the limit sees a warning. "
-        "The limit is not enforced: only a quota of the file system does that (docs/howto/storage.md#homes).",
+        f"The limit is not enforced: only a quota of the file system does that ({docs_page('operate/storage#homes')}).",
         Row("an amount of space, like 50GiB", "Storage"),
     )

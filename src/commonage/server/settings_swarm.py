@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator
 
 from commonage.server.settings_table import Row, setting
 from commonage.server.settings_types import OptionalPath, OptionalText, PrivateRange, listed
+from commonage.wire.docs import docs_page
 
 
 def _source_ranges(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -29,13 +30,13 @@ class SwarmSettings(BaseModel):
     shared_dir: OptionalPath = setting(
         None,
         "Folder that every machine of a Swarm sees under this very path: workspaces and logs lie there. The data "
-        "folder if left out; then only the control plane's own machine takes work (docs/howto/swarm.md).",
+        f"folder if left out; then only the control plane's own machine takes work ({docs_page('operate/swarm')}).",
         Row("a folder", "Containers"),
     )
     swarm_without_agents: bool = setting(
         False,
         "Whether machines without an agent take work, too. Root of any machine of the Swarm can then have the folders "
-        "of workloads there lead anywhere on such a machine (docs/howto/swarm.md).",
+        f"of workloads there lead anywhere on such a machine ({docs_page('operate/swarm')}).",
         Row("true or false", "Containers"),
     )
     swarm_address: OptionalText = setting(

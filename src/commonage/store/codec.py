@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from commonage.domain.codec import from_json, to_json
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Device, Isolation, Lease, Node, NodeReport, NodeState, Share
+from commonage.domain.reasons import Reason
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.volumes import VolumeRequest
 from commonage.domain.workloads import (
@@ -179,7 +181,7 @@ def progress_row(workload: Workload) -> Row:
         "node": clean(attempt.lease.node) if attempt else None,
         "attempt_id": attempt.id if attempt else None,
         "since": workload.since,
-        "reason": clean(workload.reason),
+        "reason": reason_to_json(workload.reason),
         "stop": _stop_to_json(workload.stop) if workload.stop else None,
         "not_before": workload.not_before,
         "warned": workload.warned,
@@ -189,7 +191,7 @@ def progress_row(workload: Workload) -> Row:
 
 
 def _stop_to_json(stop: StopWish) -> str:
-    return _encoder.encode({"by": stop.by, "at": stop.at, "cause": stop.cause, "reason": stop.reason})
+    return _encoder.encode({"by": stop.by, "at": stop.at, "cause": stop.cause, "reason": _reason(stop.reason)})
 
 
 def stop_from_json(body: str | None) -> StopWish | None:
@@ -197,7 +199,31 @@ def stop_from_json(body: str | None) -> StopWish | None:
     if body is None:
         return None
     read = json.loads(body)
-    return StopWish(read["by"], read["at"], StopCause(read["cause"]), read["reason"])
+    reason = None if read["reason"] is None else from_json(Reason, read["reason"])
+    return StopWish(read["by"], read["at"], StopCause(read["cause"]), reason)
+
+
+def reason_to_json(reason: Reason) -> str:
+    """Code and parameters."""
+    return _encoder.encode(_reason(reason))
+
+
+def reason_from_json(body: str) -> Reason:
+    """What `reason_to_json` wrote."""
+    return from_json(Reason, json.loads(body))
+
+
+def _reason(reason: Reason | None) -> Any:
+    """As a database can hold it: an engine's words in it may be anything."""
+    return None if reason is None else _cleaned(to_json(reason))
+
+
+def _cleaned(data: Any) -> Any:
+    if isinstance(data, str):
+        return clean(data)
+    if isinstance(data, dict):
+        return {name: _cleaned(value) for name, value in data.items()}
+    return [_cleaned(value) for value in data] if isinstance(data, list) else data
 
 
 def attempt_row(attempt: Attempt, spec: Spec) -> Row:
@@ -221,7 +247,7 @@ def attempt_row(attempt: Attempt, spec: Spec) -> Row:
         "started_at": attempt.started_at,
         "ended_at": attempt.ended_at,
         "exit_code": attempt.exit_code,
-        "reason": clean(attempt.reason),
+        "reason": None if attempt.reason is None else reason_to_json(attempt.reason),
         "url": clean_or_none(attempt.url),
     }
 
@@ -245,7 +271,7 @@ def attempt_from_row(row: Sequence[Any]) -> Attempt:
         started_at=started,
         ended_at=ended,
         exit_code=code,
-        reason=reason,
+        reason=None if reason is None else reason_from_json(reason),
         url=url,
     )
 
@@ -277,7 +303,7 @@ def event_row(event: Event) -> Row:
         "seq": event.seq,
         "kind": event.kind.value,
         "at": event.at,
-        "message": clean(event.message),
+        "reason": reason_to_json(event.reason),
         "workload_id": event.workload_id,
         "attempt_id": event.attempt_id,
         "owner": clean_or_none(event.owner),
@@ -286,12 +312,12 @@ def event_row(event: Event) -> Row:
     }
 
 
-EVENT_COLUMNS = ("kind", "at", "message", "workload_id", "attempt_id", "owner", "tenant", "state", "seq")
+EVENT_COLUMNS = ("kind", "at", "reason", "workload_id", "attempt_id", "owner", "tenant", "state", "seq")
 
 
 def event_from_row(row: Sequence[Any]) -> Event:
     """From the values of EVENT_COLUMNS."""
-    return Event(EventKind(row[0]), *row[1:])
+    return Event(EventKind(row[0]), row[1], reason_from_json(row[2]), *row[3:])
 
 
 def node_row(node: Node) -> Row:

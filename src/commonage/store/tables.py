@@ -135,7 +135,7 @@ attempts = Table(
     Column("started_at", Double),
     Column("ended_at", Double),
     Column("exit_code", Integer),
-    Column("reason", Text, nullable=False),
+    Column("reason", Text),
     Column("url", Text),
     sqlite_with_rowid=False,
 )
@@ -149,7 +149,7 @@ events = Table(
     Column("seq", Number, primary_key=True, autoincrement=False),
     Column("kind", Text, nullable=False),
     Column("at", Double, nullable=False),
-    Column("message", Text, nullable=False),
+    Column("reason", Text, nullable=False),
     Column("workload_id", Id),
     Column("attempt_id", Id),
     Column("owner", Text),

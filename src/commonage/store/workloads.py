@@ -139,7 +139,7 @@ class Workloads:
             state=State(state),
             submitted_at=submitted_at,
             since=since,
-            reason=reason,
+            reason=codec.reason_from_json(reason),
             array_index=array_index,
             stop=codec.stop_from_json(stop),
             attempt=codec.attempt_from_row(attempt) if attempt[0] is not None else None,

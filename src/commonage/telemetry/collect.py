@@ -102,6 +102,7 @@ def _itself(control: Control, families: Families) -> None:
         if loop.age_s is not None:
             families.put("commonage_loop_age_seconds", loop.age_s, loop.name)
         families.put("commonage_loop_up", int(not loop.stuck), loop.name)
+        families.put("commonage_loop_errors_total", loop.breaks, loop.name)
     ledger = control.ledger
     families.put("commonage_schedule_pass_seconds", control.schedule.pass_s)
     families.put("commonage_store_up", 0 if ledger.stuck else 1)

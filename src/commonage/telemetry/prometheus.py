@@ -15,6 +15,7 @@ from prometheus_client import Metric, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from commonage import messages
 from commonage.control.control import Control
 from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.principals import Scope
@@ -98,9 +99,9 @@ async def _refusal(request: Request, control: Control) -> Response | None:
             )
         who.need(Scope.READ)
     except Forbidden as error:
-        return _words(403, error.message)
+        return _words(403, messages.of_error(error))
     except Unavailable as error:
-        return _words(503, error.message)
+        return _words(503, messages.of_error(error))
     return None
 
 

@@ -100,6 +100,7 @@ SERIES: tuple[Series, ...] = (
     # --- the control plane itself
     Series("commonage_loop_age_seconds", "gauge", "Time since the last turn of a loop ended.", ("loop",)),
     Series("commonage_loop_up", "gauge", "0 while a turn of a loop takes too long, else 1.", ("loop",)),
+    Series("commonage_loop_errors_total", "counter", "Turns of a loop that an unexpected error ended.", ("loop",)),
     Series("commonage_schedule_pass_seconds", "gauge", "How long the last pass of the schedule loop took."),
     Series("commonage_store_up", "gauge", "1 while the database answers; at 0 changes wait and submits are refused."),
     Series("commonage_ledger_commits_total", "counter", "Batches written to the database."),

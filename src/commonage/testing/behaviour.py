@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from commonage.domain.reasons import Reason
+
 TERMINATED = 143
 KILLED = 137
 
@@ -22,7 +24,7 @@ class Behaviour:
     it leaves a process behind in a session of its own that does not care either. `oom`: it takes more memory
     than it may. `holds_mib` is the memory it holds while it lasts.
 
-    The rest only fakes can do: `start_delay_s` and `start_detail` while starting, `refuses` (start raises
+    The rest only fakes can do: `start_delay_s` and `start_reason` while starting, `refuses` (start raises
     EngineFailure with these words, `refusal_retryable` or not), `vanishes_after_s` (seconds of running after
     which it is gone and never sighted again).
     """
@@ -37,7 +39,7 @@ class Behaviour:
     oom: bool = False
     holds_mib: int = 1
     start_delay_s: float = 0.0
-    start_detail: str = "starting"
+    start_reason: Reason | None = None
     refuses: str | None = None
     refusal_retryable: bool = False
     vanishes_after_s: float | None = None

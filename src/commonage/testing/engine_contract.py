@@ -21,6 +21,7 @@ import pytest
 
 from commonage.domain.environments import EnvironmentState
 from commonage.domain.errors import EngineFailure, NotFound
+from commonage.domain.reasons.attempts import EnvironmentFailed
 from commonage.domain.sightings import Seen, Sighting
 from commonage.testing.behaviour import KILLED, TERMINATED, Behaviour
 from commonage.testing.engine_rig import FOREVER, RANK, EngineRig
@@ -374,7 +375,7 @@ class EngineContract:
         states = {status.name: status for status in await engine.environments()}
         status = states[rig.broken_environment.name]
         assert status.state is EnvironmentState.FAILED
-        assert status.detail
+        assert status.reason
 
     async def test_an_attempt_in_a_broken_environment_fails_with_the_reason(self, rig: EngineRig) -> None:
         order = rig.orders(Behaviour(prints=("here",)), environment=rig.broken_environment)
@@ -384,7 +385,8 @@ class EngineContract:
             assert rig.broken_environment.name in failure.message
             return
         assert end.exit_code not in (0, None)
-        assert rig.broken_environment.name in end.detail
+        assert isinstance(end.reason, EnvironmentFailed)
+        assert end.reason.environment == rig.broken_environment.name
         assert await rig.lines(order.attempt_id) == []
 
     async def test_nodes_say_what_they_have(self, rig: EngineRig) -> None:
@@ -393,6 +395,13 @@ class EngineContract:
         assert rig.orders.node in names
         assert len(set(names)) == len(names)
         assert all(node.cpus_milli > 0 and node.memory_mib > 0 for node in nodes)
+
+    async def test_each_of_its_loops_has_a_name_of_its_own_and_turns(self, rig: EngineRig) -> None:
+        engine = await rig.engine()
+        loops = [turns.health() for turns in engine.loops()]
+        assert len({one.name for one in loops}) == len(loops)
+        assert all(one.name.startswith(f"{engine.capabilities().name}: ") for one in loops)
+        assert not [one.name for one in loops if one.stuck or one.breaks]
 
     async def test_it_says_what_it_can(self, rig: EngineRig) -> None:
         engine = await rig.engine()

@@ -106,7 +106,7 @@ class EngineRig(ABC):
         await self.until(is_so, f"{attempt} is {wanted}")
         found = await self.sighting(attempt)
         assert found is not None
-        assert found.seen is wanted, f"{attempt} is {found.seen}, not {wanted}: {found.detail}"
+        assert found.seen is wanted, f"{attempt} is {found.seen}, not {wanted}: {found.reason}"
         return found
 
     async def started(self, order: Order) -> Order:
@@ -118,7 +118,7 @@ class EngineRig(ABC):
             if found is None or found.seen is Seen.STARTING:
                 return False
             has_printed = bool(await self.lines(order.attempt_id))
-            assert has_printed or found.seen is Seen.RUNNING, f"it ended before it printed: {found.detail}"
+            assert has_printed or found.seen is Seen.RUNNING, f"it ended before it printed: {found.reason}"
             return has_printed
 
         await self.until(is_so, "it runs and prints")

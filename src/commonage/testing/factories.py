@@ -16,6 +16,7 @@ from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Device, Lease, Node, NodeReport, NodeState, Share
 from commonage.domain.ids import IdSequence, attempt_id
 from commonage.domain.images import Image, Kernel, Provenance
+from commonage.domain.reasons.waiting import InQueue
 from commonage.domain.receipts import Receipt, likeness_of
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
@@ -169,7 +170,7 @@ def changed(before: Workload, **fields: Any) -> Workload:
 
 def event(seq: int = 0, of: Workload | None = None, kind: EventKind = EventKind.QUEUED, **fields: Any) -> Event:
     """Something that happened at NOW, to `of` if given; `fields` are those of Event."""
-    made = Event(kind, NOW, str(kind), seq=seq)
+    made = Event(kind, NOW, InQueue(), seq=seq)
     if of is not None:
         made = replace(
             made,

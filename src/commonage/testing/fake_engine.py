@@ -15,9 +15,12 @@ from dataclasses import dataclass, field, replace
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.fleet import NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment, StoppedBeforeStart
 from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Seen, Sighting
 from commonage.ports.agents import Told, unheard
 from commonage.ports.clock import Clock
+from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream, NotRunning, Terminal
 from commonage.testing.behaviour import KILLED, TERMINATED, Aside, Behaviour
 from commonage.testing.fake_exec import FakeExec
@@ -40,7 +43,7 @@ class FakeWorld:
     next_port: int = _FIRST_PORT
 
 
-class FakeEngine:
+class FakeEngine(Engine):
     """The engine port, acted out.
 
     `default` is what every order does that no rule of `behave` matches: by default it runs for no time and
@@ -104,9 +107,9 @@ class FakeEngine:
 
         self._rules.insert(0, (matches, behaviour))
 
-    def end(self, attempt_id: str, exit_code: int | None = 0, detail: str = "") -> None:
+    def end(self, attempt_id: str, exit_code: int | None = 0, reason: Reason | None = None) -> None:
         """Have it end now, with this code (None: lost)."""
-        self.world.runs[attempt_id].cut(self._clock.now(), exit_code, detail)
+        self.world.runs[attempt_id].cut(self._clock.now(), exit_code, reason)
         self._notice()
 
     def lose(self, attempt_id: str) -> None:
@@ -167,9 +170,6 @@ class FakeEngine:
     async def open(self) -> None:
         """Nothing to find: the world is still there."""
         self._check()
-
-    async def close(self) -> None:
-        """Nothing to let go of."""
 
     async def start(self, order: Order) -> None:
         """Begin the run, or refuse it as ordered."""
@@ -273,14 +273,16 @@ class FakeEngine:
         """Ready after `prepare_s`, or broken as ordered."""
         self._check()
         self.prepared.append((environment.name, node))
-        told("preparing", 0.5)
-        self._stands(environment.name, EnvironmentState.BUILDING, "preparing")
+        preparing = PreparingEnvironment(environment=environment.name, step="installing")
+        told(preparing, 0.5)
+        self._stands(environment.name, EnvironmentState.BUILDING, preparing)
         await self._clock.sleep(self.prepare_s)
-        reason = self.broken_environments.get(environment.name)
-        if reason is not None:
-            self._stands(environment.name, EnvironmentState.FAILED, reason)
-            raise EngineFailure(f"environment {environment.name} cannot be prepared: {reason}")
-        self._stands(environment.name, EnvironmentState.READY, "")
+        broken = self.broken_environments.get(environment.name)
+        if broken is not None:
+            failed = EnvironmentFailed(environment=environment.name, error=broken)
+            self._stands(environment.name, EnvironmentState.FAILED, failed)
+            raise EngineFailure(failed)
+        self._stands(environment.name, EnvironmentState.READY)
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
         """All that were asked for."""
@@ -296,13 +298,13 @@ class FakeEngine:
         world.runs[order.attempt_id] = self._lively[order.attempt_id] = run
         broken = self.broken_environments.get(order.environment.name)
         if order.attempt_id in world.stopped_early:
-            run.cut_at, run.cut_code, run.cut_detail = now, TERMINATED, "stopped before it started"
+            run.cut_at, run.cut_code, run.cut_reason = now, TERMINATED, StoppedBeforeStart()
         elif broken is not None:
-            self._stands(order.environment.name, EnvironmentState.FAILED, broken)
-            detail = f"environment {order.environment.name} cannot be prepared: {broken}"
-            run.cut_at, run.cut_code, run.cut_detail = now, 1, detail
+            failed = EnvironmentFailed(environment=order.environment.name, error=broken)
+            self._stands(order.environment.name, EnvironmentState.FAILED, failed)
+            run.cut_at, run.cut_code, run.cut_reason = now, 1, failed
         else:
-            self._stands(order.environment.name, EnvironmentState.READY, "")
+            self._stands(order.environment.name, EnvironmentState.READY)
             world.starts[order.attempt_id] += 1
             self._act(run, log)
         self._notice()
@@ -317,8 +319,8 @@ class FakeEngine:
         for name in run.behaviour.shows:
             log.write(f"{name}={given.get(name, '')}")
 
-    def _stands(self, name: str, state: EnvironmentState, detail: str) -> None:
-        self.world.environments[name] = EnvironmentStatus(name, self._site, state, detail)
+    def _stands(self, name: str, state: EnvironmentState, reason: Reason | None = None) -> None:
+        self.world.environments[name] = EnvironmentStatus(name, self._site, state, reason)
 
     def _check(self) -> None:
         if self.outage is not None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import StoppedBeforeStart
 from commonage.domain.sightings import LogLine, Measurement, Order, Seen, Sighting
 from commonage.testing.behaviour import KILLED, TERMINATED, Behaviour
 
@@ -24,7 +26,7 @@ class FakeRun:
     url: str | None = None
     cut_at: float | None = None
     cut_code: int | None = None
-    cut_detail: str = ""
+    cut_reason: Reason | None = None
     forgotten: bool = False
     gone: bool = False
 
@@ -44,17 +46,17 @@ class FakeRun:
     def stop(self, now: float, grace_s: float) -> None:
         """SIGTERM at `now`, SIGKILL after the grace; an earlier end stays."""
         if now < self.runs_at:
-            self.cut(now, TERMINATED, "stopped before it started")
+            self.cut(now, TERMINATED, StoppedBeforeStart())
         elif self.behaviour.ignores_term:
-            self.cut(now + grace_s, KILLED, "")
+            self.cut(now + grace_s, KILLED, None)
         else:
             own = self.behaviour.on_term_exit
-            self.cut(now, TERMINATED if own is None else own, "")
+            self.cut(now, TERMINATED if own is None else own, None)
 
-    def cut(self, at: float, code: int | None, detail: str) -> None:
+    def cut(self, at: float, code: int | None, reason: Reason | None) -> None:
         """It ends at `at` with `code`, unless it ends before."""
         if self.ends_at is None or at < self.ends_at:
-            self.cut_at, self.cut_code, self.cut_detail = at, code, detail
+            self.cut_at, self.cut_code, self.cut_reason = at, code, reason
 
     def seen(self, now: float) -> Seen:
         """What an onlooker sees."""
@@ -76,7 +78,7 @@ class FakeRun:
         """What is seen of it at `now`."""
         seen, node, behaviour = self.seen(now), self.order.lease.node, self.behaviour
         if seen is Seen.STARTING:
-            return Sighting(self.order.attempt_id, seen, self.began_at, node, behaviour.start_detail)
+            return Sighting(self.order.attempt_id, seen, self.began_at, node, behaviour.start_reason)
         ended_at = self.ends_at
         if seen is Seen.RUNNING or ended_at is None:
             return Sighting(self.order.attempt_id, seen, self.runs_at, node, url=self.url, started_at=self.runs_at)
@@ -87,7 +89,7 @@ class FakeRun:
             seen,
             ended_at,
             node,
-            detail=self.cut_detail if was_cut else "",
+            reason=self.cut_reason if was_cut else None,
             exit_code=self.cut_code if was_cut else behaviour.exit_code,
             oom=behaviour.oom and not was_cut,
             started_at=started_at,

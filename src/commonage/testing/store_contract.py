@@ -15,6 +15,7 @@ from hypothesis import given
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.fleet import Node
+from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.workloads import State, Workload
 from commonage.ports.store import Batch, Filter, Store
 from commonage.testing import factories as make
@@ -74,13 +75,15 @@ class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservatio
 
     async def test_text_that_no_database_holds_stops_nothing(self, store: Store) -> None:
         odd = "broken \x00 output \ud800 of a program"
-        run = make.attempt(reason=odd)
+        why = StartFailed(error=odd)
+        run = make.attempt(reason=why)
         workload = make.workload(
-            State.RUNNING, id=run.workload_id, attempt=run, reason=odd, name=odd, variables=((odd, odd),)
+            State.RUNNING, id=run.workload_id, attempt=run, reason=why, name=odd, variables=((odd, odd),)
         )
-        await store.commit(Batch(inserts=[workload], events=[make.event(1, workload, message=odd)]))
+        await store.commit(Batch(inserts=[workload], events=[make.event(1, workload, reason=why)]))
         kept = await store.workload(workload.id)
-        assert kept.reason.startswith("broken ") and kept.reason.endswith(" of a program")
+        assert isinstance(kept.reason, StartFailed)
+        assert kept.reason.error.startswith("broken ") and kept.reason.error.endswith(" of a program")
         with pytest.raises(NotFound):
             await store.workload(odd)
         assert await store.workload_by_key(odd, odd) is None
@@ -123,7 +126,7 @@ class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservatio
         third = make.changed(second, state=State.RUNNING, attempt=make.attempt(first.id, 2, State.RUNNING))
         await store.commit(Batch([first], updates=[second]))
         assert await store.workload(first.id) == second
-        fourth = make.changed(third, reason="on")
+        fourth = make.changed(third, reason=StartFailed(error="on"))
         await store.commit(Batch(updates=[third, fourth]))
         assert await store.workload(first.id) == fourth
         assert [each.number for each in await store.attempts(first.id)] == [1, 2]
@@ -136,8 +139,8 @@ class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservatio
             await store.commit(Batch([disputed, others[0], others[1]]))
             rivals = []
             for number in (0, 1):
-                mine = make.changed(disputed, reason=f"of {number}")
-                also = make.changed(others[number], reason="also")
+                mine = make.changed(disputed, reason=StartFailed(error=f"of {number}"))
+                also = make.changed(others[number], reason=StartFailed(error="also"))
                 new = make.workload(name=f"new of {number}")
                 told = make.event(round_ * 2 + number + 1, new)
                 rivals.append(Batch([new], [also, mine], [told], [make.node(f"{round_}-{number}")]))
@@ -289,7 +292,7 @@ class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservatio
         assert await store.workload_by_key("ann", "array") == kept[0]
         page = await store.workloads(Filter(states=[State.STOPPED]), limit=10)
         assert page.items == kept[::-1]
-        again = make.changed(ended[0], reason="still")
+        again = make.changed(ended[0], reason=StartFailed(error="still"))
         await store.commit(Batch(updates=[again]))
         assert (await store.workload(again.id)).spec.secrets == ()
 

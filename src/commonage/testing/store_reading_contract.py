@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commonage.domain.errors import InvalidInput
+from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.tenants import Amounts
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, Kind, State, Workload
@@ -255,7 +256,7 @@ class StoreReadingContract:
             begun = make.attempt(workload.id, number, State.STARTING)
             workload = make.changed(workload, state=State.STARTING, attempt=begun)
             await store.commit(Batch(updates=[workload]))
-            ended = make.attempt(workload.id, number, State.FAILED, reason=f"no {number}")
+            ended = make.attempt(workload.id, number, State.FAILED, reason=StartFailed(error=f"no {number}"))
             workload = make.changed(workload, state=State.HELD, attempt=ended)
             await store.commit(Batch(updates=[workload]))
             tries.append(ended)
@@ -266,7 +267,10 @@ class StoreReadingContract:
 
     async def test_events_are_given_in_order(self, store: Store) -> None:
         anns, bobs = make.workload(), make.workload(State.RUNNING, owner="bob")
-        told = [make.event(seq, of, message=f"ü {seq}") for seq, of in enumerate([anns, bobs, None] * 5, start=1)]
+        told = [
+            make.event(seq, of, reason=StartFailed(error=f"ü {seq}"))
+            for seq, of in enumerate([anns, bobs, None] * 5, start=1)
+        ]
         await store.commit(Batch([anns, bobs], events=told[10:]))
         await store.commit(Batch(events=told[:10]))
         assert await store.events() == told

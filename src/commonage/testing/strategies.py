@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from commonage.domain.fleet import Device, Isolation, Lease, Node, NodeReport, NodeState, Share
 from commonage.domain.ids import attempt_id
 from commonage.domain.images import Image, Kernel, Provenance, Removal, SourceFile
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import ExitCode, StartFailed
+from commonage.domain.reasons.waiting import InQueue, RetryScheduled
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.workloads import (
     Attempt,
@@ -50,6 +53,21 @@ def amounts(most: int = 2**40) -> st.SearchStrategy[int]:
 def pairs() -> st.SearchStrategy[tuple[tuple[str, str], ...]]:
     """Names with values, in an order."""
     return st.lists(st.tuples(texts(), texts()), max_size=3).map(tuple)
+
+
+def reasons() -> st.SearchStrategy[Reason]:
+    """Some codes: without parameters, with words of a program, and with another reason as cause."""
+    plain = st.just(InQueue()) | st.builds(StartFailed, error=texts(max_size=200))
+    retry = st.builds(
+        RetryScheduled,
+        retry=amounts(9),
+        retries=amounts(9),
+        pause_s=instants(),
+        attempt=amounts(9),
+        state=texts(),
+        cause=plain,
+    )
+    return plain | st.builds(ExitCode, exit_code=st.integers(1, 255)) | retry
 
 
 def gpu_requests() -> st.SearchStrategy[GpuRequest]:
@@ -126,7 +144,7 @@ def attempts_of(draw: st.DrawFn, workload: str) -> Attempt:
         started_at=draw(st.none() | instants()),
         ended_at=draw(st.none() | instants()),
         exit_code=draw(st.none() | st.integers(-255, 255)),
-        reason=draw(texts(max_size=200)),
+        reason=draw(st.none() | reasons()),
         url=draw(st.none() | texts()),
     )
 
@@ -150,12 +168,12 @@ def workloads(draw: st.DrawFn) -> Workload:
 def moved_on(draw: st.DrawFn, before: Workload) -> Workload:
     """The same workload wherever it may stand later, its version untouched. It never comes back from its end."""
     states = [State.LOST, *(state for state in State if not before.state.is_terminal or state.is_terminal)]
-    stops = st.builds(StopWish, texts(), instants(), st.sampled_from(StopCause), texts())
+    stops = st.builds(StopWish, texts(), instants(), st.sampled_from(StopCause), st.none() | reasons())
     return replace(
         before,
         state=draw(st.sampled_from(states)),
         since=draw(instants()),
-        reason=draw(texts(max_size=200)),
+        reason=draw(reasons()),
         stop=draw(st.none() | stops),
         attempt=draw(st.none() | attempts_of(before.id)),
         not_before=draw(st.none() | instants()),

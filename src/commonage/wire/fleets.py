@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
+from commonage.wire.workloads import ReasonOut
+
 
 class FleetMachineOut(BaseModel):
     """One rented machine."""
@@ -28,7 +30,7 @@ class FleetOut(BaseModel):
     machines: list[FleetMachineOut]
     adding: int = Field(description="So many more come next.")
     removing: list[str] = Field(description="These go next.")
-    why: str
+    reason: ReasonOut
     price_per_h: float = Field(description="Of one machine, an hour; 0 where it is not known.")
     cost_per_h: float
     cost_after_per_h: float

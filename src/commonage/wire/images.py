@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, StringConstraints
 
 from commonage.wire.queries import Instant, Name
-from commonage.wire.workloads import Argument, KindName, Mib, PlainText, Strict, VariableName
+from commonage.wire.workloads import Argument, KindName, Mib, PlainText, ReasonOut, Strict, VariableName
 
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Folder = Annotated[PlainText, Field(max_length=255)]
@@ -123,7 +123,7 @@ class ImageOnNodeOut(BaseModel):
 
     node: str
     state: str
-    detail: str
+    reason: ReasonOut | None
     progress: float | None = Field(description="0 to 1, while it is fetched and as far as it is known.")
 
 

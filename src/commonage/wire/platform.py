@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from commonage.wire.cards import DeviceOut
 from commonage.wire.volumes import VolumeOut
-from commonage.wire.workloads import PlainText, Strict
+from commonage.wire.workloads import PlainText, ReasonOut, Strict
 
 ScopeName = Literal[
     "custom:commonage:read", "custom:commonage:submit", "custom:commonage:admin", "custom:commonage:tokens"
@@ -50,7 +50,7 @@ class EnvironmentOut(BaseModel):
     kinds: list[str]
     requirements: list[str]
     state: str
-    detail: str
+    reason: ReasonOut | None
     progress: float | None
     image: str | None = Field(None, description="The image that is run, where it is one.")
     tenant: str | None = Field(None, description="Whose members may use it; null: everybody.")
@@ -92,7 +92,7 @@ class SizeChoice(BaseModel):
     gpus: str
     title: str
     free_now: bool
-    why_not: str
+    why_not: ReasonOut | None
 
 
 class TenantChoice(BaseModel):
@@ -117,7 +117,7 @@ class LaunchOptions(BaseModel):
     tenants: list[TenantChoice] = Field(default_factory=list, description="On whose account it may be.")
     volumes: list[VolumeOut] = Field(default_factory=list, description="Data that one may ask for.")
     priorities: list[str] = Field(default_factory=list, description="Names of the priority classes one may ask for.")
-    notices: list[str] = Field(
+    notices: list[ReasonOut] = Field(
         default_factory=list, description="What became of one's sessions whose machine went away."
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from commonage.wire.queries import Instant, Name
-from commonage.wire.workloads import LabelName, LabelValue, Mib, PlainText, RequestOut, Strict
+from commonage.wire.workloads import LabelName, LabelValue, Mib, PlainText, ReasonOut, RequestOut, Strict
 
 When = Instant | Annotated[PlainText, Field(min_length=1, max_length=64)]
 
@@ -99,7 +99,7 @@ class ReservationOut(BaseModel):
     request: RequestOut
     owner: str | None
     by: str = Field(description="Who made it.")
-    lacks: str | None = Field(None, description="Why not all of it is kept as things stand; null if it is.")
+    reason: ReasonOut | None = Field(None, description="Why not all of it is kept as things stand; null if it is.")
 
 
 class ReservationList(BaseModel):
@@ -109,7 +109,7 @@ class ReservationList(BaseModel):
 
 
 class ReservedOut(BaseModel):
-    """What was made. `lacks`: why, as things stand now, not all of it can be kept; null if it can."""
+    """What was made. `reason`: why, as things stand now, not all of it can be kept; null if it can."""
 
     items: list[ReservationOut]
-    lacks: str | None
+    reason: ReasonOut | None

@@ -122,6 +122,14 @@ class SubmitIn(Strict):
     )
 
 
+class ReasonOut(BaseModel):
+    """Why something is as it is. `code` is stable, and one of docs/reference/reasons.md."""
+
+    code: str
+    params: dict[str, Any] = Field(description="Of this code; names carry the unit.")
+    message: str = Field(description="For people. It may change at any time: programs read code and params.")
+
+
 class ShareOut(BaseModel):
     """Part of a GPU held."""
 
@@ -159,7 +167,7 @@ class AttemptOut(BaseModel):
     started_at: float | None
     ended_at: float | None
     exit_code: int | None
-    reason: str
+    reason: ReasonOut | None = Field(description="Why it ended; null before.")
 
 
 class WorkloadOut(BaseModel):
@@ -178,7 +186,8 @@ class WorkloadOut(BaseModel):
     command: list[str]
     request: RequestOut
     state: StateName
-    reason: str
+    reason: ReasonOut
+    notes: list[ReasonOut] = Field([], description="What else to know: trouble with its node, a requested node.")
     position: int | None = Field(None, description="In the queue, from 1; only while queued.")
     progress: float | None = Field(
         None, description="Of what it waits for while it starts, 0 to 1: its image being fetched, say."
@@ -270,7 +279,8 @@ class ExplanationOut(BaseModel):
     position: int | None
     queue_length: int
     in_front: list[InFrontOut] = Field([], description="Who stands ahead, by reason.")
-    lacks: list[str] = Field(description="What is missing, in numbers, one sentence for each kind; nearest first.")
+    reasons: list[ReasonOut] = Field(description="What is missing, one of each kind, the nearest node first.")
+    coming: ReasonOut | None = Field(None, description="A node that was requested and could run it.")
     holders: list[HolderOut]
     fits_now: str | None = Field(description="What smaller request would start now, in words. It was tried.")
     fits_now_gpus: str | None = Field(description="The same as text for `gpus`, where nothing else differs.")
@@ -283,7 +293,7 @@ class ExplanationOut(BaseModel):
         description="`limits`: by time limits, no later unless somebody comes ahead; `likely`: by what such workloads "
         "usually take; `guess`; `unknown`.",
     )
-    basis: str = Field(description="What the expected start rests on, or why nobody can say.")
+    basis: ReasonOut | None = Field(description="What the expected start rests on, or why there is none.")
     suggestion: SuggestionOut | None = Field(None, description="Of a dry run: what earlier runs of it needed.")
 
 
@@ -293,7 +303,7 @@ class EventOut(BaseModel):
     seq: int
     kind: str
     at: float
-    message: str
+    reason: ReasonOut
     workload_id: str | None
     attempt_id: str | None
     owner: str | None
@@ -357,6 +367,7 @@ class Problem(BaseModel):
     code: str
     field: str | None = None
     retryable: bool = False
+    reason: ReasonOut | None = Field(None, description="The same as code and parameters, where there are any.")
     errors: list[dict[str, Any]] | None = None
 
 
@@ -371,5 +382,5 @@ class LogEndOut(BaseModel):
 
     state: StateName
     exit_code: int | None
-    reason: str
+    reason: ReasonOut
     attempt: int | None = Field(None, description="The number of the try whose output this was.")

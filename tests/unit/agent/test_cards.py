@@ -80,11 +80,11 @@ async def test_a_card_that_containers_are_not_given_takes_no_work(
 
     monkeypatch.setattr(module, "share_devices", lambda *_, **__: Opened(Real(), "three"))
     cards = Cards(config(tmp_path))
-    cards.not_given = services_fault({"DefaultRuntime": "runc", "Runtimes": {"runc": {"path": "runc"}}})
+    cards.note_not_given(services_fault({"DefaultRuntime": "runc", "Runtimes": {"runc": {"path": "runc"}}}))
     faults = [len(one.faults) for one in (await cards.look(nobody)).devices]
     assert faults == [1, 0, 0]
-    cards.not_given = services_fault(
-        {"DefaultRuntime": "gpu", "Runtimes": {"gpu": {"path": "/bin/nvidia-container-runtime"}}}
+    cards.note_not_given(
+        services_fault({"DefaultRuntime": "gpu", "Runtimes": {"gpu": {"path": "/bin/nvidia-container-runtime"}}})
     )
     assert not any(one.faults for one in (await cards.look(nobody)).devices)
     await cards.close()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from commonage.agent import steps_checks, steps_docker, steps_nvidia, steps_packages, steps_storage, steps_swarm
-from commonage.agent.docker import DockerDaemon
+from commonage.agent.docker import DaemonRefused, DockerDaemon
 from commonage.agent.steps import Case, Look, Options, State, bad, done, needed, not_here, walk
 from commonage.agent.steps_host import Host, Ran, StepFailed
 from commonage.agent.steps_swarm import Images
@@ -419,6 +419,18 @@ def test_the_swarms_token_is_the_newest_and_in_no_command_line(monkeypatch: pyte
     steps_swarm.Swarm().apply(case)
     assert asked == [("away:2377", "SWMTKN-new", "10.0.0.7"), ("h:2", "SWMTKN-new", "10.0.0.7")]
     assert not [command for command in host.ran if "SWMTKN" in command]
+
+
+def test_a_refusal_of_the_swarm_is_said_in_the_daemons_own_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Daemon(DockerDaemon):
+        def join_swarm(self, manager: str, token: str, address: str, within_s: float) -> None:
+            raise DaemonRefused("remote CA does not match fingerprint", 500)
+
+    monkeypatch.setattr(steps_swarm, "DockerDaemon", Daemon)
+    host = FakeHost(("docker",), {"docker info": '{"LocalNodeState": "inactive", "NodeID": "n1"}'})
+    case = Case(host, TERMS, SwarmDoor(TERMS), Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]
+    with pytest.raises(StepFailed, match="remote CA does not match fingerprint"):
+        steps_swarm.Swarm().apply(case)
 
 
 # --- images ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ def test_one_that_is_gone_is_a_fault_at_once_and_fenced_after_a_while() -> None:
     assert vigil.fault(12) == "its Docker daemon is not there, for 2 s now"
     assert not vigil.is_due(17.9)
     assert vigil.is_due(18)
-    vigil.fenced = True
+    vigil.note_fenced(done=False)
+    assert vigil.is_due(18)
+    vigil.note_fenced(done=True)
     assert not vigil.is_due(100)
     vigil.note(Answer.ANSWERS, 101)
     assert (vigil.fault(101), vigil.is_due(101)) == ("", False)

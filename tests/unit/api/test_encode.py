@@ -11,13 +11,15 @@ from commonage.control.look import Standing
 from commonage.domain.explanations import Explanation, Holder
 from commonage.domain.fleet import Isolation
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.attempts import Running
+from commonage.domain.reasons.waiting import NoNodes, Resources
 from commonage.domain.sightings import LogLine
 from commonage.domain.workloads import TERMINAL, Condition, Kind, State
 from commonage.testing import factories
 from commonage.wire import platform, workloads
 
 ANN = Principal("ann", frozenset({Scope.READ}))
-STANDING = Standing("because", 3)
+STANDING = Standing(NoNodes(), 3)
 
 
 def test_the_wire_has_the_words_of_the_domain() -> None:
@@ -32,7 +34,7 @@ def test_the_wire_has_the_words_of_the_domain() -> None:
 def test_one_that_waits_has_a_place_in_the_queue_and_none_on_a_machine() -> None:
     lost = factories.attempt(state=State.LOST)
     found = encode.workload(factories.workload(State.HELD, attempt=lost), STANDING)
-    assert (found.state, found.reason, found.position) == ("held", "because", 3)
+    assert (found.state, found.reason.code, found.position) == ("held", "NoNodes", 3)
     assert (found.node, found.shares, found.started_at, found.ended_at) == (None, [], None, None)
     assert found.attempts == 1
 
@@ -41,7 +43,7 @@ def test_one_that_runs_shows_where_and_with_what() -> None:
     card = factories.device(isolation=Isolation.MPS)
     lease = factories.lease(shares=[factories.share(card, memory_mib=6144)])
     running = factories.workload(State.RUNNING, attempt=factories.attempt(lease=lease), gpus="6GiB", time_limit_s=60)
-    found = encode.workload(running, Standing("running"))
+    found = encode.workload(running, Standing(Running(node="node-1")))
     (share,) = found.shares
     assert (found.node, share.memory_mib, share.isolation, share.whole) == ("node-1", 6144, "mps", False)
     assert (found.started_at, found.ended_at, found.deadline) == (factories.NOW, None, factories.NOW + 60)
@@ -50,7 +52,7 @@ def test_one_that_runs_shows_where_and_with_what() -> None:
 
 def test_one_that_never_ran_has_an_end_too() -> None:
     stopped = factories.workload(State.STOPPED, attempt=None)
-    assert encode.workload(stopped, Standing("")).ended_at == factories.NOW
+    assert encode.workload(stopped, Standing(NoNodes())).ended_at == factories.NOW
 
 
 def test_secrets_and_inner_addresses_stay_inside() -> None:
@@ -59,15 +61,15 @@ def test_secrets_and_inner_addresses_stay_inside() -> None:
     )
     attempt = factories.attempt(one.id, url="http://10.0.0.1:1")
     one = factories.changed(one, attempt=attempt)
-    found = encode.workload(one, Standing(""))
+    found = encode.workload(one, Standing(NoNodes()))
     assert "hush" not in found.model_dump_json()
     assert (found.url, found.internal_url, found.variables) == ("/user/a%20b/", None, {"A": "1"})
-    assert encode.workload(one, Standing(""), internal=True).internal_url == "http://10.0.0.1:1"
+    assert encode.workload(one, Standing(NoNodes()), internal=True).internal_url == "http://10.0.0.1:1"
 
 
 @pytest.mark.parametrize(("state", "url"), [(State.QUEUED, None), (State.STARTING, None), (State.STOPPED, None)])
 def test_a_session_has_an_address_only_while_it_runs(state: State, url: str | None) -> None:
-    assert encode.workload(factories.workload(state, kind=Kind.SESSION, name="lab"), Standing("")).url == url
+    assert encode.workload(factories.workload(state, kind=Kind.SESSION, name="lab"), Standing(NoNodes())).url == url
 
 
 def test_a_session_has_the_address_of_its_owners_name() -> None:
@@ -78,9 +80,9 @@ def test_a_session_has_the_address_of_its_owners_name() -> None:
 
 
 def test_of_others_work_only_the_owner_is_named() -> None:
-    held = Holder("w1", "paper-draft", "bob", "session", "gpu-1", "16 GiB of VRAM", None)
-    mine = Holder("w2", "mine", "ann", "job", "gpu-1", "4 GiB of VRAM", 1.0)
-    found = encode.explanation(Explanation("w3", "waits", holders=(held, mine)), State.QUEUED, ANN)
+    held = Holder("w1", "paper-draft", "bob", "session", "gpu-1", Resources(gpu_memory_mib=16 * 1024), None)
+    mine = Holder("w2", "mine", "ann", "job", "gpu-1", Resources(gpu_memory_mib=4 * 1024), 1.0)
+    found = encode.explanation(Explanation("w3", (NoNodes(),), holders=(held, mine)), State.QUEUED, ANN)
     assert [(one.workload_id, one.name, one.owner) for one in found.holders] == [
         (None, "", "bob"),
         ("w2", "mine", "ann"),

@@ -7,13 +7,28 @@ import pytest
 
 from commonage.cli.follow import Teller, follow
 from commonage.sdk import Client
-from commonage.wire.workloads import AttemptOut, LogLineOut, WorkloadOut
+from commonage.wire.workloads import AttemptOut, LogLineOut, ReasonOut, WorkloadOut
+
+
+def why(message: str) -> ReasonOut:
+    return ReasonOut(code="Any", params={}, message=message)
 
 
 def seen(state: str, attempts: int) -> WorkloadOut:
     """A workload as one look at it finds it; what no follower reads is left out."""
     made: Any = WorkloadOut.model_construct
-    return cast(WorkloadOut, made(id="1m7ytqacd6d5a", state=state, attempts=attempts, reason="", exit_code=None))
+    return cast(
+        WorkloadOut,
+        made(
+            id="1m7ytqacd6d5a",
+            state=state,
+            attempts=attempts,
+            reason=why("Because."),
+            notes=[],
+            position=None,
+            exit_code=None,
+        ),
+    )
 
 
 class Looks:
@@ -27,7 +42,7 @@ class Looks:
 
     def attempts(self, _id: str) -> list[AttemptOut]:
         made: Any = AttemptOut.model_construct
-        ends = ["its place is needed by root's job; it returns to the queue", "exit code 3"]
+        ends = [why("Preempted."), why("Exit code 3.")]
         states = ["stopped", "failed"]
         return [made(number=n, state=states[n - 1], ended_at=1.0, reason=ends[n - 1]) for n in (1, 2)]
 
@@ -65,8 +80,8 @@ def test_it_is_said_why_a_try_ended_that_was_not_the_last(capsys: pytest.Capture
     looks = [seen("running", 1), seen("queued", 1), seen("running", 2), seen("held", 2), seen("succeeded", 3)]
     follow(cast(Client, Looks(looks[1:])), looks[0])
     assert [line for line in capsys.readouterr().err.splitlines() if "attempt" in line] == [
-        "commonage: attempt 1 stopped: its place is needed by root's job; it returns to the queue",
-        "commonage: attempt 2 failed: exit code 3",
+        "commonage: attempt 1 stopped: Preempted.",
+        "commonage: attempt 2 failed: Exit code 3.",
     ]
 
 

@@ -19,15 +19,15 @@ MEMBER = Principal("ann", ANN.scopes, ("lab",))
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (job(gang=True, array_size=4), "4 nodes were asked for at once, and 3 could run 1 CPU"),
-        (job(gang=True, array_size=3, gpu=parse_gpus("1")), "3 nodes were asked for at once, and 2 could run"),
-        (job(labels=(("zone", "moon"),)), "zone"),
-        (job(gpu=parse_gpus("2")), "ask for 1 or fewer"),
+        (job(gang=True, array_size=4), "TooFewNodes(requested=4, nodes=3, "),
+        (job(gang=True, array_size=3, gpu=parse_gpus("1")), "TooFewNodes(requested=3, nodes=2, "),
+        (job(labels=(("zone", "moon"),)), "NodeLabelsMismatch("),
+        (job(gpu=parse_gpus("2")), "TooManyGpus(requested=2, most=1)"),
         (
             job(gang=True, array_size=2, gpu=parse_gpus("1")),
-            "may hold 1 GPUs at once, and this asks for 2; ask for less",
+            "limit=1000, borrowed=0, requested=2000)",
         ),
-        (job(memory_mib=4096), "one member of the tenant lab may hold 3 GiB of memory"),
+        (job(memory_mib=4096), "limit=3072, requested=4096)"),
     ],
 )
 async def test_it_is_said_at_once_and_in_numbers(ask: Submission, words: str) -> None:

@@ -11,6 +11,9 @@ from commonage.control.control import Control
 from commonage.control.submission import Submission
 from commonage.domain.errors import Conflict, InvalidInput, Unavailable
 from commonage.domain.quantities import parse_duration
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import NodeDrained, NodeLost, StartFailed
+from commonage.domain.reasons.notes import RestartedAs, RestartedTooOften, RestartFailed, RestartOf
 from commonage.domain.requests import parse_gpus
 from commonage.domain.workloads import MOST_LOSSES, Kind, State, Workload
 from commonage.testing import factories
@@ -50,14 +53,14 @@ async def session(site: Site, control: Control, **fields: Any) -> Workload:
     return made
 
 
-def messages(site: Site, one: Workload) -> list[str]:
-    return [event.message for event in site.store.shelf.events if event.workload_id == one.id]
+def told(site: Site, one: Workload) -> list[Reason]:
+    return [event.reason for event in site.store.shelf.events if event.workload_id == one.id]
 
 
 async def lose(site: Site, one: Workload, after_s: float = 20) -> None:
     attempt = site.there(one).attempt
     assert attempt is not None
-    site.engine.end(attempt.id, None, f"its machine {attempt.lease.node} is down")
+    site.engine.end(attempt.id, None, NodeLost(node=attempt.lease.node))
     await site.clock.advance(after_s)
 
 
@@ -77,8 +80,8 @@ async def test_another_one_is_started_with_the_same_request_and_both_say_so() ->
         )  # fmt: skip
         assert second.spec.variables == (("MINE", "1"), ("JUPYTERHUB_USER", "ann"))
         assert (second.spec.secrets, second.spec.requeue, second.spec.grace_s) == ((), True, 45)
-        assert messages(site, lost)[-1] == f"started again as {second.id}"
-        assert any(one.startswith(f"started again in the place of {lost.id}: ") for one in messages(site, second))
+        assert told(site, lost)[-1] == RestartedAs(workload_id=second.id)
+        assert RestartOf(workload_id=lost.id, cause=first.reason) in told(site, second)
 
 
 async def test_who_does_not_wish_it_is_only_told() -> None:
@@ -88,7 +91,7 @@ async def test_who_does_not_wish_it_is_only_told() -> None:
         lost = await session(site, control, requeue=None)
         await lose(site, lost)
         assert site.states() == [State.LOST]
-        assert messages(site, lost)[-1].startswith("lost: its machine ")
+        assert isinstance(told(site, lost)[-1], NodeLost)
 
 
 async def test_what_its_user_or_itself_ended_is_not_started_again() -> None:
@@ -113,7 +116,7 @@ async def test_a_drain_with_requeue_moves_it() -> None:
         await site.clock.advance(30)
         second = site.all()[1]
         assert (site.there(first).state, second.state) == (State.STOPPED, State.RUNNING)
-        assert site.there(first).reason == f"its machine {at.lease.node} is drained by root"
+        assert site.there(first).reason == NodeDrained(node=at.lease.node, by="root")
         assert second.attempt is not None
         assert second.attempt.lease.node != at.lease.node
 
@@ -137,7 +140,7 @@ async def test_what_the_hub_refuses_is_told_once() -> None:
         lost = await session(site, control)
         hub.times, hub.refuses = 99, InvalidInput("there is no environment 'old'")  # type: ignore[assignment]  # as above
         await lose(site, lost, 60)
-        assert messages(site, lost)[-1] == "it could not be started again: there is no environment 'old'"
+        assert told(site, lost)[-1] == RestartFailed(cause=StartFailed(error="there is no environment 'old'"))
         assert len(site.hub.asked) == 1
 
 
@@ -149,7 +152,7 @@ async def test_a_hub_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch
         lost = await session(site, control)
         hub.times = 1000
         await lose(site, lost, 80)
-        assert messages(site, lost)[-1] == "it could not be started again: the hub does not answer"
+        assert told(site, lost)[-1] == RestartFailed(cause=StartFailed(error="the hub does not answer"))
         assert site.states() == [State.LOST]
 
 
@@ -188,7 +191,7 @@ async def test_it_is_not_started_again_for_ever_unless_it_ran_for_long(monkeypat
         for _ in range(MOST_LOSSES + 1):
             await lose(site, site.all()[-1], 5)
         assert site.states() == [State.LOST] * (MOST_LOSSES + 1)
-        assert messages(site, site.all()[-1])[-1] == "it is not started again: it ended so 6 times in a row"
+        assert told(site, site.all()[-1])[-1] == RestartedTooOften(times=6)
         await session(site, control)
         for _ in range(MOST_LOSSES + 1):
             await site.clock.advance(30)

@@ -13,6 +13,7 @@ from commonage.control.all_cards import AllCards
 from commonage.control.attribution import attribute
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import Lease, NodeReport
+from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.requests import parse_gpus
 from commonage.domain.sightings import ProcessOwner
 from commonage.ports.agents import Heard
@@ -101,8 +102,8 @@ async def test_its_warnings_reach_the_owner_and_a_sound_card_is_said_to_be_so() 
         await site.sampled(control, 5)
         far.warnings = [("far", f"{mine.id}-1", "its MPS daemon ended")]
         await site.sampled(control, 5)
-        told = [one.message for one in site.store.shelf.events if one.kind is EventKind.WARNING]
-        assert "its MPS daemon ended" in told
+        told = [one.reason for one in site.store.shelf.events if one.kind is EventKind.WARNING]
+        assert GpuWarning(detail="its MPS daemon ended") in told
         await control.fleet.resume(ROOT, "far", UUID)
         assert far.resumed == [UUID]
 

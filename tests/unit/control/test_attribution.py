@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.control.attribution import Stray, attribute, in_words, parts_of, unknown_pids, utilisation_of
+from commonage.control.attribution import Stray, attribute, parts_of, unattributed, unknown_pids, utilisation_of
+from commonage.domain.reasons.notes import ProcessInfo
 from commonage.domain.sightings import ProcessOwner
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories as make
@@ -36,11 +37,13 @@ def test_processes_of_an_attempt_are_added_up_on_each_card() -> None:
 def test_a_process_of_nobody_is_shown_with_its_name() -> None:
     round_ = attribute([card(ProcessMemory(7, 300), ProcessMemory(8, 20))], [owner(7, None, name="blender")], AT)
     assert list(round_.strays["GPU-0"]) == [Stray(7, 300, "blender"), Stray(8, 20, "")]
-    assert in_words(round_.strays["GPU-0"]) == (
-        "320 MiB of VRAM are held by blender (process 7), a process (process 8), which no workload started"
-    )
-    assert "x (process 3), 2 more, which" in in_words([Stray(one, 1, "x") for one in range(1, 6)])
-    assert in_words([Stray(1, None, "x")]).startswith("VRAM is held by x (process 1)")
+    gpu = make.device(uuid="GPU-0")
+    found = unattributed(gpu, round_.strays["GPU-0"])
+    assert found.processes == (ProcessInfo(7, "blender"), ProcessInfo(8, ""))
+    assert (found.gpu, found.used_mib, found.more) == ("0", 320, 0)
+    many = unattributed(gpu, [Stray(one, 1, "x") for one in range(1, 6)])
+    assert (len(many.processes), many.more) == (3, 2)
+    assert unattributed(gpu, [Stray(1, None, "x")]).used_mib is None
     assert round_.uses == {}
 
 

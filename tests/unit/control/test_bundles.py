@@ -13,6 +13,7 @@ from commonage.control.control import Control
 from commonage.control.settings import BundleLimits
 from commonage.domain.errors import NotFound, TooMany
 from commonage.domain.principals import Principal
+from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.workloads import Condition, Dependency, State
 from commonage.ports.bundles import KeptBundle
 
@@ -238,4 +239,6 @@ async def test_a_workload_whose_bundle_is_gone_fails_and_says_so() -> None:
         control.bundles._kept.clear()
         await control.work.stop(ANN, first.id)
         await site.clock.advance(5)
-        assert (site.there(one).state, site.there(one).reason[:16]) == (State.FAILED, "Bundle not found")
+        failed = site.there(one)
+        assert failed.state is State.FAILED
+        assert isinstance(failed.reason, StartFailed) and failed.reason.error.startswith("Bundle not found")

@@ -10,6 +10,8 @@ from commonage.control.card_alarms import card_of
 from commonage.domain.errors import Forbidden, NotFound
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import Device
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered
 from commonage.domain.requests import parse_gpus
 from commonage.domain.workloads import State
 from commonage.testing import factories as make
@@ -23,8 +25,8 @@ def says(site: Site, *cards: Device) -> None:
     site.engine.add_node(replace(site.nodes[0], devices=cards))
 
 
-def told(site: Site, kind: EventKind, workload_id: str | None = None) -> list[str]:
-    return [one.message for one in site.store.shelf.events if (one.kind, one.workload_id) == (kind, workload_id)]
+def told(site: Site, kind: EventKind, workload_id: str | None = None) -> list[Reason]:
+    return [one.reason for one in site.store.shelf.events if (one.kind, one.workload_id) == (kind, workload_id)]
 
 
 async def test_a_card_that_fails_takes_no_new_work_and_its_workloads_are_told() -> None:
@@ -37,18 +39,17 @@ async def test_a_card_that_fails_takes_no_new_work_and_its_workloads_are_told() 
         await site.clock.advance(1)
         says(site, replace(card, faults=(FELL,)))
         await site.clock.advance(60)
-        (words,) = told(site, EventKind.WARNING, mine.id)
-        assert "GPU 0" in words
-        assert f"it {FELL}. What it computes there may fail or be wrong: save what you can" in words
+        fault = GpuFault(node="gpu-1", gpu="0", model=card.model, detail=FELL)
+        assert told(site, EventKind.WARNING, mine.id) == [replace(fault, is_held=True)]
         assert not told(site, EventKind.WARNING, none.id)
-        assert f"gpu-1: GPU 0 ({card.model}) takes no new work: it {FELL}" in told(site, EventKind.NODE)
+        assert fault in told(site, EventKind.NODE)
         await control.work.stop(ANN, mine.id)
         await site.clock.advance(60)
         assert site.there(later).state is State.QUEUED
         says(site, card)
         await site.clock.advance(60)
         assert site.there(later).state is State.RUNNING
-        assert f"gpu-1: GPU 0 ({card.model}) takes work again" in told(site, EventKind.NODE)
+        assert GpuRecovered(node="gpu-1", gpu="0", model=card.model) in told(site, EventKind.NODE)
 
 
 async def test_a_restart_does_not_tell_again() -> None:
@@ -59,7 +60,7 @@ async def test_a_restart_does_not_tell_again() -> None:
         await site.clock.advance(60)
     async with site.open():
         await site.clock.advance(60)
-        assert len([one for one in told(site, EventKind.NODE) if FELL in one]) == 1
+        assert len([one for one in told(site, EventKind.NODE) if isinstance(one, GpuFault)]) == 1
 
 
 async def test_a_mig_instance_that_is_taken_away_under_its_workload() -> None:
@@ -70,7 +71,8 @@ async def test_a_mig_instance_that_is_taken_away_under_its_workload() -> None:
         await site.clock.advance(1)
         says(site, replace(card, uuid="MIG-9", index=100, parent_uuid=card.uuid))
         await site.clock.advance(60)
-        assert "is not there any more" in told(site, EventKind.WARNING, mine.id)[0]
+        missing = GpuMissing(node="gpu-1", gpu="0", model=card.model, is_held=True)
+        assert told(site, EventKind.WARNING, mine.id)[0] == missing
 
 
 class Forgetful:

@@ -8,16 +8,42 @@ import pytest
 from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, job
 
 from commonage.control.control import Control
+from commonage.control.node_states import judged, reason_for
 from commonage.control.submission import Submission
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from commonage.domain.events import EventKind
-from commonage.domain.fleet import NodeState
+from commonage.domain.fleet import Node, NodeState
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeLost, NodeRemoved, Running, Stopping
+from commonage.domain.reasons.notes import (
+    Fate,
+    NodeHasFault,
+    NodeMustBeEmpty,
+    NodeNotResponding,
+    NodeStateChanged,
+    NodeUndecided,
+)
+from commonage.domain.reasons.waiting import Requeued
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.testing import factories
 
 pytestmark = pytest.mark.anyio
 
 TWO = ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("node", "shown"),
+    [
+        (factories.node("one", faults=("Docker: refused",)), "an admin has to repair it; it takes no new work"),
+        (replace(factories.node("one"), state=NodeState.FAULTY, reason="it does not report"), "it does not report"),
+        (replace(factories.node("one"), reason="its disk is nearly full"), "its disk is nearly full"),
+    ],
+)
+def test_only_admins_read_what_a_daemon_reported(node: Node, shown: str) -> None:
+    judged_node = judged(node) if node.report.faults else node
+    assert reason_for(judged_node, ANN) == shown
+    assert reason_for(judged_node, ROOT) == judged_node.reason
 
 
 def site_of_two(**settings: float) -> Site:
@@ -45,8 +71,8 @@ def session(**fields: object) -> Submission:
     return Submission(Kind.SESSION, owner="ann", **fields)  # type: ignore[arg-type]
 
 
-def events_of(site: Site, one: Workload, kind: EventKind) -> list[str]:
-    return [event.message for event in site.store.shelf.events if (event.workload_id, event.kind) == (one.id, kind)]
+def events_of(site: Site, one: Workload, kind: EventKind) -> list[Reason]:
+    return [event.reason for event in site.store.shelf.events if (event.workload_id, event.kind) == (one.id, kind)]
 
 
 async def test_a_drain_alone_disturbs_nobody() -> None:
@@ -70,7 +96,7 @@ async def test_with_requeue_jobs_go_on_elsewhere_at_once_and_who_does_not_wish_i
         await control.departures.drain(ROOT, "one", requeue=True)
         await site.clock.advance(15)
         assert [node_of(site, one) for one in (goes, stays, yields, talks)] == ["two", "one", "two", "one"]
-        assert events_of(site, goes, EventKind.STOPPING) == ["stopping: its machine one is drained by root"]
+        assert events_of(site, goes, EventKind.STOPPING) == [Stopping(cause=NodeDrained(node="one", by="root"))]
         assert (site.there(goes).losses, site.there(goes).retried, site.there(goes).attempts) == (0, 0, 2)
 
 
@@ -85,15 +111,14 @@ async def test_at_the_deadline_everybody_leaves_and_has_been_told() -> None:
         await site.clock.advance(50)
         assert [node_of(site, one) for one in (goes, stops, talks)] == ["one"] * 3
         told = [events_of(site, one, EventKind.WARNING) for one in (goes, stops, talks)]
-        assert [len(one) for one in told] == [1, 1, 1]
-        assert "its machine one is drained by root and must be empty by " in told[0][0]
-        assert told[0][0].endswith("UTC, in 1 min: it then queues again, and begins anew elsewhere")
-        assert told[1][0].endswith("it is then stopped, as it was submitted to run once only")
-        assert told[2][0].endswith("it then ends; save your work, and start it again elsewhere")
+        assert told == [
+            [NodeMustBeEmpty(node="one", by="root", left_s=60, leave_by_at=by, fate=fate)]
+            for fate in (Fate.REQUEUED, Fate.ENDS, Fate.SESSION_ENDS)
+        ]
         await site.clock.advance(30)
         assert node_of(site, goes) == "two"
         assert [site.there(one).state for one in (stops, talks)] == [State.STOPPED] * 2
-        assert "had to be empty by" in site.there(stops).reason
+        assert site.there(stops).reason == NodeDrained(node="one", by="root", leave_by_at=by)
 
 
 async def test_a_deadline_outlives_a_restart_and_reports_and_goes_with_the_drain() -> None:
@@ -152,7 +177,7 @@ async def test_only_a_machine_that_is_drained_and_empty_is_removed() -> None:
         await site.clock.advance(10)  # it still reports, and has a moment to leave its site
         assert list(control.board.nodes) == ["two"]
         assert [node.name for node in await site.store.nodes()] == ["two"]
-        assert "one was removed by root" in [event.message for event in site.store.shelf.events]
+        assert NodeRemoved(node="one", by="root") in [event.reason for event in site.store.shelf.events]
         await site.clock.advance(20)
         assert control.board.nodes["one"].state is NodeState.READY, "it has joined anew"
 
@@ -171,9 +196,7 @@ async def test_a_lost_machine_is_removed_and_what_is_still_counted_there_only_on
         assert node_of(site, one) == "two"
         assert (site.there(one).losses, site.there(one).retried) == (1, 0)
         assert "one" not in control.board.nodes
-        assert "back in the queue: its machine one was lost, and removed by root" in events_of(
-            site, one, EventKind.QUEUED
-        )
+        assert Requeued(cause=NodeRemoved(node="one", by="root")) in events_of(site, one, EventKind.QUEUED)
 
 
 async def test_jobs_of_a_lost_machine_run_elsewhere_and_none_twice() -> None:
@@ -193,25 +216,26 @@ async def test_who_runs_on_a_machine_in_trouble_reads_it() -> None:
         one = await started(site, control, job("train"))
         talks = await started(site, control, session())
 
-        def words(of: Workload) -> str:
-            return control.look.standing(site.there(of)).reason
+        def notes(of: Workload) -> tuple[Reason, ...]:
+            standing = control.look.standing(site.there(of))
+            assert standing.reason == Running(node="one")
+            return standing.notes
 
-        assert words(one) == "running on one"
+        assert notes(one) == ()
         site.engine.add_node(factories.node("one", faults=("its container daemon does not answer",)).report)
         await site.clock.advance(10)
-        assert words(one) == (
-            "running on one; its machine one is faulty, and an admin has to repair it; if it is lost, the job "
-            "queues again"
-        )
+        fault = NodeHasFault(node="one", fate=Fate.REQUEUED)
+        assert notes(one) == (fault,)
         site.engine.lose_node("one")
         await site.clock.advance(40)
-        assert words(talks).startswith("running on one; its machine one does not answer since ")
-        assert words(talks).endswith("; if it is lost, the session ends")
-        assert (await control.look.explain(ANN, one.id)).summary == words(one)
+        (silent,) = notes(talks)
+        assert isinstance(silent, NodeNotResponding)
+        assert (silent.node, silent.fate) == ("one", Fate.SESSION_ENDS)
+        assert (await control.look.explain(ANN, one.id)).reasons == (Running(node="one"), *notes(one))
         site.engine.add_node(factories.node("one").report)
         await site.clock.advance(10)
         await control.departures.drain(ROOT, "one", by=site.clock.now() + 7200)
-        assert words(one) == "running on one; its machine one is drained by root and must be empty in 2 h"
+        assert notes(one) == (NodeMustBeEmpty(node="one", by="root", left_s=7200),)
 
 
 async def test_who_waits_for_an_admins_word_is_told_within_a_second_and_so_are_admins() -> None:
@@ -225,17 +249,13 @@ async def test_who_waits_for_an_admins_word_is_told_within_a_second_and_so_are_a
         site.engine.add_node(replace(one, faults=("Docker Swarm does not reach it", why), gone=True, undecided=why))
         await site.clock.advance(1)
         for there in (job_there, session_there):
-            said = control.look.standing(site.there(there)).reason
-            assert said.startswith("running on one; its machine one does not answer since ")
-            assert said.endswith(f": {why}")
-            [told] = [
-                event for event in site.store.shelf.events if why in event.message and event.workload_id == there.id
-            ]
-            assert told.kind is EventKind.WARNING
+            (said,) = control.look.standing(site.there(there)).notes
+            assert isinstance(said, NodeUndecided)
+            assert (said.node, said.detail) == ("one", why)
+            assert events_of(site, there, EventKind.WARNING) == [NodeUndecided(node="one", detail=why)]
         await site.clock.advance(60)
-        told_admins = [one.message for one in site.store.shelf.events if one.kind is EventKind.NODE]
-        assert f"one may still run 2 workloads: {why}" in told_admins
-        assert sum("may still run" in one for one in told_admins) == 1
+        told_admins = [one for one in events_of_nodes(site) if isinstance(one, NodeUndecided)]
+        assert told_admins == [NodeUndecided(node="one", detail=why, workloads=2)]
         await control.departures.remove(ROOT, "one", force=True)
         await site.clock.advance(20)
         assert node_of(site, job_there) == "two"
@@ -248,7 +268,7 @@ async def test_what_is_lost_is_not_placed_again_on_its_machine_before_that_has_r
         report = factories.node("one", cpus_milli=64_000, faults=("its container daemon does not answer",)).report
         site.engine.add_node(report)  # the fleet has not heard of it yet
         assert control.board.nodes["one"].state is NodeState.READY
-        site.engine.end(f"{one.id}-1", None, "its machine one is down")
+        site.engine.end(f"{one.id}-1", None, NodeLost(node="one"))
         await site.clock.advance(2)
         assert (node_of(site, one), site.there(one).attempts) == ("two", 2)
         assert control.board.nodes["one"].reason == "its container daemon does not answer"
@@ -278,8 +298,7 @@ async def test_one_that_its_engine_gave_up_is_lost_though_it_stays_listed_and_re
         lost = control.board.nodes["one"]
         assert (lost.state, lost.reason, lost.seen_at) == (NodeState.LOST, DOWN, seen_at)
         assert node_of(site, one) == "two"
-        told = [event.message for event in site.store.shelf.events if event.kind is EventKind.NODE]
-        assert f"one is lost: {DOWN}" in told
+        assert NodeStateChanged(node="one", state="lost", detail=DOWN) in events_of_nodes(site)
         site.engine.add_node(report)
         await site.clock.advance(10)
         assert (control.board.nodes["one"].state, control.board.nodes["one"].reason) == (NodeState.READY, "")
@@ -331,8 +350,8 @@ class FakeJoining:
         return [f"{node}'s certificate is revoked"]
 
 
-def events_of_machines(site: Site) -> list[str]:
-    return [event.message for event in site.store.shelf.events if event.kind is EventKind.NODE]
+def events_of_nodes(site: Site) -> list[Reason]:
+    return [event.reason for event in site.store.shelf.events if event.kind is EventKind.NODE]
 
 
 async def test_a_machine_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_drain() -> None:
@@ -346,15 +365,15 @@ async def test_a_machine_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_
         await control.departures.see_off("one")
         assert list(control.board.nodes) == ["two"]
         assert joining.expelled == [("one", True)], "others that are on their way need their tokens"
-        assert "one has left the site" in events_of_machines(site)
+        assert NodeLeft(node="one") in events_of_nodes(site)
         await site.clock.advance(60)
         assert node_of(site, again) == "two"
         assert (site.there(again).losses, site.there(again).attempts) == (0, 2)
         assert [site.there(one).state for one in (once, open_, kept)] == [State.STOPPED] * 3
-        assert {site.there(one).reason for one in (once, open_, kept)} == {"its machine one has left the site"}
+        assert {site.there(one).reason for one in (once, open_, kept)} == {NodeLeft(node="one")}
         assert {name for _, name, _ in site.hub.asked} == {"k"}, "who wished so has another session"
         assert list(control.board.nodes) == ["two"]
-        assert not any("undecided" in said or "may still run" in said for said in events_of_machines(site))
+        assert not any(isinstance(one, NodeUndecided) for one in events_of_nodes(site))
         await control.departures.left("one")  # said twice
 
 

@@ -9,12 +9,14 @@ from tests.unit.control.world import ANN, Site, job
 
 from commonage.domain.errors import Unavailable
 from commonage.domain.events import EventKind
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import GpuWarning
 
 pytestmark = pytest.mark.anyio
 
 
-def told(site: Site) -> list[tuple[str | None, str]]:
-    return [(one.attempt_id, one.message) for one in site.store.shelf.events if one.kind is EventKind.WARNING]
+def told(site: Site) -> list[tuple[str | None, Reason]]:
+    return [(one.attempt_id, one.reason) for one in site.store.shelf.events if one.kind is EventKind.WARNING]
 
 
 async def test_the_owner_is_told_once() -> None:
@@ -25,7 +27,7 @@ async def test_the_owner_is_told_once() -> None:
         await site.sampled(control, 5)
         site.devices.warnings = [(f"{mine.id}-1", "its MPS daemon ended"), (f"{mine.id}-9", "nobody's")]
         await site.sampled(control, 10)
-        assert told(site) == [(f"{mine.id}-1", "its MPS daemon ended")]
+        assert told(site) == [(f"{mine.id}-1", GpuWarning(detail="its MPS daemon ended"))]
         (event,) = [one for one in site.store.shelf.events if one.kind is EventKind.WARNING]
         assert (event.owner, event.workload_id) == ("ann", mine.id)
 

@@ -17,8 +17,11 @@ from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import NodeState
 from commonage.domain.fleets import FleetPolicy, FleetView, Machine, MachineKind
+from commonage.domain.reasons.notes import PoolNodeAdded, PoolNodeRemoved
+from commonage.domain.reasons.waiting import NodeRequested, UserQuotaExceeded
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.workloads import State, Workload
+from commonage.ports.clouds import Cloud
 from commonage.ports.joining import JoinToken
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
@@ -38,7 +41,7 @@ class Vm:
     destroyed_at: float | None = None
 
 
-class FakeCloud:
+class FakeCloud(Cloud):
     """Rents at once; its machines join when the test says so. It may list them late, and long."""
 
     provider = "fake"
@@ -50,9 +53,6 @@ class FakeCloud:
         self.lists_after_s = self.goes_after_s = 0.0
         self.most, self.destroyed = 0, 0
         self.gone: Callable[[str], None] = lambda _: None
-
-    async def price_per_h(self) -> float | None:
-        return None
 
     async def machines(self) -> Sequence[Machine]:
         if self.refuses:
@@ -156,9 +156,11 @@ async def test_work_that_waits_brings_a_machine_that_goes_when_it_idles(rented: 
         assert rented.cloud.ours == []
         assert rented.joining.expelled == [name]
         assert name not in {view.node.name for view in control.fleet.nodes()}
-        told = [event.message for event in site.store.shelf.events if event.kind is EventKind.NODE]
-        assert any("the fleet costs 1.50 an hour, before it was 0.00" in words for words in told)
-        assert any("the fleet costs 0.00 an hour, before it was 1.50" in words for words in told)
+        told = [event.reason for event in site.store.shelf.events if event.kind is EventKind.NODE]
+        (added,) = [one for one in told if isinstance(one, PoolNodeAdded)]
+        (removed,) = [one for one in told if isinstance(one, PoolNodeRemoved)]
+        assert (added.price_before_per_h, added.price_per_h) == (0.0, 1.5)
+        assert (removed.price_before_per_h, removed.price_per_h) == (1.5, 0.0)
         assert "somebody-elses" in rented.cloud.there
 
 
@@ -462,21 +464,23 @@ async def test_a_disk_that_is_full_ends_nothing_and_what_could_not_be_done_is_do
 
 
 async def test_who_waits_is_told_that_a_machine_was_asked_for(rented: Rented) -> None:
-    asked = "a machine of the fleet burst has been asked for, expected"
     async with rented.site.open() as control:
         (first, second) = [
             (await control.work.submit(ANN, job("true", cpus_milli=cpus))).workloads[0] for cpus in (6000, 5000)
         ]
-        assert asked not in control.look.standing(rented.site.there(first)).reason
+        assert control.look.standing(rented.site.there(first)).notes == ()
         await rented.pass_time(90)
-        assert f"{asked} within" in control.look.standing(rented.site.there(first)).reason
-        assert f"{asked} within" in (await control.look.explain(ANN, first.id)).summary
+        (coming,) = control.look.standing(rented.site.there(first)).notes
+        assert isinstance(coming, NodeRequested)
+        assert (coming.pool, coming.is_measured) == ("burst", False)
+        assert (await control.look.explain(ANN, first.id)).coming == coming
         rented.joins(rented.cloud.ours[0])
         await rented.pass_time(10)
-        assert f"{asked} within" in control.look.standing(rented.site.there(second)).reason
+        (coming,) = control.look.standing(rented.site.there(second)).notes
+        assert isinstance(coming, NodeRequested)
         rented.joins()
         await rented.pass_time(10)
-        assert asked not in control.look.standing(rented.site.there(second)).reason
+        assert control.look.standing(rented.site.there(second)).notes == ()
 
 
 async def test_whom_a_quota_holds_back_is_told_of_that_alone() -> None:
@@ -490,8 +494,9 @@ async def test_whom_a_quota_holds_back_is_told_of_that_alone() -> None:
         (first, second) = [(await control.work.submit(ANN, job(cpus_milli=6000))).workloads[0] for _ in range(2)]
         await rented.pass_time(5)
         assert rented.site.there(first).state is State.RUNNING
-        told = control.look.standing(rented.site.there(second)).reason
-        assert ("may hold at once" in told, "has been asked for" in told) == (True, False)
+        told = control.look.standing(rented.site.there(second))
+        assert isinstance(told.reason, UserQuotaExceeded)
+        assert told.notes == ()
 
 
 # --- whatever happens ---------------------------------------------------------------------------------------------

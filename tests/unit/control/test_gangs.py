@@ -7,6 +7,8 @@ from tests.unit.control.world import ANN, FOREVER, Site, job
 
 from commonage.control.control import Control
 from commonage.domain.lifecycle import Leased, StopAsked
+from commonage.domain.reasons import attempts
+from commonage.domain.reasons.waiting import Requeued
 from commonage.domain.workloads import RetryPolicy, State, StopCause, StopWish, Workload
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
@@ -27,8 +29,11 @@ async def submit(control: Control, size: int = 3, **fields: Any) -> list[Workloa
     return list(made.workloads)
 
 
+NEEDED = attempts.Preempted(by_owner="root", by_kind="job", is_session=False)
+
+
 async def recall(control: Control, one: Workload, site: Site) -> None:
-    wish = StopWish("the planner", site.clock.now(), StopCause.RECALL, "its place is needed")
+    wish = StopWish("the planner", site.clock.now(), StopCause.RECALL, NEEDED)
     await control.ledger.happen(one.id, StopAsked(wish))
 
 
@@ -70,7 +75,8 @@ async def test_one_fails_and_all_are_tried_again_together() -> None:
         await site.clock.advance(7)
         assert sorted(states(site)) == sorted([State.HELD, State.QUEUED, State.QUEUED])
         others = [one.reason for one in site.all() if one.state is State.QUEUED]
-        assert all("back in the queue: rank" in reason and "exit code 3" in reason for reason in others)
+        failed = attempts.GangMemberRequeued(rank=1, cause=attempts.ExitCode(exit_code=3))
+        assert others == [Requeued(cause=failed)] * 2
         await site.clock.advance(12)
         assert states(site) == [State.RUNNING] * 3
         assert {one.attempts for one in site.all()} == {2}
@@ -99,7 +105,7 @@ async def test_one_ends_badly_for_good_and_the_others_end_with_it(how: str) -> N
     assert set(states(site)) == ({State.FAILED, State.STOPPED} if how == "fails" else {State.STOPPED})
     others = [one.reason for one in site.all() if one.stop is not None and one.stop.cause is StopCause.DEPENDENCY]
     assert len(others) == 2
-    assert all(reason.startswith("rank") for reason in others)
+    assert all(isinstance(one, attempts.GangMemberEnded | attempts.GangMemberStopping) for one in others)
 
 
 async def test_one_is_recalled_and_all_make_room_and_come_back() -> None:
@@ -113,8 +119,8 @@ async def test_one_is_recalled_and_all_make_room_and_come_back() -> None:
         await site.clock.advance(10)
         assert states(site) == [State.QUEUED] * 3
         reasons = [site.there(one).reason for one in members]
-        assert reasons[2] == "back in the queue: its place is needed"
-        assert reasons[0] == "back in the queue: with rank 2 of its gang: its place is needed"
+        assert reasons[2] == Requeued(cause=NEEDED)
+        assert reasons[0] == Requeued(cause=attempts.GangMemberRequeued(rank=2, cause=NEEDED))
         control.schedule.resume()
         await site.clock.advance(5)
         assert states(site) == [State.RUNNING] * 3
@@ -128,7 +134,7 @@ async def test_who_ends_well_does_not_disturb_the_others_but_none_starts_again_w
         assert sorted(states(site)) == [State.RUNNING, State.SUCCEEDED]
         await site.clock.advance(20)
     assert sorted(states(site)) == [State.STOPPED, State.SUCCEEDED]
-    assert any("it cannot start without rank" in one.reason for one in site.all())
+    assert any(isinstance(one.reason, attempts.GangMemberMissing) for one in site.all())
 
 
 async def test_after_a_restart_those_that_ended_before_are_known() -> None:
@@ -142,7 +148,7 @@ async def test_after_a_restart_those_that_ended_before_are_known() -> None:
         assert len(control.gangs.members(left)) == 2
         await recall(control, left, site)
         await site.clock.advance(10)
-    assert "it cannot start without rank" in site.there(left).reason
+    assert isinstance(site.there(left).reason, attempts.GangMemberMissing)
 
 
 async def test_what_a_crash_left_started_in_part_is_sent_back_and_starts_whole() -> None:

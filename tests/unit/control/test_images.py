@@ -14,6 +14,10 @@ from commonage.domain.events import EventKind
 from commonage.domain.fleet import NodeReport
 from commonage.domain.images import Image, Kernel
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.attempts import EnvironmentFailed, OnNodes, PreparingEnvironment, PullingImage
+from commonage.domain.reasons.notes import ImageRegistered
+from commonage.domain.reasons.refusals import EnvironmentNotOffered
+from commonage.domain.reasons.waiting import EnvironmentNotInImage, ImageRemoved
 from commonage.domain.requests import parse_gpus
 from commonage.domain.sightings import Seen, Sighting
 from commonage.domain.tenants import Rules, Tenant
@@ -44,7 +48,7 @@ def image(name: str = "lab/torch", digit: str = "a", **fields: Any) -> Image:
 async def test_what_was_pushed_is_there_at_once_for_those_whose_it_is() -> None:
     site = lab()
     async with site.open() as control:
-        with pytest.raises(InvalidInput, match=r"there is no environment 'lab/torch'; for a job there are: base"):
+        with pytest.raises(InvalidInput, match="EnvironmentNotOffered"):
             await control.work.submit(ADA, job(environment="lab/torch"))
         view = await control.images.add(ADA, image(), REGISTRY)
         assert (view.image.tenant, view.image.by, view.image.provenance.by, view.mine) == ("lab", "ada", "ada", True)
@@ -58,8 +62,8 @@ async def test_what_was_pushed_is_there_at_once_for_those_whose_it_is() -> None:
         assert (made.spec.tenant, made.spec.environment) == ("lab", "lab/torch")
         explanation = await control.work.dry_run(ADA, job(environment="lab/torch"))
         assert explanation.startable_now
-        told = [one.message for one in await control.look.events(ROOT) if one.kind is EventKind.AUDIT]
-        assert told == [f"ada registered the image lab/torch: sha256:{'a' * 64}"]
+        told = [one.reason for one in await control.look.events(ROOT) if one.kind is EventKind.AUDIT]
+        assert told == [ImageRegistered(by="ada", image="lab/torch", digest=f"sha256:{'a' * 64}")]
 
 
 async def test_others_can_neither_run_it_nor_learn_of_it() -> None:
@@ -68,7 +72,7 @@ async def test_others_can_neither_run_it_nor_learn_of_it() -> None:
         spoken_for = Submission(Kind.JOB, ("true",), environment="lab/torch", owner="eve", groups=("optics",))
         chosen = replace(spoken_for, tenant="lab")
         for who, ask in ((EVE, job(environment="lab/torch")), (SPAWNER, spoken_for)):
-            with pytest.raises(InvalidInput, match=r"^there is no environment 'lab/torch'; for a job there are: base$"):
+            with pytest.raises(InvalidInput, match="EnvironmentNotOffered"):
                 await control.work.submit(who, ask)
         # What the hub says for a user gives no more than the user has, though the hub itself may do anything.
         with pytest.raises(Forbidden, match="eve is no member of 'lab'"):
@@ -167,12 +171,14 @@ async def test_work_in_a_removed_image_goes_on_and_what_waits_says_why_until_it_
         assert (view.running, view.waiting, list(waiting)) == (1, 1, [waits.id])
         await site.clock.advance(2)
         assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.HELD]
-        why = "the image lab/torch was removed by ada on 2023-11-14 22:13 UTC"
         stands = control.look.standing(await control.look.workload(ADA, waits.id))
-        assert stands.reason == f"{why}; it waits until that is there again"
-        assert (await control.look.explain(ADA, waits.id)).summary == f"held: {stands.reason}"
-        with pytest.raises(InvalidInput, match=f"^{why}; for a job there are: base$"):
+        assert isinstance(stands.reason, ImageRemoved)
+        assert (stands.reason.image, stands.reason.by) == ("lab/torch", "ada")
+        assert (await control.look.explain(ADA, waits.id)).reasons == (stands.reason,)
+        with pytest.raises(InvalidInput) as caught:
             await control.work.submit(ADA, job(environment="lab/torch"))
+        assert isinstance(caught.value.reason, EnvironmentNotOffered)
+        assert (caught.value.reason.removed, caught.value.reason.offered) == (stands.reason, ("base",))
         await control.images.add(ADA, image(digit="b"), REGISTRY)
         await control.work.stop(ADA, runs.id)
         await site.clock.advance(2)
@@ -189,19 +195,29 @@ async def test_what_was_removed_is_remembered_across_a_restart() -> None:
     async with site.open() as control:
         assert [one.image.name for one in control.images.visible(ADA)] == ["lab/torch"]
         for who in (ADA, ROOT, Principal("zoe", USER, ("lab", "optics"))):
-            with pytest.raises(InvalidInput, match="lab/old was removed by root"):
+            with pytest.raises(InvalidInput) as caught:
                 await control.work.submit(who, job(environment="lab/old"))
-        with pytest.raises(InvalidInput, match="there is no environment 'lab/old'"):
+            assert isinstance(caught.value.reason, EnvironmentNotOffered)
+            assert isinstance(caught.value.reason.removed, ImageRemoved)
+            assert caught.value.reason.removed.by == "root"
+        with pytest.raises(InvalidInput) as caught:
             await control.work.submit(EVE, job(environment="lab/old"))
+        assert isinstance(caught.value.reason, EnvironmentNotOffered)
+        assert (caught.value.reason.exists, caught.value.reason.removed) == (False, None)
 
 
 async def test_a_kernel_that_the_newer_image_lacks_is_told_with_those_it_has() -> None:
     async with lab().open() as control:
         await control.images.add(ADA, image(kernels=(PY, TORCH)), REGISTRY)
         await control.images.add(ADA, image(kernels=(TORCH, replace(PY, name="py312"))), REGISTRY)
-        words = "has no environment 'lab/torch/py310' any more; it has: lab/torch, lab/torch/torch, lab/torch/py312"
-        with pytest.raises(InvalidInput, match=words):
+        with pytest.raises(InvalidInput) as caught:
             await control.work.submit(ADA, job(environment="lab/torch/py310"))
+        assert isinstance(caught.value.reason, EnvironmentNotOffered)
+        assert caught.value.reason.removed == EnvironmentNotInImage(
+            environment="lab/torch/py310",
+            image="lab/torch",
+            environments=("lab/torch", "lab/torch/torch", "lab/torch/py312"),
+        )
 
 
 async def test_what_needs_a_gpu_is_refused_without_one() -> None:
@@ -225,7 +241,8 @@ async def test_an_image_is_brought_to_all_machines_with_progress_and_to_those_th
         await control.images.add(ADA, image(), REGISTRY)
         await site.clock.advance(1)
         (seen,) = control.images.one(ADA, "lab/torch").nodes
-        assert (seen.state, seen.detail, seen.progress) == (EnvironmentState.BUILDING, "preparing", 0.5)
+        assert (seen.state, seen.progress) == (EnvironmentState.BUILDING, 0.5)
+        assert isinstance(seen.reason, PreparingEnvironment)
         (environment,) = [one for one in control.fleet.environments(ADA) if one.environment.name == "lab/torch"]
         assert (environment.status.state, environment.status.progress) == (EnvironmentState.BUILDING, 0.5)
         await site.clock.advance(5)
@@ -236,7 +253,10 @@ async def test_an_image_is_brought_to_all_machines_with_progress_and_to_those_th
         assert [one.node for one in control.images.one(ADA, "lab/torch").nodes] == [seen.node, "late"]
         assert site.engine.prepared == [("lab/torch", seen.node), ("lab/torch", "late")]
         (environment,) = [one for one in control.fleet.environments(ADA) if one.environment.name == "lab/torch"]
-        assert (environment.status.state, environment.status.detail) == (EnvironmentState.READY, "on 2 machines")
+        assert (environment.status.state, environment.status.reason) == (
+            EnvironmentState.READY,
+            OnNodes(ready=2, nodes=2),
+        )
 
 
 async def test_where_it_fails_the_reason_is_shown_and_who_asks_again_has_it_tried() -> None:
@@ -247,7 +267,7 @@ async def test_where_it_fails_the_reason_is_shown_and_who_asks_again_has_it_trie
         await site.clock.advance(120)
         (seen,) = control.images.one(ADA, "lab/torch").nodes
         assert seen.state is EnvironmentState.FAILED
-        assert "no space left" in seen.detail
+        assert seen.reason == EnvironmentFailed(environment="lab/torch", error="no space left")
         assert len(site.engine.prepared) == 1
         del site.engine.broken_environments["lab/torch"]
         view = await control.images.prepull(ADA, "lab/torch", [seen.node])
@@ -299,12 +319,16 @@ async def test_a_retry_after_the_image_went_waits_for_it() -> None:
         await site.clock.advance(30)
         found = await control.look.workload(ADA, made.id)
         assert (found.state, found.attempts, found.not_before) == (State.HELD, 1, None)
-        assert "was removed by ada" in found.reason
+        assert isinstance(found.reason, ImageRemoved)
+
+
+def pulling(tenth: int) -> PullingImage:
+    return PullingImage(image="x", pulled_bytes=tenth * 10, total_bytes=100)
 
 
 async def test_how_far_a_fetch_is_shows_at_once_and_is_written_now_and_then() -> None:
     site = lab()
-    site.engine.default = Behaviour(start_delay_s=600.0, start_detail="", lasts_s=None)
+    site.engine.default = Behaviour(start_delay_s=600.0, lasts_s=None)
     async with site.open() as control:
         (made,) = (await control.work.submit(ADA, job())).workloads
         await site.clock.advance(1)
@@ -315,13 +339,12 @@ async def test_how_far_a_fetch_is_shows_at_once_and_is_written_now_and_then() ->
             return control.look.standing(workload)
 
         for tenth in range(6):  # then the sweep asks the engine itself
-            words = f"fetching the image x: {tenth}0 of 100 MB"
-            sighting = Sighting(f"{made.id}-1", Seen.STARTING, site.clock.now(), "gpu-1", words, tenth / 10)
+            sighting = Sighting(f"{made.id}-1", Seen.STARTING, site.clock.now(), "gpu-1", pulling(tenth), tenth / 10)
             control.reconcile._tell(site.engine, sighting)
             await site.clock.advance(0.5)
             assert standing().progress == tenth / 10
-        written = [one.message for one in await control.look.events(ADA) if one.kind is EventKind.PROGRESS]
-        assert written == [f"fetching the image x: {tenth}0 of 100 MB" for tenth in (0, 4)]
+        written = [one.reason for one in await control.look.events(ADA) if one.kind is EventKind.PROGRESS]
+        assert written == [pulling(tenth) for tenth in (0, 4)]
         assert standing().reason == written[-1]
         running = Sighting(f"{made.id}-1", Seen.RUNNING, site.clock.now(), "gpu-1")
         control.reconcile._tell(site.engine, running)

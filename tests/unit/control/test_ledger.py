@@ -12,6 +12,7 @@ from commonage.control.ledger import Ledger
 from commonage.domain.errors import CommonageError, Conflict, StaleVersion, Unavailable
 from commonage.domain.events import Event
 from commonage.domain.lifecycle import Leased, StartRun, StopAsked
+from commonage.domain.reasons.attempts import StoppedBy
 from commonage.domain.workloads import State, StopWish
 from commonage.ports.store import Batch
 from commonage.testing import factories
@@ -59,7 +60,7 @@ async def opened() -> AsyncIterator[Desk]:
 
 
 def wish() -> StopAsked:
-    return StopAsked(StopWish("ann", factories.NOW, reason="enough"))
+    return StopAsked(StopWish("ann", factories.NOW, reason=StoppedBy(by="ann")))
 
 
 async def test_many_that_come_at_once_share_few_commits() -> None:
@@ -203,7 +204,7 @@ async def test_a_second_server_on_the_database_ends_this_one_loudly(caplog: pyte
     one = factories.workload()
     await desk.store.commit(Batch(inserts=[one]))
     await desk.ledger.open()
-    await desk.store.commit(Batch(updates=[factories.changed(one, reason="somebody else wrote")]))
+    await desk.store.commit(Batch(updates=[factories.changed(one, reason=StoppedBy(by="somebody else"))]))
     running = asyncio.create_task(desk.ledger.run())
     with pytest.raises(Unavailable):
         await desk.ledger.happen(one.id, wish())

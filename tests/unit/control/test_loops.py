@@ -6,9 +6,10 @@ from tests.unit.control.world import ANN, Site, job
 from commonage.control.board import Board
 from commonage.control.feed import Feed
 from commonage.control.ledger import Ledger
-from commonage.control.timers import Timers, judge
+from commonage.control.timers import Timers, Verdict, judge
 from commonage.domain.errors import Unavailable
 from commonage.domain.fleet import NodeState
+from commonage.domain.reasons.waiting import Other
 from commonage.domain.requests import parse_gpus
 from commonage.domain.workloads import Condition, Dependency, State
 from commonage.ports.devices import DeviceSample, ProcessMemory
@@ -35,6 +36,11 @@ async def test_a_dependent_is_looked_at_again_when_the_store_could_not_answer() 
     assert timers._ledger.waiting == 1
 
 
+def met(verdict: Verdict) -> bool | None:
+    """True, False for never, None for not yet."""
+    return None if isinstance(verdict, Other) else verdict is None
+
+
 @pytest.mark.parametrize(
     ("state", "attempts", "after", "ok", "not_ok", "any_"),
     [
@@ -53,7 +59,7 @@ def test_when_a_dependency_is_met(
     state: State, attempts: int, after: bool | None, ok: bool | None, not_ok: bool | None, any_: bool | None
 ) -> None:
     other = factories.workload(state) if attempts else factories.workload(state, attempt=None)
-    verdicts = {condition: judge(condition, other)[0] for condition in Condition}
+    verdicts = {condition: met(judge(condition, other)) for condition in Condition}
     assert verdicts == {
         Condition.AFTER_START: after,
         Condition.AFTER_OK: ok,

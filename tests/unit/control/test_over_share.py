@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from commonage.control.attribution import Round, Use
 from commonage.control.over_share import Excess, Excesses, who_needs_it
 from commonage.domain.fleet import Lease
+from commonage.domain.reasons.attempts import NeededBy
 from commonage.domain.requests import parse_gpus
 from commonage.ports.devices import DeviceSample
 from commonage.testing import factories as make
@@ -118,8 +119,8 @@ def full(used: int | None, neighbour: int | None) -> Round:
 
 def test_a_neighbour_whose_share_is_no_longer_free_needs_it() -> None:
     held = [lease(), lease("b-1", 12 * 1024)]
-    words = who_needs_it(OVER, full(14 * 1024, None), held, [])
-    assert words == "workloads beside it are still owed 12 GiB of the card, and 10 GiB are free"
+    found = who_needs_it(OVER, full(14 * 1024, None), held, [])
+    assert found == NeededBy(is_queued=False, needed_mib=12 * 1024, free_mib=10 * 1024)
     assert who_needs_it(OVER, full(16 * 1024, 2 * 1024), held, []) is not None, "10 GiB owed, 8 GiB free"
     assert who_needs_it(OVER, full(26 * 1024, 12 * 1024), held, []) is None, "it has all of its own already"
     assert who_needs_it(OVER, full(14 * 1024, None), [lease(), lease("b-1", 9 * 1024)], []) is None, "there is room"
@@ -143,7 +144,7 @@ def test_one_in_the_queue_needs_it_if_it_would_fit_without_the_culprit(asked: st
     held = [lease(), lease("b-1", 7 * 1024)]
     found = who_needs_it(OVER, full(20 * 1024, 7 * 1024), held, [gpu])
     assert (found is not None) is needs
-    assert found is None or "in the queue" in found
+    assert found is None or found.is_queued
 
 
 def test_two_whole_cards_are_not_waited_for_here() -> None:

@@ -7,6 +7,8 @@ from commonage.control.control import Control
 from commonage.control.submission import Submission
 from commonage.domain.events import EventKind
 from commonage.domain.principals import Principal
+from commonage.domain.reasons.attempts import Preempted, Stopping
+from commonage.domain.reasons.waiting import Requeued
 from commonage.domain.requests import parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.workloads import Kind, State, StopCause, Workload
@@ -44,10 +46,10 @@ async def test_the_urgent_takes_the_place_and_the_victim_is_told_and_comes_back(
         assert victim.attempt.state is State.STOPPED
         told = [event for event in await control.look.events(ANN) if event.workload_id == low.id]
         stopping = next(event for event in told if event.kind is EventKind.STOPPING)
-        assert victim.attempt.reason in stopping.message
-        assert [event.message for event in told if event.kind is EventKind.QUEUED] == [
-            f"back in the queue: {victim.attempt.reason}"
-        ]
+        preempted = Preempted(by_owner="root", by_kind="job", is_session=False)
+        assert (victim.attempt.reason, stopping.reason) == (preempted, Stopping(cause=preempted))
+        requeued = [event.reason for event in told if event.kind is EventKind.QUEUED]
+        assert requeued == [Requeued(cause=preempted)]
         await site.clock.advance(60)
         assert site.there(high).state is State.SUCCEEDED
         assert (site.there(low).state, site.there(low).attempts) == (State.RUNNING, 2)
@@ -91,4 +93,4 @@ async def test_a_preempted_session_ends_and_says_why() -> None:
         assert ended.state is State.STOPPED
         assert ended.stop is not None
         assert (ended.stop.cause, ended.reason) == (StopCause.RECALL, ended.stop.reason)
-        assert ended.reason.endswith("with a higher priority; start it again when you need it")
+        assert ended.reason == Preempted(by_owner="root", by_kind="job", is_session=True)

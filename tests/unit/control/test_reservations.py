@@ -9,6 +9,9 @@ from commonage.control.reservations import Wanted
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound, Unplaceable
 from commonage.domain.events import EventKind
 from commonage.domain.principals import Principal
+from commonage.domain.reasons.notes import ReservationMade, ReservationOver
+from commonage.domain.reasons.refusals import ReservationBlocked
+from commonage.domain.reasons.waiting import ReservedForOthers
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import State
@@ -36,12 +39,11 @@ async def test_the_planner_hears_of_each_and_of_its_end() -> None:
         await control.reservations.add(ROOT, wanted(start=3 * HOUR, end=4 * HOUR))
         await site.clock.advance(121)
         assert [one.starts_at for one in control.board.snapshot.rules.reservations] == [NOW + 3 * HOUR]
-        messages = [one.message for one in await control.look.events(ROOT) if one.kind is EventKind.AUDIT]
-        assert messages[0].startswith(
-            "root reserved 6 times 0.5 CPUs, 512 MiB of memory, 4 GiB of VRAM for course, from"
-        )
-        assert "(class)" in messages[0]
-        assert "is over: 6 times" in messages[-1]
+        first, *_, last = [one.reason for one in await control.look.events(ROOT) if one.kind is EventKind.AUDIT]
+        assert isinstance(first, ReservationMade)
+        assert (first.by, first.reservation.tenant, first.reservation.count) == ("root", "course", 6)
+        assert (first.reservation.title, first.reservation.starts_at) == ("class", NOW + 60)
+        assert last == ReservationOver(reservation=first.reservation)
 
 
 async def test_they_outlive_a_restart_and_what_was_taken_away_does_not() -> None:
@@ -82,9 +84,9 @@ async def test_members_see_their_own_and_admins_all() -> None:
         (wanted(end=40 * 86400), InvalidInput, "at most 31 d are allowed"),
         (wanted(start=1e8, end=1e8 + 60), InvalidInput, "more than two years from now"),
         (wanted(count=0), InvalidInput, "count must be from 1"),
-        (wanted(gpus="H100:1"), Unplaceable, "no GPU of the model 'H100' here"),
-        (wanted(count=7), Conflict, "the whole fleet has room for 6 of 7 times"),
-        (wanted(windows=[(NOW + HOUR, NOW + 2 * HOUR)] * 2, count=4), Conflict, "2023-11-14 23:13 UTC until"),
+        (wanted(gpus="H100:1"), Unplaceable, "GpuModelNotFound(model='H100'"),
+        (wanted(count=7), Conflict, "ReservationTooLarge(count=7, "),
+        (wanted(windows=[(NOW + HOUR, NOW + 2 * HOUR)] * 2, count=4), Conflict, "ReservationRefused(starts_at="),
     ],
 )
 async def test_what_cannot_be_reserved(ask: Wanted, error: type[CommonageError], words: str) -> None:
@@ -112,9 +114,8 @@ async def test_what_runs_without_a_limit_is_said_and_no_refusal() -> None:
         await control.work.submit(ANN, job(gpu=parse_gpus("8GiB")))
         await site.clock.advance(1)
         made = await control.reservations.add(ROOT, wanted(count=6))
-        assert made.lacks is not None
-        assert "there is room for 4 of 6 times" in made.lacks
-        assert "1 of them without a time limit" in made.lacks
+        assert isinstance(made.lacks, ReservationBlocked)
+        assert (made.lacks.places, made.lacks.count, made.lacks.endless) == (4, 6, 1)
         await site.clock.advance(1)
         assert control.reservations.lacks(made.reservations[0]) == made.lacks
 
@@ -130,12 +131,15 @@ async def test_who_waits_is_told_of_the_reservation_and_short_work_starts_before
         await site.clock.advance(5)
         assert (site.there(endless).state, site.there(short).state) == (State.QUEUED, State.RUNNING)
         said = control.look.standing(site.there(endless)).reason
-        assert "are kept for course (class), whose reservation begins in 3 min 1" in said
+        assert isinstance(said, ReservedForOthers)
+        assert (said.tenant, said.title) == ("course", "class")
+        assert 190 <= (said.begins_in_s or 0) <= 200
         await site.clock.advance(210)
         asked = job(gpu=share, cpus_milli=500, memory_mib=512)
         mine = (await control.work.submit(student, asked)).workloads[0]
         await site.clock.advance(5)
         assert (site.there(endless).state, site.there(mine).state) == (State.QUEUED, State.RUNNING)
-        assert "whose reservation ends in" in control.look.standing(site.there(endless)).reason
+        said = control.look.standing(site.there(endless)).reason
+        assert isinstance(said, ReservedForOthers) and said.ends_in_s is not None
         await site.clock.advance(100)
         assert site.there(endless).state is State.RUNNING

@@ -10,7 +10,9 @@ from commonage.control.submission import Submission
 from commonage.domain.errors import Conflict, EngineFailure, NotFound
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import NodeState
+from commonage.domain.reasons import attempts, waiting
 from commonage.domain.requests import parse_gpus
+from commonage.domain.sightings import Order
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State, StopCause, Workload
 from commonage.testing import factories
@@ -18,6 +20,7 @@ from commonage.testing.behaviour import Behaviour
 from commonage.testing.fake_clock import settle
 
 pytestmark = pytest.mark.anyio
+INSTALLING = attempts.PreparingEnvironment(environment="base", step="installing torch")
 
 
 async def submit(control: Control, ask: Submission | None = None) -> Workload:
@@ -34,7 +37,7 @@ async def test_a_job_runs_and_ends() -> None:
         assert site.there(one).state is State.RUNNING
         await site.clock.advance(5)
     ended = site.there(one)
-    assert (ended.state, ended.reason) == (State.SUCCEEDED, "ended well, exit code 0")
+    assert (ended.state, ended.reason) == (State.SUCCEEDED, attempts.Completed())
     assert ended.attempt is not None
     assert ended.attempt.ended_at == ended.attempt.started_at + 5  # type: ignore[operator]
     assert site.world.starts == {f"{one.id}-1": 1}
@@ -79,11 +82,15 @@ async def test_failure_and_retry_after_a_pause() -> None:
         await site.clock.advance(1)
         held = site.there(one)
         assert held.state is State.HELD
-        assert held.reason == "retry 1 of 3 in 10 s: attempt 1 failed, exit code 3"
+        assert held.reason == waiting.RetryScheduled(
+            retry=1, retries=3, pause_s=10.0, attempt=1, state="failed", cause=attempts.ExitCode(exit_code=3)
+        )
         await site.clock.advance(8)
         assert site.there(one).state is State.HELD
         await site.clock.advance(2)
-        assert "retry 2 of 3 in 20 s" in site.there(one).reason
+        scheduled = site.there(one).reason
+        assert isinstance(scheduled, waiting.RetryScheduled)
+        assert (scheduled.retry, scheduled.pause_s) == (2, 20.0)
         await site.clock.advance(23)
     assert (site.there(one).state, site.there(one).attempts) == (State.SUCCEEDED, 3)
     assert set(site.world.starts.values()) == {1}
@@ -99,18 +106,18 @@ async def test_time_limit_with_a_warning() -> None:
         assert site.there(one).warned
         await site.clock.advance(20)
     ended = site.there(one)
-    assert (ended.state, ended.reason) == (State.TIMED_OUT, "its time limit of 1 min 40 s is over")
+    assert (ended.state, ended.reason) == (State.TIMED_OUT, attempts.TimeLimitReached(limit_s=100))
     warnings = [event for event in site.store.shelf.events if event.kind is EventKind.WARNING]
     assert [event.workload_id for event in warnings] == [one.id]
 
 
 async def test_time_that_its_environment_takes_is_not_counted() -> None:
     site = Site()
-    site.engine.behave(Behaviour(start_delay_s=300, start_detail="installing torch", lasts_s=50))
+    site.engine.behave(Behaviour(start_delay_s=300, start_reason=INSTALLING, lasts_s=50))
     async with site.open() as control:
         one = await submit(control, job(time_limit_s=60))
         await site.clock.advance(299)
-        assert (site.there(one).state, site.there(one).reason) == (State.STARTING, "installing torch")
+        assert (site.there(one).state, site.there(one).reason) == (State.STARTING, INSTALLING)
         await site.clock.advance(60)
     assert site.there(one).state is State.SUCCEEDED
 
@@ -129,7 +136,7 @@ async def test_stop_whenever_it_comes(wait_s: float, delay_s: float) -> None:
         with pytest.raises(Conflict, match="has already ended: stopped"):
             await control.work.stop(ANN, one.id)
     stopped = site.there(one)
-    assert (stopped.state, stopped.reason) == (State.STOPPED, "stopped by ann: no longer needed")
+    assert (stopped.state, stopped.reason) == (State.STOPPED, attempts.StoppedBy(by="ann", comment="no longer needed"))
     assert all(run.seen(site.clock.now()) == "ended" for run in site.world.runs.values())
 
 
@@ -155,7 +162,7 @@ async def test_one_that_ignores_the_wish_is_ended_by_force() -> None:
         await control.work.stop(ANN, one.id)
         await site.clock.advance(28)
         assert site.there(one).state is State.RUNNING
-        assert site.there(one).reason == "stopping: stopped by ann"
+        assert site.there(one).reason == attempts.Stopping(cause=attempts.StoppedBy(by="ann"))
         await site.clock.advance(3)
     assert site.there(one).state is State.STOPPED
 
@@ -180,15 +187,12 @@ async def test_dependencies(condition: Condition, behaviour: Behaviour, expected
         second = await submit(control, job(name="second", depends_on=(Dependency(first.id, condition),)))
         third = await submit(control, job(name="third", depends_on=(Dependency(second.id),)))
         assert second.state is State.HELD
-        assert second.reason == f"waits for {first.id} (first), which is queued"
+        assert second.reason == waiting.DependencyNotMet(others=(waiting.Other(first.id, "first", "queued"),))
         await site.clock.advance(10)
     assert site.there(second).state is expected
     if expected is State.STOPPED:
-        which, ended = f"{first.id} (first)", site.there(first).state
-        assert site.there(second).reason == (
-            f"it was to start once {which} had succeeded, but that {ended}"
-            if condition is Condition.AFTER_OK
-            else f"it was to start only if {which} did not succeed, but that {ended}"
+        assert site.there(second).reason == attempts.DependencyFailed(
+            workload_id=first.id, name="first", condition=condition.value, state=site.there(first).state.value
         )
     assert site.there(third).state is expected, "what can never be met breaks the whole chain"
 
@@ -250,7 +254,26 @@ async def test_refused_start() -> None:
     async with site.open() as control:
         one = await submit(control)
         await site.clock.advance(1)
-    assert (site.there(one).state, site.there(one).reason) == (State.FAILED, "there is no such interpreter")
+    assert (site.there(one).state, site.there(one).reason) == (
+        State.FAILED,
+        attempts.StartFailed(error="there is no such interpreter"),
+    )
+
+
+async def test_the_log_has_the_engines_own_text_of_a_refused_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site()
+
+    async def refuse(_order: Order) -> None:
+        raise EngineFailure("the Docker daemon refuses it", native="Docker: invalid mount config")
+
+    monkeypatch.setattr(site.engine, "start", refuse)
+    async with site.open() as control:
+        one = await submit(control)
+        await site.clock.advance(1)
+    assert site.there(one).reason == "the Docker daemon refuses it"
+    assert "Docker: invalid mount config" in caplog.text
 
 
 async def test_a_start_that_goes_at_the_third_try() -> None:
@@ -269,7 +292,7 @@ async def test_a_start_that_never_goes() -> None:
     async with site.open() as control:
         one = await submit(control)
         await site.clock.advance(60)
-    assert (site.there(one).state, site.there(one).reason) == (State.FAILED, "busy")
+    assert (site.there(one).state, site.there(one).reason) == (State.FAILED, attempts.StartFailed(error="busy"))
 
 
 async def test_stop_while_its_start_is_tried_again() -> None:
@@ -293,7 +316,7 @@ async def test_an_attempt_that_vanishes_is_lost_and_tried_again() -> None:
         assert site.there(one).attempt.id == f"{one.id}-2"  # type: ignore[union-attr]
         site.engine.lose(f"{one.id}-2")
         await site.clock.advance(30)
-    assert (site.there(one).state, site.there(one).reason) == (State.LOST, "it is gone, and nobody saw how it ended")
+    assert (site.there(one).state, site.there(one).reason) == (State.LOST, attempts.Disappeared())
 
 
 async def test_an_attempt_that_was_started_and_is_never_seen_is_given_up() -> None:
@@ -344,7 +367,9 @@ async def test_draining_keeps_what_runs_and_takes_no_more() -> None:
         waits = await submit(control, job(gpu=parse_gpus("0.5")))
         await site.clock.advance(20)
         assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.QUEUED]
-        assert "gpu-1 is draining (drained by root)" in control.look.standing(site.there(waits)).reason
+        reason = control.look.standing(site.there(waits)).reason
+        assert isinstance(reason, waiting.NodeDraining)
+        assert (reason.node, reason.by) == ("gpu-1", "root")
         await control.fleet.drain(ROOT, "gpu-1", False)
         await site.clock.advance(1)
         assert site.there(waits).state is State.RUNNING
@@ -444,7 +469,7 @@ async def test_standing_down_ends_sessions_and_returns_work() -> None:
         assert await left == 0
         assert site.there(session).state is State.STOPPED
         assert [site.there(each).state for each in (service, one)] == [State.QUEUED, State.QUEUED]
-        assert site.there(one).reason == "back in the queue: the server was stopped"
+        assert site.there(one).reason == waiting.Requeued(cause=attempts.ServerStopped())
     async with site.open():
         await site.clock.advance(1)
         assert [site.there(each).attempts for each in (service, one)] == [2, 2]
@@ -482,6 +507,18 @@ async def test_health_names_every_loop_with_its_last_turn() -> None:
         age_s = health[name].age_s
         assert age_s is not None
         assert 0 <= age_s <= 6, name
+
+
+async def test_health_names_the_loops_of_engines() -> None:
+    site = Site()
+    turns = Turns("fake: clean up", site.clock.now)
+    site.engine.loops = lambda: [turns]  # type: ignore[method-assign]
+    async with site.open() as control:
+        turns.begin()
+        await site.clock.advance(61)
+        health = {one.name: one for one in control.health()}
+    assert set(health) == LOOPS | {"fake: clean up"}
+    assert health["fake: clean up"].stuck
 
 
 async def test_health_names_the_loop_whose_turn_does_not_end() -> None:
@@ -532,17 +569,17 @@ async def test_logs_of_a_try_and_of_none() -> None:
     async with site.open() as control:
         one = await submit(control)
         waits = await submit(control, job(gpu=parse_gpus("1"), depends_on=(Dependency(one.id),)))
-        with pytest.raises(NotFound, match="has no attempt yet: waits for"):
+        with pytest.raises(NotFound, match=r"NoSuchAttempt\(.*attempt=None"):
             await anext(control.look.logs(ANN, waits.id))
         await site.clock.advance(1)
         assert [line.text async for line in control.look.logs(ANN, one.id)] == ["hello", "world"]
         assert [line.text async for line in control.look.logs(ANN, one.id, attempt=1, tail=1)] == ["world"]
-        with pytest.raises(NotFound, match="has no attempt 7"):
+        with pytest.raises(NotFound, match=r"NoSuchAttempt\(.*attempt=7"):
             await anext(control.look.logs(ANN, one.id, attempt=7))
 
 
 async def test_an_environment_that_left_the_catalogue() -> None:
     site = Site()
     async with site.open() as control:
-        with pytest.raises(EngineFailure, match="not in the catalogue any more"):
+        with pytest.raises(EngineFailure, match="EnvironmentNotFound"):
             control._orders.of(factories.workload(State.STARTING, environment="gone"))

@@ -83,5 +83,5 @@ def test_which_machines_hold_a_size_is_told_of_each_volume() -> None:
 def test_only_where_nothing_is_mounted_a_place_of_ones_own_is_refused() -> None:
     asked = [VolumeRequest("datasets", None, "/data")]
     see_that_all_can_be_mounted(asked, [Capabilities("swarm", mounts=True)])
-    with pytest.raises(InvalidInput, match="nothing is mounted here"):
+    with pytest.raises(InvalidInput, match="MountsNotSupported"):
         see_that_all_can_be_mounted(asked, [Capabilities("process")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 import pytest
@@ -14,6 +13,14 @@ from tests.unit.control.world import ANN, BOB, ROOT, Site, job
 from commonage.control.control import Control
 from commonage.domain.errors import Unavailable
 from commonage.domain.events import Event, EventKind
+from commonage.domain.reasons.attempts import NeededBy, OverGpuShare
+from commonage.domain.reasons.notes import (
+    OverGpuShareFollows,
+    OverGpuShareWarning,
+    ProcessInfo,
+    UnattributedGpuMemory,
+    UnattributedGpuMemoryFreed,
+)
 from commonage.domain.requests import parse_gpus
 from commonage.domain.sightings import ProcessOwner
 from commonage.domain.workloads import State, Workload
@@ -60,11 +67,9 @@ async def test_it_is_warned_once_with_numbers() -> None:
         (event,) = warnings(site, mine)
         assert site.there(mine).state is State.RUNNING
         assert control.watchdog.counts == {"warned": 1}
-    assert re.fullmatch(
-        r"it holds 10 GiB of VRAM on card 0, 2 GiB more than its share of 8 GiB, for \d+ s now: "
-        r"nothing is done about that here, but work beside it may run out of memory",
-        event.message,
-    )
+    assert isinstance(event.reason, OverGpuShareWarning)
+    assert (event.reason.gpu, event.reason.used_mib, event.reason.share_mib) == ("0", 10 * GIB, 8 * GIB)
+    assert event.reason.follows is OverGpuShareFollows.NOTHING
     assert event.owner == "ann"
 
 
@@ -75,17 +80,19 @@ async def test_it_is_ended_after_a_while_and_its_neighbour_is_not() -> None:
         await site.sampled(control, 1)
         measured(site, 18 * GIB, (runs(site, mine, 7), 10 * GIB), (runs(site, theirs, 8), 8 * GIB))
         await site.sampled(control, 50)
-        assert re.search(r"it is stopped in \d\d s unless it gives that back", warnings(site, mine)[0].message)
+        warned = warnings(site, mine)[0].reason
+        assert isinstance(warned, OverGpuShareWarning)
+        assert warned.follows is OverGpuShareFollows.STOP
+        assert 10 <= warned.left_s <= 60
         assert site.there(mine).state is State.RUNNING
         await site.sampled(control, 30)
         assert site.there(mine).state is State.STOPPED
         assert site.there(theirs).state is State.RUNNING
         assert warnings(site, theirs) == []
-    assert re.fullmatch(
-        r"holds 10 GiB of VRAM on card 0, 2 GiB more than its share of 8 GiB for 1 min.*, longer than the 1 min "
-        r"allowed here; ask for 11 GiB of VRAM",
-        site.there(mine).reason,
-    )
+    ended = site.there(mine).reason
+    assert isinstance(ended, OverGpuShare)
+    assert (ended.used_mib, ended.share_mib, ended.request_mib) == (10 * GIB, 8 * GIB, 11 * GIB)
+    assert (ended.lasted_s or 0) >= (ended.allowed_s or 0) == 60
 
 
 async def test_who_gives_it_back_goes_on() -> None:
@@ -106,16 +113,18 @@ async def test_while_nobody_needs_the_memory_it_goes_on() -> None:
         await site.sampled(control, 1)
         measured(site, 14 * GIB, (runs(site, mine, 7), 14 * GIB))
         await site.sampled(control, 300)
-        assert "as soon as somebody else needs the memory" in warnings(site, mine)[0].message
+        warned = warnings(site, mine)[0].reason
+        assert isinstance(warned, OverGpuShareWarning)
+        assert warned.follows is OverGpuShareFollows.STOP_WHEN_NEEDED
         assert site.there(mine).state is State.RUNNING
         theirs = await submitted(control, BOB, "12GiB")  # 10 GiB are free
         await site.sampled(control, 10)
         assert site.there(mine).state is State.STOPPED
         assert site.there(theirs).state is State.RUNNING
-    assert (
-        "GiB, and workloads beside it are still owed 12 GiB of the card, and 10 GiB are free; ask for 16 GiB"
-        in site.there(mine).reason
-    )
+    ended = site.there(mine).reason
+    assert isinstance(ended, OverGpuShare)
+    assert ended.needed_by == NeededBy(is_queued=False, needed_mib=12 * GIB, free_mib=10 * GIB)
+    assert ended.request_mib == 16 * GIB
 
 
 async def test_one_in_the_queue_needs_it() -> None:
@@ -182,18 +191,16 @@ async def test_vram_of_a_process_of_no_attempt_is_shown_and_told_once() -> None:
         measured(site, 2 * GIB, (99, 2 * GIB), (98, 30))
         await site.sampled(control, 60)
         (event,) = warnings(site)
-        assert event.message.endswith("2 GiB of VRAM are held by blender (process 99), which no workload started")
+        assert isinstance(event.reason, UnattributedGpuMemory)
+        assert (event.reason.used_mib, event.reason.processes) == (2 * GIB, (ProcessInfo(99, "blender"),))
         assert event.owner is None
         view = next(each for each in control.fleet.nodes() if each.devices)
         assert [(one.pid, one.memory_mib, one.name) for one in view.devices[0].unattributed] == [(99, 2048, "blender")]
-        assert view.devices[0].device.notices == (
-            "2 GiB of VRAM are held by blender (process 99), which no workload started",
-        )
         measured(site, 0)
         await site.sampled(control, 60)
         view = next(each for each in control.fleet.nodes() if each.devices)
-        assert (view.devices[0].unattributed, view.devices[0].device.notices) == ((), ())
-    assert [one.message for one in site.store.shelf.events if "no process of others" in one.message]
+        assert view.devices[0].unattributed == ()
+    assert [one for one in site.store.shelf.events if isinstance(one.reason, UnattributedGpuMemoryFreed)]
 
 
 async def test_a_stop_that_was_wished_already_is_not_wished_again() -> None:

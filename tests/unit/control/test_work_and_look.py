@@ -21,6 +21,8 @@ from commonage.domain.errors import (
 from commonage.domain.events import EventKind
 from commonage.domain.explanations import Sureness
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons import attempts, waiting
+from commonage.domain.reasons.notes import Submitted
 from commonage.domain.requests import parse_gpus
 from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import Condition, Dependency, Kind, State, Workload
@@ -39,14 +41,14 @@ async def submit(control: Control, ask: Submission | None = None, who: Principal
     ("ask", "error", "code", "words"),
     [
         (job(environment="nowhere"), InvalidInput, "unknown-environment",
-         "there is no environment 'nowhere'; for a job there are: base"),
+         "EnvironmentNotOffered(environment='nowhere', kind='job'"),
         (job(environment="notebook"), InvalidInput, "unknown-environment",
-         "jobs cannot run in 'notebook'; for a job there are: base"),
+         "exists=True, removed=None, offered=('base',)"),
         (job(environment="x" * 300), InvalidInput, "unknown-environment", "..."),
-        (job(gpu=parse_gpus("H100:1")), Unplaceable, "unplaceable", "no GPU of the model 'H100' here; there are: A30"),
-        (job(gpu=parse_gpus("30GiB")), Unplaceable, "unplaceable", "the largest card has 24 GiB"),
-        (job(gpu=parse_gpus("2")), Unplaceable, "unplaceable", "no machine has more than 1; ask for 1 or fewer"),
-        (job(cpus_milli=9000), Unplaceable, "unplaceable", "8 of 8 CPUs are free on"),
+        (job(gpu=parse_gpus("H100:1")), Unplaceable, "unplaceable", "GpuModelNotFound(model='H100', models=('A30',))"),
+        (job(gpu=parse_gpus("30GiB")), Unplaceable, "unplaceable", "TooMuchGpuMemory(requested_mib=30720"),
+        (job(gpu=parse_gpus("2")), Unplaceable, "unplaceable", "TooManyGpus(requested=2, most=1)"),
+        (job(cpus_milli=9000), Unplaceable, "unplaceable", "InsufficientCpu("),
         (job(name="n" * 300), InvalidInput, "invalid-name", "the name has 300 characters; 128 are allowed"),
         (Submission(Kind.JOB), InvalidInput, "invalid-command", "a job needs a command to run"),
         (job(" "), InvalidInput, "invalid-command", "the command starts with nothing"),
@@ -150,7 +152,7 @@ async def test_an_array_comes_whole_and_again_by_its_key() -> None:
         page = await control.look.workloads(ANN, Filter(array_id=ids[0]), limit=100)
         assert len(page.items) == 50
         submitted = [event for event in site.store.shelf.events if event.kind is EventKind.SUBMITTED]
-        assert [event.message for event in submitted] == ["submitted: 50 alike, 1 CPU, 1 GiB of memory"]
+        assert [event.reason for event in submitted] == [Submitted(count=50, request="1 CPU, 1 GiB of memory")]
 
 
 async def test_ids_rise_over_a_restart_though_the_clock_went_back() -> None:
@@ -176,7 +178,7 @@ async def test_the_dry_run_agrees_with_submit(gpus: str | None, taken: str | Non
         assert told.workload_id is None
         assert told.startable_now == (site.there(one).state is State.RUNNING)
         if not told.startable_now:
-            assert (await control.look.explain(BOB, one.id)).lacks == told.lacks
+            assert (await control.look.explain(BOB, one.id)).reasons == told.reasons
             if told.fits_now_gpus:
                 smaller = await submit(control, job(gpu=parse_gpus(told.fits_now_gpus)), BOB)
                 await site.clock.advance(1)
@@ -188,7 +190,7 @@ async def test_the_dry_run_of_one_that_waits_for_others() -> None:
     async with site.open() as control:
         first = await submit(control)
         told = await control.work.dry_run(ANN, job(depends_on=(Dependency(first.id),)))
-        assert told.summary == f"held: waits for {first.id} (true), which is queued"
+        assert told.reasons == (waiting.DependencyNotMet(others=(waiting.Other(first.id, "true", "queued"),)),)
         assert not told.startable_now
 
 
@@ -297,11 +299,11 @@ async def test_a_session_goes_through_the_hub_and_comes_back_from_its_spawner() 
 async def test_who_stopped_it() -> None:
     site = Site()
     async with site.open() as control:
-        for who, words in ((ANN, "stopped by ann"), (ROOT, "stopped by root"), (SPAWNER, "stopped by ann")):
+        for who, name in ((ANN, "ann"), (ROOT, "root"), (SPAWNER, "ann")):
             one = await submit(control, job(depends_on=()))
             await control.work.stop(who, one.id)
             await site.clock.advance(1)
-            assert site.there(one).reason == words
+            assert site.there(one).reason == attempts.StoppedBy(by=name)
 
 
 async def test_standing_and_explanation() -> None:
@@ -314,14 +316,14 @@ async def test_standing_and_explanation() -> None:
         await site.clock.advance(1)
         standing = control.look.standing(second)
         assert standing.position == 2
-        assert standing.reason == (
-            "second in the queue; it asks for 12 GiB of VRAM, and 8 GiB of 24 GiB are free on card 0 of gpu-1"
-        )
+        assert isinstance(standing.reason, waiting.InsufficientGpuMemory)
+        assert (standing.reason.node, standing.reason.requested_mib) == ("gpu-1", 12 * 1024)
+        assert (standing.reason.free_mib, standing.reason.total_mib) == (8 * 1024, 24 * 1024)
         told = await control.look.explain(BOB, second.id)
         assert [one.workload_id for one in told.holders] == [holds.id]
         assert told.fits_now_gpus == "8192MiB"
-        assert (await control.look.explain(ANN, holds.id)).summary == "running on gpu-1"
-        assert control.look.standing(site.there(holds)).reason == "running on gpu-1"
+        assert (await control.look.explain(ANN, holds.id)).reasons == (attempts.Running(node="gpu-1"),)
+        assert control.look.standing(site.there(holds)).reason == attempts.Running(node="gpu-1")
         assert (control.look.queue_length(), control.look.live_counts()) == (2, {State.RUNNING: 1, State.QUEUED: 2})
 
 
@@ -392,16 +394,19 @@ async def test_the_launch_form_and_the_machines() -> None:
         await site.clock.advance(1)
         options = control.fleet.launch_options(ANN)
         free = {choice.gpus: (choice.free_now, choice.why_not) for choice in options.gpu_choices}
-        assert free["8GiB"] == (True, "")
-        assert free["12GiB"] == (False, "8 GiB of 24 GiB are free on card 0 of gpu-1")
+        assert free["8GiB"] == (True, None)
+        waits, why_not = free["12GiB"]
+        assert not waits
+        assert isinstance(why_not, waiting.InsufficientGpuMemory)
+        assert (why_not.node, why_not.free_mib) == ("gpu-1", 8 * 1024)
         assert free["1"][0] is False
         assert (options.models, options.max_vram_mib, options.simulated_gpus) == (("A30",), 24 * 1024, True)
         cpu, gpu = control.fleet.nodes()
         assert (cpu.node.name, gpu.node.name, gpu.workloads) == ("cpu-1", "gpu-1", 1)
         card = gpu.devices[0]
         assert (card.free_mib, card.free_compute_milli) == (8 * 1024, 334)
-        assert [(one.name, one.owner, one.holds, one.memory_mib) for one in card.holders] == [
-            ("train", "ann", "16 GiB of VRAM", 16 * 1024)
+        assert [(one.name, one.owner, one.holds.gpu_memory_mib) for one in card.holders] == [
+            ("train", "ann", 16 * 1024)
         ]
         assert {view.environment.name: str(view.status.state) for view in control.fleet.environments()} == {
             "base": "absent", "notebook": "absent",
@@ -425,7 +430,7 @@ async def test_reads_of_what_has_ended_come_from_the_store() -> None:
         assert control.board.get(one.id) is None
         assert (await control.look.workload(ANN, one.id)).state is State.SUCCEEDED
         assert [attempt.number for attempt in await control.look.attempts(ANN, one.id)] == [1]
-        assert (await control.look.explain(ANN, one.id)).summary == "succeeded: ended well, exit code 0"
+        assert (await control.look.explain(ANN, one.id)).reasons == (attempts.Completed(),)
         assert control.look.standing(await control.look.workload(ANN, one.id)).position is None
         kinds = [event.kind for event in await control.look.events(ANN, workload_id=one.id)]
         assert kinds[-1] is EventKind.ENDED
@@ -440,7 +445,7 @@ async def test_a_gang_that_is_only_considered_is_considered_whole() -> None:
         await site.clock.advance(1)
         told = await control.work.dry_run(ANN, both)
         assert not told.startable_now
-        assert told.lacks[0].endswith("it starts together with 1 others, and one machine has room for one")
+        assert told.reasons[0] == waiting.InsufficientNodes(size=2, nodes=1)
 
 
 async def test_how_long_such_work_took_tells_when_it_starts_also_after_a_restart() -> None:

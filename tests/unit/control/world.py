@@ -16,7 +16,7 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.fleet import Lease, Share
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.workloads import Kind, State, Workload
-from commonage.ports.devices import DeviceSample
+from commonage.ports.devices import Devices, DeviceSample
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Point, Sample
 from commonage.testing import factories
@@ -60,7 +60,7 @@ class KeptMetrics:
         self.tidied.append(now)
 
 
-class NoDevices:
+class NoDevices(Devices):
     """The cards' port: nothing is measured, and the share's VRAM is the only variable."""
 
     def __init__(self) -> None:
@@ -80,15 +80,9 @@ class NoDevices:
     def note_held(self, leases: Sequence[Lease]) -> None:
         self.held = leases
 
-    def resume(self, uuid: str | None = None) -> None:
-        """No fault is remembered."""
-
     def take_warnings(self) -> Sequence[tuple[str, str]]:
         taken, self.warnings = self.warnings, []
         return taken
-
-    def close(self) -> None:
-        pass
 
 
 class FakeHub:

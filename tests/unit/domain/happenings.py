@@ -18,6 +18,7 @@ from commonage.domain.lifecycle import (
     Withheld,
     step,
 )
+from commonage.domain.reasons import attempts, waiting
 from commonage.domain.sightings import Seen, Sighting
 from commonage.domain.workloads import RetryPolicy, State, StopCause, StopWish, Workload
 from commonage.testing import factories
@@ -30,28 +31,28 @@ def lease_for(workload: Workload, at: float = NOW) -> Lease:
 
 
 def wish(cause: StopCause = StopCause.USER, at: float = NOW) -> StopWish:
-    return StopWish("ann", at, cause, f"asked ({cause})")
+    return StopWish("ann", at, cause, attempts.StoppedBy(by="ann", comment=cause.value))
 
 
 def sighted(attempt: str, seen: Seen, at: float = NOW + 1, exit_code: int | None = None) -> Sighted:
-    detail = "making its environment" if seen is Seen.STARTING else ""
-    return Sighted(Sighting(attempt, seen, at, "node-1", detail, exit_code=exit_code))
+    reason = attempts.UnpackingFiles() if seen is Seen.STARTING else None
+    return Sighted(Sighting(attempt, seen, at, "node-1", reason, exit_code=exit_code))
 
 
 def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
-    """By the words of docs/states.md; what names an attempt names the present one."""
+    """By the words of docs/concepts/states.md; what names an attempt names the present one."""
     attempt = workload.attempt.id if workload.attempt else attempt_id(workload.id, 1)
     return {
         "released": Released(),
-        "withheld": Withheld("its image is gone"),
+        "withheld": Withheld(waiting.EnvironmentNotFound(environment="torch")),
         "leased": Leased(lease_for(workload, at)),
         "seen starting": sighted(attempt, Seen.STARTING, at),
         "seen running": sighted(attempt, Seen.RUNNING, at),
         "seen ended, exit code 0": sighted(attempt, Seen.ENDED, at, 0),
         "seen ended, another code": sighted(attempt, Seen.ENDED, at, 1),
         "seen ended, nobody knows how": sighted(attempt, Seen.ENDED, at),
-        "start refused": Refused(attempt, "it would not start"),
-        "vanished": Vanished(attempt, "it is gone"),
+        "start refused": Refused(attempt, attempts.StartFailed(error="it would not start")),
+        "vanished": Vanished(attempt, attempts.Disappeared()),
         "stop: user, admin, dependency": StopAsked(wish(StopCause.USER, at)),
         "stop: time limit": StopAsked(wish(StopCause.TIME_LIMIT, at)),
         "stop: recall": StopAsked(wish(StopCause.RECALL, at)),
@@ -60,7 +61,7 @@ def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
 
 
 def situations(retries: int = 0, *, requeue: bool = False) -> dict[str, list[Workload]]:
-    """Workloads by the columns of docs/states.md."""
+    """Workloads by the columns of docs/concepts/states.md."""
     queued = factories.workload(State.QUEUED, retry=RetryPolicy(retries), requeue=requeue)
     starting = step(queued, Leased(lease_for(queued)), NOW).workload
     assert starting.attempt is not None

@@ -22,10 +22,14 @@ from commonage.domain.lifecycle import (
     Vanished,
     step,
 )
+from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.sightings import Seen, Sighting
 from commonage.domain.workloads import MOST_LOSSES, Kind, RetryPolicy, State, StopCause, StopWish, Workload
 from commonage.testing import factories
 
+GONE = attempts.Disappeared()
+DOWN = attempts.NodeLost(node="node-1", detail="it is down")
+FAILED = attempts.EnvironmentFailed(environment="torch", error="no such package")
 RANK = {State.STARTING: 0, State.RUNNING: 1}
 
 
@@ -119,21 +123,21 @@ class Life(RuleBasedStateMachine):
         behind=st.integers(-1, 2),
         seen=st.sampled_from(list(Seen)),
         code=st.none() | st.integers(0, 255),
-        detail=st.sampled_from(["", "making its environment"]),
+        reason=st.sampled_from([None, attempts.UnpackingFiles()]),
         oom=st.booleans(),
         ago=st.integers(0, 5),
     )
-    def sighted(self, behind: int, seen: Seen, code: int | None, detail: str, oom: bool, ago: int) -> None:
+    def sighted(self, behind: int, seen: Seen, code: int | None, reason: Reason | None, oom: bool, ago: int) -> None:
         name = attempt_id(self.workload.id, max(1, self.workload.attempts - behind))
-        self.happen(Sighted(Sighting(name, seen, self.now - ago, "n", detail, exit_code=code, oom=oom)))
+        self.happen(Sighted(Sighting(name, seen, self.now - ago, "n", reason, exit_code=code, oom=oom)))
 
     @rule(behind=st.integers(0, 1), refused=st.booleans())
     def given_up(self, behind: int, refused: bool) -> None:
         name = attempt_id(self.workload.id, max(1, self.workload.attempts - behind))
-        self.happen(Refused(name, "no") if refused else Vanished(name, "gone"))
+        self.happen(Refused(name, attempts.StartFailed(error="no")) if refused else Vanished(name, GONE))
 
-    @rule(cause=st.sampled_from(list(StopCause)), reason=st.sampled_from(["", "enough"]))
-    def stop(self, cause: StopCause, reason: str) -> None:
+    @rule(cause=st.sampled_from(list(StopCause)), reason=st.sampled_from([None, attempts.ServerStopped()]))
+    def stop(self, cause: StopCause, reason: Reason | None) -> None:
         self.happen(StopAsked(StopWish("ann", self.now, cause, reason)))
 
     @rule()
@@ -162,7 +166,7 @@ class Life(RuleBasedStateMachine):
         after = step(self.workload, StopAsked(wish(at=self.now)), self.now).workload
         for _ in range(2):
             if after.attempt is not None:
-                after = step(after, Vanished(after.attempt.id, "gone"), self.now).workload
+                after = step(after, Vanished(after.attempt.id, GONE), self.now).workload
         assert after.state.is_terminal
 
 
@@ -264,21 +268,21 @@ def see(workload: Workload, seen: Seen, at: float = NOW + 10, code: int | None =
 
 
 @pytest.mark.parametrize(
-    ("code", "oom", "detail", "reason"),
+    ("code", "oom", "seen", "reason"),
     [
-        (0, False, "", "ended well, exit code 0"),
-        (3, False, "", "exit code 3"),
-        (126, False, "", "exit code 126: the command is there but cannot be run; make it executable (chmod +x)"),
-        (127, False, "", "exit code 127: the command was not found in its environment"),
-        (143, False, "", "exit code 143: ended by signal 15"),
-        (137, True, "", "used more memory than it had asked for and was ended; ask for more"),
-        (1, False, "its environment cannot be made", "its environment cannot be made"),
-        (None, False, "", "its machine node-1 went away and nobody knows how it ended"),
-        (None, False, "the machine was restarted", "the machine was restarted"),
+        (0, False, None, attempts.Completed()),
+        (3, False, None, attempts.ExitCode(exit_code=3)),
+        (126, False, None, attempts.CommandNotExecutable()),
+        (127, False, None, attempts.CommandNotFound()),
+        (143, False, None, attempts.Signaled(exit_code=143, signal=15)),
+        (137, True, None, attempts.OutOfMemory()),
+        (1, False, FAILED, FAILED),
+        (None, False, None, attempts.NodeLost(node="node-1")),
+        (None, False, attempts.NodeRestarted(node="node-1"), attempts.NodeRestarted(node="node-1")),
     ],
 )
-def test_how_it_ended_in_words(code: int | None, oom: bool, detail: str, reason: str) -> None:
-    assert see(running(), Seen.ENDED, code=code, oom=oom, detail=detail).reason == reason
+def test_why_it_ended(code: int | None, oom: bool, seen: Reason | None, reason: Reason) -> None:
+    assert see(running(), Seen.ENDED, code=code, oom=oom, reason=seen).reason == reason
 
 
 def test_retries_pause_longer_each_time_and_then_it_is_final() -> None:
@@ -289,7 +293,9 @@ def test_retries_pause_longer_each_time_and_then_it_is_final() -> None:
         if one.state is State.HELD:
             assert one.not_before is not None
             pauses.append(one.not_before - one.since)
-            assert f"retry {one.attempts} of 2" in one.reason
+            assert isinstance(one.reason, waiting.RetryScheduled)
+            assert (one.reason.retry, one.reason.retries) == (one.attempts, 2)
+            assert one.reason.cause == attempts.ExitCode(exit_code=1)
             one = step(one, Released(), NOW).workload
             one = step(one, Leased(lease_for(one)), NOW).workload
     assert pauses == [10.0, 20.0]
@@ -354,13 +360,13 @@ def test_repeated_sightings_write_nothing() -> None:
 
 def test_it_is_warned_once_in_each_attempt() -> None:
     one = step(running(), TimeRunsOut(60.0), NOW)
-    assert one.effects == (Record(EventKind.WARNING, "its time limit ends it in 1 min"),)
+    assert one.effects == (Record(EventKind.WARNING, attempts.TimeLimitNear(left_s=60.0)),)
     assert step(one.workload, TimeRunsOut(59.0), NOW).effects == ()
 
 
 def test_what_waits_ends_at_once() -> None:
     one = step(factories.workload(State.QUEUED), StopAsked(StopWish("ann", NOW)), NOW)
-    assert (one.workload.state, one.workload.reason) == (State.STOPPED, "stopped by ann before it started")
+    assert (one.workload.state, one.workload.reason) == (State.STOPPED, attempts.StoppedBy(by="ann"))
     assert [type(effect) for effect in one.effects] == [Record]
 
 
@@ -383,24 +389,24 @@ def test_a_recall_is_no_retry() -> None:
 
 @pytest.mark.parametrize("kind", [Kind.JOB, Kind.SERVICE])
 def test_who_wishes_it_queues_again_when_its_machine_is_lost_and_keeps_its_retries(kind: Kind) -> None:
-    one = see(running(kind=kind, requeue=True, retry=RetryPolicy(1, 10.0)), Seen.ENDED, detail="node-1 is down")
+    one = see(running(kind=kind, requeue=True, retry=RetryPolicy(1, 10.0)), Seen.ENDED, reason=DOWN)
     assert (one.state, one.retried, one.losses) == (State.QUEUED, 0, 1)
-    assert one.reason == "back in the queue: node-1 is down"
+    assert one.reason == waiting.Requeued(cause=DOWN)
     assert one.attempt is not None
     assert one.attempt.state is State.LOST
     one = step(one, Leased(lease_for(one)), NOW).workload
-    one = step(one, Vanished(f"{one.id}-2", "it is gone"), NOW).workload
+    one = step(one, Vanished(f"{one.id}-2", GONE), NOW).workload
     assert (one.state, one.losses) == (State.QUEUED, 2)
 
 
 def test_what_is_lost_again_and_again_is_given_up() -> None:
     one = running(requeue=True)
     while not one.state.is_terminal:
-        one = see(one, Seen.ENDED, detail="its machine is down")
+        one = see(one, Seen.ENDED, reason=DOWN)
         if one.state is State.QUEUED:
             one = step(one, Leased(lease_for(one)), NOW).workload
     assert (one.state, one.attempts, one.losses) == (State.LOST, MOST_LOSSES + 1, MOST_LOSSES)
-    assert one.reason == "its machine is down; it was lost 6 times, so it does not queue again"
+    assert one.reason == attempts.LostTooOften(losses=6, cause=DOWN)
 
 
 def test_what_does_not_wish_it_is_lost() -> None:

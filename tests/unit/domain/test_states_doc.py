@@ -1,4 +1,4 @@
-"""docs/states.md shows what step() does: its table is compared with the code, cell by cell."""
+"""docs/concepts/states.md shows what step() does: its table is compared with the code, cell by cell."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.unit.domain.happenings import NOW, happenings, situations
 from commonage.domain.lifecycle import step
 from commonage.domain.workloads import State, Workload
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "states.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "concepts" / "states.md"
 
 
 def outcome(workload: Workload, happening: str) -> str:
@@ -41,7 +41,7 @@ def table() -> str:
 
 def test_the_table_is_what_the_code_does() -> None:
     expected = table()
-    assert expected in DOCUMENT.read_text(), f"docs/states.md should hold this table:\n{expected}"
+    assert expected in DOCUMENT.read_text(), f"docs/concepts/states.md should hold this table:\n{expected}"
 
 
 def test_every_state_is_named_in_the_document() -> None:

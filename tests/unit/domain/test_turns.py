@@ -35,6 +35,16 @@ def test_a_turn_that_takes_too_long_is_stuck_until_it_ends() -> None:
     assert not turns.health().stuck
 
 
+def test_a_loop_that_breaks_is_counted_and_rests() -> None:
+    now = Now()
+    turns = Turns("one", now, within_s=60)
+    turns.begin()
+    turns.note_break()
+    now.at += 3600
+    health = turns.health()
+    assert (health.breaks, health.age_s, health.stuck) == (1, 3600, False)
+
+
 def test_a_clock_that_goes_back_makes_no_age_below_zero() -> None:
     now = Now()
     turns = Turns("one", now)

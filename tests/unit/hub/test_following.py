@@ -44,10 +44,14 @@ class FakeClient:
         state = next(self._states)
         if isinstance(state, ApiError):
             raise state
-        return SimpleNamespace(**{"reason": "", "node": "gpu-1", "internal_url": None, "progress": None} | state)
+        said = SimpleNamespace(message=state.get("reason", "Starting on gpu-1."))
+        blank = {"notes": [], "node": "gpu-1", "internal_url": None, "progress": None}
+        return SimpleNamespace(**blank | state | {"reason": said})
 
     async def explain(self, _: str) -> SimpleNamespace:
-        return SimpleNamespace(summary="third in the queue", in_front=[SimpleNamespace(text="2 that wait longer")])
+        return SimpleNamespace(
+            summary="Position 3 of 5 in the queue.", in_front=[SimpleNamespace(text="2 that wait longer")]
+        )
 
     async def events(self, _: str, after: int) -> AsyncIterator[None]:
         while True:
@@ -90,10 +94,10 @@ async def test_from_the_queue_until_it_answers() -> None:
     assert found == url
     assert asked == [b"GET /user/alice/api HTTP/1.0\r\n"] * 3
     assert shown == [
-        "third in the queue; ahead of it: 2 that wait longer",
+        "Position 3 of 5 in the queue. Ahead of it: 2 that wait longer.",
         "12 of 40 packages",
         "The control plane does not answer; waiting for it",
-        "Starting on gpu-1",
+        "Starting on gpu-1.",
         "Jupyter is starting on gpu-1",
     ]
 
@@ -103,7 +107,6 @@ async def test_from_the_queue_until_it_answers() -> None:
     [
         ("failed", "ended with code 1", "ended with code 1\nno module named jupyter"),
         ("stopped", "stopped by alice", "stopped by alice"),
-        ("timed_out", "", "the session timed out\nno module named jupyter"),
     ],
 )
 async def test_it_ends_before_it_answers(state: str, reason: str, sentence: str) -> None:

@@ -1,5 +1,7 @@
 """Options of a session: the same from a form, an address and the API; the form says what is free now."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,11 @@ from commonage.hub.options import CHOICES, EXTRAS, read_options, render_apology,
 from commonage.units import TEXT_FIELDS, with_units_in_names
 from commonage.wire.platform import LaunchOptions
 from commonage.wire.workloads import SubmitIn
+
+
+def reason(message: str) -> dict[str, Any]:
+    return {"code": "Any", "params": {}, "message": message}
+
 
 OFFER = {
     "environments": [
@@ -18,14 +25,14 @@ OFFER = {
             "kinds": kinds,
             "requirements": [],
             "state": "ready",
-            "detail": "",
+            "reason": None,
             "progress": None,
         }
         for name, title, kinds in [("lab", "Lab <3", ["session"]), ("plain", "Plain Python", ["job"])]
     ],
     "gpu_choices": [
-        {"gpus": "6GiB", "title": "6 GiB", "free_now": True, "why_not": ""},
-        {"gpus": "1", "title": "a whole card", "free_now": False, "why_not": "8 of 24 GiB are free"},
+        {"gpus": "6GiB", "title": "6 GiB", "free_now": True, "why_not": None},
+        {"gpus": "1", "title": "a whole card", "free_now": False, "why_not": reason("8 of 24 GiB are free")},
     ],
     "models": ["A100"],
     "max_cpus_milli": 16000,
@@ -119,7 +126,7 @@ def test_to_be_started_again_is_a_tick_or_a_truth_value() -> None:
 
 
 def test_the_form_says_what_became_of_a_session() -> None:
-    form = render_form(offer(notices=["Your session ended: its machine <w> is down."]), {})
+    form = render_form(offer(notices=[reason("Your session ended: its machine <w> is down.")]), {})
     assert "Your session ended: its machine &lt;w&gt; is down." in form
     assert "alert" not in render_form(offer(), {})
 

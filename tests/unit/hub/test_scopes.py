@@ -7,7 +7,7 @@ from jupyterhub.scopes import _custom_scope_pattern, scope_definitions
 from commonage.domain.principals import Scope
 from commonage.hub import scopes
 
-GUIDE = Path(__file__).parents[3] / "docs" / "howto" / "sign-in.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "operate" / "sign-in.md"
 
 
 def test_same_names_as_the_domain() -> None:

@@ -68,7 +68,7 @@ async def linked(aside: Aside) -> AsyncIterator[tuple[Ends, Peer]]:
     ours, theirs = socket.socketpair()
     control = Peer("agent", *await asyncio.open_connection(sock=ours), {}, ends.lines.hears())
     agent = Peer("control", *await asyncio.open_connection(sock=theirs), offers, ends.agent.hears())
-    ends.agent.peer = agent
+    ends.agent.speak_to(agent)
     running = [asyncio.create_task(one.run()) for one in (control, agent)]
     try:
         yield ends, control

@@ -19,7 +19,7 @@ from commonage.placement.policies.registry import Maker
 from commonage.replay.policies import maker_of
 
 ROOT = Path(__file__).parents[3]
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/add-a-policy.md").read_text(), re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/contribute/add-a-policy.md").read_text(), re.DOTALL)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_policy_of_the_page_goes_where_the_fewest_are(quiet: Maker, monkeypa
 
 
 def test_it_names_only_files_that_are_there() -> None:
-    text = (ROOT / "docs/howto/add-a-policy.md").read_text()
+    text = (ROOT / "docs/contribute/add-a-policy.md").read_text()
     named = set(re.findall(r"`(placement/[\w/]+\.py)`", text)) | set(re.findall(r"`(tests/[\w/]+(?:\.py|/))`", text))
     named = {name if name.startswith("tests") else f"src/commonage/{name}" for name in named}
     missing = [name for name in sorted(named) if not (ROOT / name).exists()]

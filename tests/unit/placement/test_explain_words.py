@@ -7,6 +7,8 @@ from tests.unit.placement.test_plan import ask, held
 
 from commonage.domain.explanations import Explanation, InFront, Precedence, Sureness
 from commonage.domain.fleet import NodeState
+from commonage.domain.reasons import waiting
+from commonage.domain.reasons.waiting import Resource, Resources
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
 from commonage.placement.asks import Held
@@ -26,11 +28,19 @@ def test_machines_that_lack_the_same_are_told_of_together() -> None:
     nodes += [factories.node("cpu")]
     one = ask(1, "12GiB")
     told = Scene(NOW, nodes, [busy(number, 14 + number) for number in range(5)], [one]).explain(one)
-    assert told.lacks == (
-        "it asks for 12 GiB of VRAM, and on 5 of 8 machines no card has 12 GiB free; "
-        "the nearest: 10 GiB of 24 GiB are free on card 0 of n0",
-        "on 2 of 8 machines nothing starts: 2 are draining; the nearest: d0 is draining",
-        "cpu has no GPU that takes work",
+    assert told.reasons == (
+        waiting.InsufficientGpuMemory(
+            node="n0",
+            nodes=5,
+            total=8,
+            gpu="0",
+            model=None,
+            requested_mib=12 * GIB,
+            free_mib=10 * GIB,
+            total_mib=24 * GIB,
+        ),
+        waiting.NodeDraining(node="d0", nodes=2, total=8, by=""),
+        waiting.NoMatchingGpu(node="cpu", total=8, model=None),
     )
 
 
@@ -39,7 +49,9 @@ def test_cards_that_are_free_on_different_numa_nodes() -> None:
     one = replace(one, request=replace(one.request, one_numa=True))
     cards = [factories.device(index, uuid=f"c{index}", numa=index) for index in range(2)]
     told = Scene(NOW, [factories.node("n", cards)], [], [one]).explain(one)
-    assert told.lacks == ("it asks for 2 whole GPUs, and 2 cards on n are wholly free, but at most 1 on one NUMA node",)
+    assert told.reasons == (
+        waiting.InsufficientGpusOnNumaNode(node="n", total=1, model=None, requested=2, free=2, together=1),
+    )
 
 
 def test_who_is_ahead_and_why() -> None:
@@ -54,11 +66,11 @@ def test_who_is_ahead_and_why() -> None:
         InFront(Precedence.OLDER, 2, (("session", "ann"), ("session", "ann"))),
         InFront(Precedence.OWN, 1, (("job", "eve"),)),
     )
-    assert [str(one) for one in scene.explain(mine).in_front] == [
-        "1 with a higher priority (a service of root)",
-        "1 by people who used or asked for less lately (a session of ann)",
-        "1 waiting longer (a session of ann)",
-        "1 of the same owner",
+    assert [(one.precedence, one.count) for one in scene.explain(mine).in_front] == [
+        (Precedence.PRIORITY, 1),
+        (Precedence.FAIR_SHARE, 1),
+        (Precedence.OLDER, 1),
+        (Precedence.OWN, 1),
     ], "each second place is another's; those with as much ahead of them stand by age"
 
 
@@ -66,8 +78,8 @@ def test_a_quota_speaks_for_itself_and_less_would_start() -> None:
     one = replace(ask(1, "12GiB"), owner="eve", tenant="course")
     rules = replace(PATIENT, tenants=(Tenant("course", quota=Quota(per_user=Bounds(vram_mib=8 * GIB))),))
     told = Scene(NOW, [factories.node("n", 1)], [], [one], rules).explain(one)
-    assert told.lacks[0].startswith(
-        "eve holds 0 MiB of the 8 GiB of VRAM that one member of the tenant course may hold"
+    assert told.reasons == (
+        waiting.UserQuotaExceeded(tenant="course", user="eve", resource=Resource.GPU_MEMORY, used=0, limit=8 * GIB),
     )
 
 
@@ -75,7 +87,11 @@ def test_a_reservation_is_named_with_whose_it_is() -> None:
     one = ask(1, "12GiB")
     kept = Reservation("r", "course", NOW - 60, NOW + 1800, Request(1000, GIB, parse_gpus("20GiB")), title="lab class")
     told = Scene(NOW, [factories.node("n", 1)], [], [one], Rules(reservations=(kept,))).explain(one)
-    assert told.lacks[0].endswith("kept for course (lab class), whose reservation ends in 30 min")
+    assert told.reasons == (
+        waiting.ReservedForOthers(
+            node="n", free=Resources(gpu_memory_mib=24 * GIB), tenant="course", title="lab class", ends_in_s=1800
+        ),
+    )
     assert told.fits_now_gpus is None or parse_gpus(told.fits_now_gpus) != one.request.gpu
 
 
@@ -83,14 +99,15 @@ def test_a_gang_is_told_what_it_lacks_and_what_all_of_it_could_have() -> None:
     nodes = [factories.node("n0", 1), factories.node("n1", 1)]
     gang = [replace(ask(number, "16GiB"), gang="g", gang_size=2) for number in (1, 2)]
     told = Scene(NOW, nodes, [busy(1, 12)], gang).explain(gang[0])
-    assert told.lacks[0].endswith("it starts together with 1 others, and one machine has room for one")
-    assert told.lacks[1] == "12 GiB of 24 GiB are free on card 0 of n1"
+    assert told.reasons[0] == waiting.InsufficientNodes(size=2, nodes=1)
+    assert isinstance(told.reasons[1], waiting.InsufficientGpuMemory)
+    assert (told.reasons[1].node, told.reasons[1].free_mib) == ("n1", 12 * GIB)
     assert told.fits_now_gpus == "12288MiB"
     alone = Scene(NOW, nodes, [], gang[:1]).explain(gang[0])
-    assert alone.lacks == ("it starts together with 1 others, of which 0 wait here",)
+    assert alone.reasons == (waiting.GangIncomplete(size=2, queued=1),)
 
 
-def waiting(durations: list[float], ran_s: float = 0.0) -> Explanation:
+def waiting_for(durations: list[float], ran_s: float = 0.0) -> Explanation:
     """One that waits for a session without a time limit, of which such are known to have taken so long."""
     session = replace(held(0, "n", {"GPU-n-0": 24 * GIB}), kind="session", owner="ann")
     session = replace(session, lease=replace(session.lease, at=NOW - ran_s))
@@ -102,18 +119,17 @@ def waiting(durations: list[float], ran_s: float = 0.0) -> Explanation:
 
 
 def test_how_long_such_sessions_took_tells_when_one_ends() -> None:
-    told = waiting([600.0 * number for number in range(1, 21)], ran_s=6000.0)
+    told = waiting_for([600.0 * number for number in range(1, 21)], ran_s=6000.0)
     assert (told.sureness, told.basis) == (Sureness.LIKELY, BY_HISTORY)
     assert told.expected_start_at == NOW + 3600  # half of those that took longer yet
     assert told.earliest_start_at == NOW + 1800
     assert told.latest_start_at == NOW + 6000
-    assert "likely to start in about 1 h" in told.summary
 
 
 def test_of_few_it_is_a_guess_and_of_none_nobody_says() -> None:
-    told = waiting([600.0, 1200.0, 1800.0])
+    told = waiting_for([600.0, 1200.0, 1800.0])
     assert (told.sureness, told.basis) == (Sureness.GUESS, BY_FEW)
-    told = waiting([])
+    told = waiting_for([])
     assert (told.sureness, told.expected_start_at) == (Sureness.UNKNOWN, None)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.placement.fleets import GIB, NOW, fleets
 
 from commonage.domain.fleet import Node
+from commonage.domain.reasons import attempts
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.placement.asks import Ask, Held
@@ -79,9 +80,7 @@ def test_the_less_important_goes_and_hears_why() -> None:
     assert gone(eviction) == ids(low)
     assert eviction is not None
     assert eviction.nodes == (0,)
-    assert eviction.victims[0].reason == (
-        "its place is needed by alice's session with a higher priority; it returns to the queue"
-    )
+    assert eviction.victims[0].reason == attempts.Preempted(by_owner="alice", by_kind="session", is_session=False)
 
 
 def test_what_is_not_preemptible_or_not_less_important_or_began_just_now_stays() -> None:
@@ -135,7 +134,7 @@ def test_what_was_lent_is_taken_back_from_who_borrows_and_no_more() -> None:
     eviction = world.evict("2")
     assert gone(eviction) == ids(held[2], held[3])
     assert eviction is not None
-    assert eviction.victims[0].reason == "the tenant bio takes back what it lent; it returns to the queue"
+    assert eviction.victims[0].reason == attempts.Reclaimed(tenant="bio", is_session=False)
 
 
 def test_what_is_a_tenants_own_stays_however_important_the_ask_of_another() -> None:

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.fleet import Lease
+from commonage.domain.reasons import refusals, waiting
+from commonage.domain.reasons.waiting import Resource
 from commonage.domain.requests import GpuRequest
 from commonage.domain.tenants import Amounts, Bounds, Quota, Rules, Tenant
 from commonage.placement.asks import Held
@@ -49,24 +51,23 @@ def test_within_its_own_a_tenant_starts_and_beyond_it_borrows() -> None:
 def test_it_borrows_no_more_than_it_may() -> None:
     quotas = Quotas(Rules(LAB), [held("bio", 8)])
     assert quotas.standing("bio", "ann", amounts(3)) is Standing.FULL
-    assert quotas.refusal("bio", "ann", amounts(3)) == (
-        "the tenant bio holds 8 of its 8 GPUs, and may borrow 2 while others leave theirs unused: 3 are unused; "
-        "yours waits until one of its own ends"
+    assert quotas.refusal("bio", "ann", amounts(3)) == waiting.QuotaExceeded(
+        tenant="bio", resource=Resource.GPU, used=8000, quota=8000, borrowing=2000, unused=3000
     )
 
 
 def test_it_borrows_no_more_than_others_lend() -> None:
     quotas = Quotas(Rules((tenant("bio", 8), LAB[1])), [held("bio", 8), held("physics", 2)])
     assert quotas.standing("bio", "ann", amounts(2)) is Standing.BORROWED
-    refused = quotas.refusal("bio", "ann", amounts(3))
-    assert refused is not None
-    assert "may borrow while others leave theirs unused: 2 are unused" in refused
+    assert quotas.refusal("bio", "ann", amounts(3)) == waiting.QuotaExceeded(
+        tenant="bio", resource=Resource.GPU, used=8000, quota=8000, borrowing=None, unused=2000
+    )
 
 
 def test_one_that_may_borrow_none_hears_just_that() -> None:
     quotas = Quotas(Rules((tenant("bio", 8, borrowing=0), LAB[1])), [held("bio", 8)])
-    assert quotas.refusal("bio", "ann", amounts(1)) == (
-        "the tenant bio holds 8 of its 8 GPUs, and may borrow none; yours waits until one of its own ends"
+    assert quotas.refusal("bio", "ann", amounts(1)) == waiting.QuotaExceeded(
+        tenant="bio", resource=Resource.GPU, used=8000, quota=8000, borrowing=0, unused=3000
     )
 
 
@@ -75,17 +76,16 @@ def test_what_was_lent_comes_back_by_reclaim_and_what_is_not_lent_is_there_at_on
     assert quotas.borrows("bio")
     assert quotas.standing("physics", "bob", amounts(1)) is Standing.OWN
     assert quotas.standing("physics", "bob", amounts(2)) is Standing.LENT
-    refused = quotas.refusal("physics", "bob", amounts(2))
-    assert refused is not None
-    assert refused.startswith("the tenant physics holds 0 of its 4 GPUs, but others borrowed what it left unused: 0")
+    assert quotas.refusal("physics", "bob", amounts(2)) == waiting.QuotaLent(
+        tenant="physics", resource=Resource.GPU, used=0, quota=4000, left=0
+    )
 
 
 def test_a_member_is_bounded_within_its_tenant() -> None:
     quotas = Quotas(Rules((tenant("bio", 8, per_user=2),)), [held("bio", 2, "ann")])
     assert quotas.standing("bio", "bob", amounts(2)) is Standing.OWN
-    assert quotas.refusal("bio", "ann", amounts(1)) == (
-        "ann holds 2 of the 2 GPUs that one member of the tenant bio may hold at once; "
-        "yours waits until one of ann's own ends"
+    assert quotas.refusal("bio", "ann", amounts(1)) == waiting.UserQuotaExceeded(
+        tenant="bio", user="ann", resource=Resource.GPU, used=2000, limit=2000
     )
 
 
@@ -99,9 +99,12 @@ def test_a_resource_without_a_nominal_bound_is_not_counted() -> None:
 def test_what_can_never_be_held_is_refused_before_it_waits() -> None:
     quotas = Quotas(Rules((*LAB, tenant("art", 0, per_user=2))))
     assert quotas.never("bio", amounts(10)) is None
-    refused = quotas.never("bio", amounts(11))
-    assert refused == "the tenant bio may hold 10 GPUs at once, 2 of them borrowed, and this asks for 11; ask for less"
-    assert "one member of the tenant art may hold 2 GPUs" in (quotas.never("art", amounts(3)) or "")
+    assert quotas.never("bio", amounts(11)) == refusals.QuotaTooSmall(
+        tenant="bio", resource=Resource.GPU, limit=10_000, borrowed=2000, requested=11_000
+    )
+    assert quotas.never("art", amounts(3)) == refusals.UserQuotaTooSmall(
+        tenant="art", resource=Resource.GPU, limit=2000, requested=3000
+    )
 
 
 def test_a_share_of_vram_goes_where_it_keeps_within_the_quota() -> None:

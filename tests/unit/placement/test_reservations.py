@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.placement.fleets import GPUS, NOW, fleets
 
 from commonage.domain.fleet import Node, NodeState
+from commonage.domain.reasons import Reason, refusals
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation
 from commonage.placement.asks import Ask, Held
@@ -37,7 +38,7 @@ class World:
         self.kept = Kept(self.grid, self.holdings, (), NOW)
         self.policy = POLICIES[policy](self.grid, Mix(), 1)
 
-    def reserve(self, wanted: Reservation) -> str | None:
+    def reserve(self, wanted: Reservation) -> Reason | None:
         refused = feasible(self.grid, self.holdings, self.reservations, wanted, self.now)
         if refused is None:
             self.reservations.append(wanted)
@@ -202,12 +203,11 @@ def test_places_move_from_a_machine_that_is_drained() -> None:
 
 def test_what_cannot_be_kept_is_said_in_numbers() -> None:
     world = two_cards()
-    assert "the whole fleet has room for 12 of 13 times 1 CPU" in (world.reserve(course(13)) or "")
+    request = str(course(1).request)
+    assert world.reserve(course(13)) == refusals.ReservationTooLarge(count=13, request=request, room=12)
     assert world.start(factories.request(gpus="1")) is not None
-    assert world.reserve(course(12)) == (
-        "there is room for 6 of 12 times 1 CPU, 1 GiB of memory, 4 GiB of VRAM then; the rest is held by "
-        "1 workloads that may still run, 1 of them without a time limit; "
-        "reserve fewer, choose another time, or stop some of them"
+    assert world.reserve(course(12)) == refusals.ReservationBlocked(
+        count=12, request=request, places=6, workloads=1, endless=1
     )
     assert world.reserve(course(6)) is None
     refused = world.reserve(course(1, id="r2", starts_at=NOW + 2 * HOUR, ends_at=NOW + 4 * HOUR))
@@ -223,7 +223,9 @@ def test_a_shortfall_shows_when_a_card_is_lost() -> None:
     world.grid.put([replace(node, report=replace(node.report, devices=(sick, node.report.devices[1])))])
     world.until(NOW + 1)
     assert world.kept.missing("r1") == 6
-    assert "has room for 6 of 12" in (world.kept.shortfall("r1") or "")
+    found = world.kept.shortfall("r1")
+    assert isinstance(found, refusals.ReservationTooLarge)
+    assert (found.count, found.room) == (12, 6)
 
 
 def test_without_reservations_nothing_is_masked() -> None:

@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.fleets import Coming, FleetPolicy, MachineKind
+from commonage.domain.reasons import notes
+from commonage.domain.reasons.waiting import NodeRequested
 from commonage.domain.requests import Request, parse_gpus
 from commonage.placement.scaling import Decision, Member, Waiting, decide, machines_for, on_its_way
 
@@ -23,26 +25,26 @@ def test_work_that_waits_brings_as_many_machines_as_it_fills() -> None:
 
 
 def test_it_says_for_how_much_work() -> None:
-    assert decide(POLICY, [], waiting("1", 3), NOW).why == "3 workloads that wait would start on 2 more machines"
-    assert decide(POLICY, [], waiting("1"), NOW).why == "one workload that waits would start on one more machine"
+    assert decide(POLICY, [], waiting("1", 3), NOW).why == notes.PoolServesQueue(workloads=3, nodes=2)
+    assert decide(POLICY, [], waiting("1"), NOW).why == notes.PoolServesQueue(workloads=1, nodes=1)
 
 
 def test_what_is_on_its_way_is_counted() -> None:
     coming = [Member("burst-000001", coming=True)]
     found = decide(POLICY, coming, waiting("1", 2), NOW)
-    assert (found.add, found.why) == (0, "1 is on the way for what waits")
+    assert (found.add, found.why) == (0, notes.PoolNodesComing(nodes=1))
     assert decide(POLICY, coming, waiting("1", 3), NOW).add == 1
 
 
 def test_nothing_comes_for_what_fits_on_no_such_machine() -> None:
-    assert decide(POLICY, [], waiting("H100:1"), NOW) == Decision(why="nothing waits for it")
+    assert decide(POLICY, [], waiting("H100:1"), NOW) == Decision(why=notes.PoolIdle())
     assert decide(POLICY, [], waiting("", cpus=9000), NOW).add == 0
     assert decide(POLICY, [], waiting("H100:1") + waiting("1"), NOW).add == 1
 
 
 def test_nothing_comes_before_it_waited_long_enough() -> None:
     found = decide(POLICY, [], waiting("1", since=NOW - 59), NOW)
-    assert (found.add, found.why) == (0, "work waits, but not for 1 min yet")
+    assert (found.add, found.why) == (0, notes.PoolWaits(wait_s=60))
     assert decide(POLICY, [], waiting("1", since=NOW - 60), NOW).add == 1
 
 
@@ -66,14 +68,16 @@ def test_none_goes_while_work_waits_that_it_could_run() -> None:
 
 def test_the_least_are_there_without_any_work() -> None:
     policy = FleetPolicy("burst", KIND, least=2, most=4)
-    assert decide(policy, [Member("burst-a", idle_since=0.0)], [], NOW) == Decision(1, why="at least 2 are to be there")
+    assert decide(policy, [Member("burst-a", idle_since=0.0)], [], NOW) == Decision(
+        1, why=notes.PoolBelowMinimum(minimum=2)
+    )
 
 
 def test_those_that_leave_are_still_there() -> None:
     policy = FleetPolicy("burst", KIND, least=1, most=2)
     there = [Member("burst-a"), Member("burst-b", leaving=True)]
     found = decide(policy, there, waiting("1"), NOW)
-    assert found == Decision(why="work waits, but at most 2 are to be there, and 1 of them is still to go")
+    assert found == Decision(why=notes.PoolAtMaximum(maximum=2, leaving=1))
     assert decide(policy, [Member("burst-a", leaving=True)], [], NOW).add == 1
     three = [Member("burst-a", idle_since=0.0), Member("burst-b", idle_since=0.0), Member("burst-c", leaving=True)]
     assert decide(policy, three, waiting("1"), NOW).remove == ()
@@ -88,16 +92,14 @@ def test_one_that_is_lost_brings_none_and_takes_none_away() -> None:
 def test_who_waits_is_told_of_what_was_asked_for() -> None:
     request, other = waiting("1")[0].request, waiting("H100:1")[0].request
     first = Coming(POLICY, "burst-a", NOW - 100)
-    assert (
-        on_its_way([first], request, NOW) == "a machine of the fleet burst has been asked for, expected within 14 min"
-    )
+    assert on_its_way([first], request, NOW) == NodeRequested(pool="burst", expected_in_s=14 * 60)
     known = Coming(POLICY, "burst-b", NOW - 100, took_s=250.0)
-    told = on_its_way([first, known], request, NOW)
-    assert told == "a machine of the fleet burst has been asked for, expected in about 3 min"
+    measured = NodeRequested(pool="burst", expected_in_s=3 * 60, is_measured=True)
+    assert on_its_way([first, known], request, NOW) == measured
     late = Coming(POLICY, "burst-b", NOW - 300, took_s=250.0)
-    assert on_its_way([late], request, NOW) == "a machine of the fleet burst has been asked for 5 min ago, and is late"
-    assert on_its_way([first], other, NOW) == ""
-    assert on_its_way([], request, NOW) == ""
+    assert on_its_way([late], request, NOW) == NodeRequested(pool="burst", requested_s=300)
+    assert on_its_way([first], other, NOW) is None
+    assert on_its_way([], request, NOW) is None
 
 
 @given(

@@ -133,4 +133,5 @@ def test_a_plan_takes_the_site_that_is_free_and_an_explanation_names_the_one_it_
         snapshot.hold(held)
     ask = snapshot.queue.get("w2")
     assert ask is not None
-    assert explain(snapshot, ask, 11.0).summary.startswith("first in the queue, at b; ")
+    told = explain(snapshot, ask, 11.0)
+    assert (told.position, told.site) == (1, "b")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from commonage.control.board import ask_for
 from commonage.domain.fleet import Node
+from commonage.domain.reasons.waiting import InsufficientDisk
 from commonage.domain.workloads import Kind
 from commonage.placement.explain import explain
 from commonage.placement.plan import plan
@@ -42,6 +43,6 @@ def test_only_sessions_start_where_the_disk_is_full() -> None:
 def test_who_waits_reads_why() -> None:
     made = snapshot(tight(factories.node("full")))
     job = ask_for(factories.spec(kind=Kind.JOB), "another", NOW)
-    assert WORDS in explain(made, job, NOW).summary
+    assert explain(made, job, NOW).reasons == (InsufficientDisk(node="full", total=1, detail=WORDS),)
     session = ask_for(factories.spec(kind=Kind.SESSION), "another", NOW)
     assert explain(made, session, NOW).startable_now

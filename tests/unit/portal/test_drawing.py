@@ -8,6 +8,7 @@ from tests.fakes.portal import ADMIN, USER
 from commonage.control.fleet import DeviceView, NodeView
 from commonage.domain.explanations import Holder
 from commonage.domain.principals import Principal
+from commonage.domain.reasons.waiting import Resources
 from commonage.portal.cards import machines, totals
 from commonage.portal.nodes import HEIGHT, WIDTH, sparkline
 from commonage.portal.templating import hours, instant, money, percent
@@ -19,13 +20,13 @@ ANN = Principal("ann", USER)
 
 def view(*holders: Holder, memory_mib: int = 24 * 1024) -> NodeView:
     card = factories.device(memory_mib=memory_mib)
-    free = memory_mib - sum(one.memory_mib for one in holders)
+    free = memory_mib - sum(one.holds.gpu_memory_mib for one in holders)
     device = DeviceView(card, free, 1000, 512, 0.25, holders)
     return NodeView(factories.node(devices=[card]), 4000, 16 * 1024, (device,), len(holders))
 
 
 def holder(owner: str, mib: int, name: str = "work") -> Holder:
-    return Holder("w" * 13, name, owner, "job", "node-1", f"{mib} MiB of VRAM", memory_mib=mib)
+    return Holder("w" * 13, name, owner, "job", "node-1", Resources(gpu_memory_mib=mib))
 
 
 def test_shares_lie_side_by_side_in_proportion() -> None:

@@ -83,11 +83,11 @@ async def test_what_was_typed_wrongly_comes_back_with_its_errors(ann: Person) ->
 async def test_what_control_refuses_comes_back_too(ann: Person) -> None:
     answer = await ann.post("launch", {"kind": "job", "command": "x", "gpus": "900GiB", "name": "kept"})
     assert answer.status_code == 409
-    assert "900 GiB of VRAM" in answer.text
+    assert "900 GiB" in answer.text
     assert 'value="kept"' in answer.text
     answer = await ann.post("launch", {"kind": "job", "command": "x", "environment": "absent"})
     assert answer.status_code == 422
-    assert "there is no environment" in answer.text
+    assert "not found" in answer.text
     answer = await ann.post("launch", {"kind": "job", "command": "x", "name": "n" * 300})
     assert answer.status_code == 422
     assert "300 characters" in answer.text

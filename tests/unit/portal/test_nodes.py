@@ -13,6 +13,7 @@ from tests.unit.portal.conftest import Person
 
 from commonage.domain.fleet import Isolation
 from commonage.domain.principals import Principal
+from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.workloads import Kind
 from commonage.ports.devices import DeviceSample
 from commonage.testing.factories import image
@@ -89,7 +90,7 @@ async def test_who_runs_on_a_drained_machine_is_told_to_leave(
     answer = await root.post("nodes/gpu-2/drain", {"drain": "1", "by": "2h"}, HX_Request="true")
     assert "whoever runs there is told" in unquote(answer.headers["HX-Trigger"])
     assert "What still runs here must leave" in (await root.get("nodes")).text
-    assert "must be empty in 2 h" in (await root.get(f"workloads/{one.id}")).text
+    assert "must be empty, in 2 h" in (await root.get(f"workloads/{one.id}")).text
     wrong = await root.post("nodes/gpu-2/drain", {"drain": "1", "by": "soon"})
     assert wrong.status_code == 422
     assert "is no time" in wrong.text
@@ -110,14 +111,14 @@ async def test_people_are_told_of_sessions_that_their_machine_has_ended(
 ) -> None:
     one = await submit("ann", kind=Kind.SESSION, command=(), name="lab", key="mine")
     assert "Your session" not in (await ann.get("")).text
-    portal.engine.end(f"{one.id}-1", None, "its machine gpu-1 is down")
+    portal.engine.end(f"{one.id}-1", None, NodeLost(node="gpu-1"))
     await clock.advance(2)
     page = (await ann.get("")).text
-    assert "Your session lab ended: its machine gpu-1 is down." in page
+    assert "Your session lab ended. Node gpu-1 was lost" in page
     assert f"launch?again={one.id}" in page
     other = await submit("ann", kind=Kind.SESSION, command=(), name="lab", key=f"again-1-{one.id}", requeue=True)
     page = (await ann.get("")).text
-    assert "Your session lab was started again, as it had ended: its machine gpu-1 is down." in page
+    assert "Your session lab was started again. Node gpu-1 was lost" in page
     assert f"workloads/{other.id}" in page
     assert "it is started again elsewhere" in (await ann.get(f"workloads/{other.id}")).text
     assert 'value="yes" selected' in (await ann.get(f"launch?again={other.id}")).text

@@ -47,6 +47,16 @@ async def test_a_browser_elsewhere_is_told_how_to_reach_it(
     assert "/user/ann" not in page
 
 
+async def test_an_admin_on_the_servers_computer_is_not_told_to_forward_a_port(
+    root: Person, ann: Person, submit: Callable[..., Any]
+) -> None:
+    service = await submit(name="web", **SERVICE)
+    page = (await root.get(f"workloads/{service.id}")).text
+    assert "Open service" not in page
+    assert f"<code>{service.attempt.url}</code>" in page
+    assert "This browser cannot reach the address" not in page
+
+
 @pytest.mark.parametrize(
     ("browser", "address", "is_link"),
     [

@@ -62,7 +62,7 @@ async def test_what_was_typed_stays_beside_what_is_wrong_with_it(root: Person, a
         ({"count": "many"}, 422, "count must be a number"),
         ({"time_zone": "Berlin"}, 422, "is not known here"),
         ({"every": "week"}, 422, "needs a last day"),
-        ({"count": "5000"}, 409, "the whole fleet has room for"),
+        ({"count": "5000"}, 409, "All nodes together have room for"),
         ({"title": AWKWARD, "ends_at": "2023-11-20T16:00"}, 422, "before it begins"),
     ):
         answer = await root.post("reservations", {**CLASS, **change})

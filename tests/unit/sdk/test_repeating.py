@@ -130,7 +130,8 @@ def line(text: str, offset: int) -> str:
     return f"id: {offset}\nevent: line\ndata: {json.dumps({'text': text, 'offset': offset})}\n\n"
 
 
-END = 'event: end\ndata: {"state": "succeeded", "exit_code": 0, "reason": ""}\n\n'
+COMPLETED = {"code": "Completed", "params": {}, "message": "Exit code 0."}
+END = f"event: end\ndata: {json.dumps({'state': 'succeeded', 'exit_code': 0, 'reason': COMPLETED})}\n\n"
 
 
 def test_a_log_is_taken_up_behind_its_last_whole_line() -> None:
@@ -168,7 +169,7 @@ async def test_events_go_on_behind_the_last_one(monkeypatch: pytest.MonkeyPatch)
 
     def event(seq: int) -> str:
         data = {
-            "seq": seq, "kind": "queued", "at": 1.0, "message": "", "workload_id": None, "attempt_id": None,
+            "seq": seq, "kind": "queued", "at": 1.0, "reason": COMPLETED, "workload_id": None, "attempt_id": None,
             "owner": None, "state": None,
         }  # fmt: skip
         return f"id: {seq}\nevent: queued\ndata: {json.dumps(data)}\n\n"

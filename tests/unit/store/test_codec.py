@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.fleet import Node
+from commonage.domain.reasons.attempts import StoppedBy
 from commonage.domain.workloads import Attempt, Kind, Spec, StopCause, StopWish
 from commonage.store import codec
 from commonage.testing import factories as make
@@ -45,7 +46,7 @@ def test_event_comes_back() -> None:
 
 
 def test_wish_to_stop_comes_back() -> None:
-    wish = StopWish("ann", 1.5, StopCause.RECALL, "ü")
+    wish = StopWish("ann", 1.5, StopCause.RECALL, StoppedBy(by="ü"))
     row = codec.progress_row(make.workload(stop=wish))
     assert codec.stop_from_json(row["stop"]) == wish
     assert codec.stop_from_json(None) is None

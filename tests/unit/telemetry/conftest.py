@@ -12,14 +12,14 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.workloads import Kind, State
 from commonage.gpus.none import NoDevices
 from commonage.ports.devices import DeviceSample
-from commonage.ports.metrics import Point, Sample
+from commonage.ports.metrics import Metrics, Point, Sample
 from commonage.testing import factories
 from commonage.testing.fake_clock import FakeClock
 from commonage.testing.fake_engine import FakeEngine
 from commonage.testing.memory_store import MemoryStore
 
 
-class NoMetrics:
+class NoMetrics(Metrics):
     """A metrics store that keeps nothing."""
 
     async def write(self, samples: Sequence[Sample]) -> None: ...
@@ -29,8 +29,6 @@ class NoMetrics:
 
     async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
         return []
-
-    async def tidy(self, now: float) -> None: ...
 
 
 class FewPeople:

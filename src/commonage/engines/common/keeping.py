@@ -13,12 +13,14 @@ from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.sightings import LogLine, Seen, Sighting
+from commonage.domain.turns import Turns
 from commonage.engines.common.board import NoticeBoard
 from commonage.engines.common.log_limit import Logged, LogLimit
 from commonage.engines.common.logs import read_log
 from commonage.engines.common.runs import Runs
 from commonage.engines.common.tasks import Tasks
 from commonage.files.beneath import Beneath
+from commonage.ports.engine import Engine
 
 
 class Kept(Logged, Protocol):
@@ -36,7 +38,7 @@ class Kept(Logged, Protocol):
 R = TypeVar("R", bound=Kept)
 
 
-class RunsEngine(ABC, Generic[R]):
+class RunsEngine(Engine, ABC, Generic[R]):
     """The part of the engine port that needs nothing but run folders, which lie in `folder`, and a notice board.
 
     `max_log_mib`: what the log of an attempt may take on disk. `shared`: the folder for what other machines see of the
@@ -63,6 +65,10 @@ class RunsEngine(ABC, Generic[R]):
     def site(self) -> str:
         """The name of its site."""
         return self._site
+
+    def loops(self) -> Sequence[Turns]:
+        """Those that this engine keeps."""
+        return self._tasks.loops
 
     @abstractmethod
     async def _end(self, run: R) -> None:

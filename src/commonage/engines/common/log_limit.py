@@ -17,7 +17,9 @@ from functools import partial
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
+from commonage.domain.reasons.attempts import LogTruncated
 from commonage.domain.sightings import Seen
+from commonage.domain.turns import Turns
 from commonage.engines.common.board import InThread, NoticeBoard, Sighted
 from commonage.engines.common.runs import RunFolder
 from commonage.files.beneath import Beneath
@@ -53,13 +55,14 @@ class LogLimit(Generic[R]):
         self._in_thread = in_thread
         self._troubled: set[str] = set()  # attempts whose log cannot be held; said once
 
-    async def keep(self) -> None:
+    async def keep(self, turns: Turns) -> None:
         """Look again and again, for ever. A log grows beyond the limit by what is written between two looks."""
         while True:
             began = perf_counter()
             for run in await self._in_thread(partial(self._cut_all, list(self._board))):
                 self._tell(run)
-            await asyncio.sleep(max(PAUSE_S, _LOOK_PART * (perf_counter() - began)))
+            with turns.rest():
+                await asyncio.sleep(max(PAUSE_S, _LOOK_PART * (perf_counter() - began)))
 
     async def cut(self, run: R) -> None:
         """Once it has ended: it may have written much since the last look."""
@@ -84,11 +87,7 @@ class LogLimit(Generic[R]):
 
     def _tell(self, run: R) -> None:
         if run.sighting.seen is Seen.RUNNING:
-            words = (
-                f"its log is larger than {self._most_mib} MiB: the middle of it is left out; "
-                "print less, or write to a file"
-            )
-            self._board.tell(run, replace(run.sighting, detail=words))
+            self._board.tell(run, replace(run.sighting, reason=LogTruncated(limit_mib=self._most_mib)))
 
 
 def cut_log(place: Beneath, most_mib: int) -> bool:

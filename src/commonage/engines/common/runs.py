@@ -3,7 +3,7 @@
     runs/<attempt id>/order.json   what was ordered, without secrets; there before anything is started
                       secrets.json the secrets, 0600, until it ended
                       pid          who runs it ("pid start-time boot-id"), or that it never shall ("never")
-                      exit         its exit code, and in further lines why, where that is not the program's
+                      exit         its exit code, and in a second line why (JSON), where that is not the program's
                       log          stdout and stderr together
                       tmp/         its TMPDIR, until it ended
                       room         a little room, given up where none is left to write `exit`
@@ -26,7 +26,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import Reason
 from commonage.domain.sightings import Order
 from commonage.files.beneath import Beneath
 
@@ -63,10 +65,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How it ended, as written down: `code` (None: nobody knows), `detail` (empty if the program's own doing)."""
+    """How it ended, as written down: `code` (None: nobody knows), `reason` (None if the program's own doing)."""
 
     code: int | None
-    detail: str
+    reason: Reason | None
     at: float
     oom: bool = False
 
@@ -126,11 +128,12 @@ class RunFolder:
         """How it ended; None while that is not written."""
         try:
             with open(self.path / "exit", encoding="utf-8", errors="replace") as file:
-                first, _, detail = file.read().partition("\n")
+                first, _, written = file.read().partition("\n")
+                reason = from_json(Reason, json.loads(written)) if written.strip() else None
                 code, _, oom = first.partition(" ")
                 at = os.fstat(file.fileno()).st_mtime
-                return Exit(None if code == _LOST else int(code), detail.strip(), at, oom == _OOM)
-        except (FileNotFoundError, ValueError):
+                return Exit(None if code == _LOST else int(code), reason, at, oom == _OOM)
+        except (FileNotFoundError, ValueError, Unreadable):
             return None
 
     def has_empty_exit(self) -> bool:
@@ -142,7 +145,8 @@ class RunFolder:
         """Write down how it ended, where the shim cannot know it."""
         temporary = self.path / "exit.new"
         first = f"{_LOST if end.code is None else end.code}{' ' + _OOM if end.oom else ''}"
-        temporary.write_text(f"{first}\n{end.detail}\n", encoding="utf-8")
+        reason = "" if end.reason is None else json.dumps(to_json(end.reason))
+        temporary.write_text(f"{first}\n{reason}\n", encoding="utf-8")
         os.utime(temporary, (end.at, end.at))
         temporary.rename(self.path / "exit")
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+from commonage.domain.turns import Turns
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _THREADS = 4
+TURN_S = 600.0
+"""A turn of an engine's loop that takes longer is stuck. Daemons and shared disks may take minutes."""
 AGAIN_S = 2.0
-"""Before a loop that broke begins anew."""
+"""Pause before a loop that broke starts again."""
+_Loop = Callable[[Turns], Coroutine[None, None, None]]
 
 
 class Tasks:
@@ -22,6 +28,12 @@ class Tasks:
         self._name = name
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"{name}-engine")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loops: list[Turns] = []
+
+    @property
+    def loops(self) -> Sequence[Turns]:
+        """The turns of the loops."""
+        return tuple(self._loops)
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         """The result of `work`, which is done in a thread."""
@@ -34,16 +46,23 @@ class Tasks:
         task.add_done_callback(self._done)
         return task
 
-    def keep(self, loop: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Have a loop done that ends with the engine alone: what nobody expected is logged, and it begins anew."""
-        self.spawn(self._kept(loop))
+    def keep(self, name: str, loop: _Loop) -> None:
+        """Run a loop until the engine closes. It says when its turns begin and end.
 
-    async def _kept(self, loop: Callable[[], Coroutine[None, None, None]]) -> None:
+        If it raises, that is logged and counted, and the loop starts again.
+        """
+        turns = Turns(f"{self._name}: {name}", time.time, TURN_S)
+        self._loops.append(turns)
+        self.spawn(self._kept(loop, turns))
+
+    async def _kept(self, loop: _Loop, turns: Turns) -> None:
         while True:
+            turns.begin()
             try:
-                await loop()
-            except Exception:  # whatever it is: without its loops an engine would be deaf, and nobody see it
-                _log.exception("a loop of the %s engine broke, and begins anew", self._name)
+                await loop(turns)
+            except Exception:  # whatever it is: an engine without its loops would notice nothing
+                _log.exception("the loop `%s` broke, and starts again in %.0f s", turns.name, AGAIN_S)
+                turns.note_break()
             await asyncio.sleep(AGAIN_S)
 
     def _done(self, task: asyncio.Task[None]) -> None:

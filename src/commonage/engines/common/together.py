@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
+from commonage.domain.reasons import Reason
 from commonage.ports.agents import Told
 
 T = TypeVar("T")
@@ -18,9 +19,9 @@ class _Job(Generic[T]):
     task: asyncio.Task[T] = field(init=False)
     listeners: list[Told] = field(default_factory=list)
 
-    def tell(self, detail: str, progress: float | None) -> None:
+    def tell(self, reason: Reason, progress: float | None) -> None:
         for told in list(self.listeners):
-            told(detail, progress)
+            told(reason, progress)
 
 
 class Together(Generic[T]):

@@ -16,7 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from commonage.domain.errors import EngineFailure
+from commonage.domain.errors import EngineFailure, start_failure
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import Starting
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.engines.common.execs import not_running
 from commonage.engines.common.keeping import RunsEngine
@@ -100,8 +102,9 @@ class ContainerEngine(RunsEngine[Run]):
     def _ports_at(self, node: str) -> set[int]:
         return {run.port for run in self._board if run.port is not None and self._hands.node_of(run.order) == node}
 
-    def _starting(self, order: Order, detail: str = "starting", progress: float | None = None) -> Sighting:
-        return Sighting(order.attempt_id, Seen.STARTING, time.time(), self._hands.node_of(order), detail, progress)
+    def _starting(self, order: Order, reason: Reason | None = None, progress: float | None = None) -> Sighting:
+        node = self._hands.node_of(order)
+        return Sighting(order.attempt_id, Seen.STARTING, time.time(), node, reason or Starting(node=node), progress)
 
     async def _begin(self, run: Run) -> None:
         try:
@@ -135,22 +138,23 @@ class ContainerEngine(RunsEngine[Run]):
     async def _have_started(self, run: Run) -> None:
         """Have its container started; however that goes, it shows as a sighting."""
 
-        def told(detail: str, progress: float | None) -> None:
-            self._board.tell(run, self._starting(run.order, detail, progress))
+        def told(reason: Reason, progress: float | None) -> None:
+            self._board.tell(run, self._starting(run.order, reason, progress))
 
         try:
             if await self._surely(run.folder.claim) is None:
                 await launch_patiently(run, self._hands, told)
         except Away as error:
-            told(f"waiting for {error.waiting_for}", None)
+            told(error.waiting, None)
             self._look_again(run)
             return
         except EngineFailure as error:
             # What would pass by itself is not the program's failure: it may run elsewhere, or later.
             _log.warning("cannot start %s: %s", run.id, error)
             code = None if isinstance(error, Gone) or error.is_retryable else 1
+            why = start_failure(error)
             async with run.looking:  # who looks between the claim and the end would take it for a stop
-                await self._surely(partial(_write_failure, run, Exit(code, error.message, time.time())))
+                await self._surely(partial(_write_failure, run, Exit(code, why, time.time())))
             await self._hands.release(run)
         await self._settle(run)
 
@@ -234,8 +238,8 @@ class ContainerEngine(RunsEngine[Run]):
 
 def _is_news(before: Sighting, after: Sighting) -> bool:
     """True if more than the time of looking is new in it."""
-    return before.seen is not after.seen or (before.detail, before.progress, before.url) != (
-        after.detail, after.progress, after.url
+    return before.seen is not after.seen or (before.reason, before.progress, before.url) != (
+        after.reason, after.progress, after.url
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.common.execs import KILLED, MARK, NAME, SHELL, new_mark, not_running
@@ -73,9 +74,9 @@ class DaemonExecs:
             if error.http_status in GONE:
                 raise not_running(attempt_id) from error
             raise
-        begun = DaemonExec(self._api, container, made, mark, (reader, writer), terminal)
+        in_container = _InContainer(container, made, mark, has_terminal=terminal is not None)
+        begun = DaemonExec(self._api, in_container, (reader, writer), self._live.discard)
         self._live.add(begun)
-        begun.on_end = self._live.discard
         if terminal is not None:
             await begun.resize(terminal.columns, terminal.rows)
         return begun
@@ -104,8 +105,14 @@ class DaemonExecs:
         await asyncio.gather(*(one.close() for one in list(self._live)))
 
 
-def _nobody(_: DaemonExec) -> None:
-    """Nobody wants to know."""
+@dataclass(frozen=True, slots=True)
+class _InContainer:
+    """A command in a container: the id that the daemon gave it, and the mark by which it is ended."""
+
+    container: str
+    id: str
+    mark: str
+    has_terminal: bool
 
 
 class DaemonExec:
@@ -114,18 +121,15 @@ class DaemonExec:
     def __init__(
         self,
         api: ExecApi,
-        container: str,
-        made: str,
-        mark: str,
+        command: _InContainer,
         stream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        terminal: Terminal | None,
+        on_end: Callable[[DaemonExec], None],
     ) -> None:
-        self.id = made
+        self.id, self._container, self._mark = command.id, command.container, command.mark
+        self._has_terminal = command.has_terminal
         self._api = api
-        self._container = container
-        self._mark = mark
         self._reader, self._writer = stream
-        self._has_terminal = terminal is not None
+        self._on_end = on_end
         self._stream, self._left = OUT, 0
         self._code: int | None = None
         self._said: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
@@ -134,7 +138,6 @@ class DaemonExec:
         self._taken = asyncio.Event()
         self._taking = asyncio.create_task(self._take())
         self._ending: asyncio.Task[None] | None = None
-        self.on_end: Callable[[DaemonExec], None] = _nobody
 
     # --- the port -------------------------------------------------------------------------------------------------
 
@@ -261,4 +264,4 @@ class DaemonExec:
         finally:
             with suppress(OSError):
                 await self._writer.wait_closed()
-            self.on_end(self)
+            self._on_end(self)

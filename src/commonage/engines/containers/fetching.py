@@ -9,18 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from commonage.domain.reasons.attempts import PullingImage
+
 # As moby words what registries answer. It says one word alone where the answer was to a HEAD, which has no body.
 _DENIED = re.compile(
     r"pull access denied|requested access to the resource is denied|(^|: )denied(:|$)|\b403 forbidden", re.IGNORECASE
 )
 _UNKNOWN = re.compile(r"(^|: )unauthorized(:|$)|no basic auth credentials|\b401 unauthorized", re.IGNORECASE)
 _PULLED = ("Download complete", "Pull complete", "Already exists")
-
-
-def words_of_fetching(image: str, said: str = "") -> str:
-    """What a user who waits for it reads, without its digest; `said` is what `progress_of` said last."""
-    name, at, _ = image.partition("@")
-    return f"fetching the image {name if at else image}{': ' if said else ''}{said}"
 
 
 def refusal_of(image: str, said: str, machine: str = "") -> str:
@@ -51,7 +47,9 @@ def registry_of(image: str) -> str:
     return first if slash and (first == "localhost" or "." in first or ":" in first) else "docker.io"
 
 
-def progress_of(message: Mapping[str, Any], layers: dict[str, tuple[int, int]]) -> tuple[str, float | None]:
+def progress_of(
+    image: str, message: Mapping[str, Any], layers: dict[str, tuple[int, int]]
+) -> tuple[PullingImage, float | None]:
     """What a progress message says, and how much of all layers is here. `layers` (bytes here, bytes in all) is kept."""
     status, layer = str(message.get("status", "")), str(message.get("id", ""))
     detail = message.get("progressDetail") or {}
@@ -61,6 +59,6 @@ def progress_of(message: Mapping[str, Any], layers: dict[str, tuple[int, int]]) 
         layers[layer] = (layers[layer][1], layers[layer][1])
     total = sum(size for _, size in layers.values())
     if not total:
-        return status.lower(), None
+        return PullingImage(image=image, step=status.lower()), None
     here = sum(size for size, _ in layers.values())
-    return f"{here / 1e6:.0f} of {total / 1e6:.0f} MB", here / total
+    return PullingImage(image=image, pulled_bytes=here, total_bytes=total), here / total

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import SiteNotAnswering
 from commonage.domain.sightings import Order
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.board import Run
@@ -17,7 +19,7 @@ class Away(EngineFailure):
     """Who was asked does not answer: what became of what we asked for is not known. Ask again."""
 
     retryable = True
-    waiting_for: ClassVar[str] = "a part of the site that does not answer"
+    waiting: ClassVar[Reason] = SiteNotAnswering()
 
 
 class Gone(EngineFailure):
@@ -26,9 +28,9 @@ class Gone(EngineFailure):
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """There is no container of it. `why`, in words, if it had one."""
+    """There is no container of it. `reason`: why, if it had one."""
 
-    why: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Made:
 class Waiting:
     """Others are about to start it: what is being done, and how far it is (0..1)."""
 
-    detail: str
+    reason: Reason
     progress: float | None = None
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.turns import Turns
 from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Runs
 from commonage.engines.containers.board import Board
@@ -38,7 +39,7 @@ class House:
         self._bounds = bounds
         self._in_thread = in_thread
 
-    async def keep_clean(self, clear: Callable[[], Awaitable[None]]) -> None:
+    async def keep_clean(self, clear: Callable[[], Awaitable[None]], turns: Turns) -> None:
         """Remove what is left over now and every few minutes, for ever."""
         while True:
             try:
@@ -47,7 +48,8 @@ class House:
                 await self._in_thread(partial(self._files.clear_old, time.time(), days, mib))
             except (EngineFailure, OSError) as error:
                 _log.warning("cannot clean up: %s", error)
-            await asyncio.sleep(CLEAN_PAUSE_S)
+            with turns.rest():
+                await asyncio.sleep(CLEAN_PAUSE_S)
 
     def uses(self, tenant: str) -> bool:
         """True if anything of this tenant is known."""

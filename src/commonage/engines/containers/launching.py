@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from commonage.domain.errors import EngineFailure
+from commonage.domain.errors import EngineFailure, start_failure
+from commonage.domain.reasons.attempts import RetryingStart
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.hands import Away, Hands
 from commonage.ports.agents import Told
@@ -26,7 +27,7 @@ async def launch_patiently(run: Run, hands: Hands, told: Told) -> None:
             if not error.is_retryable:
                 raise
             _log.info("cannot start %s, will try again: %s", run.id, error)
-            told(f"trying again in {pause_s:.0f} s: {error.message}", None)
+            told(RetryingStart(pause_s=pause_s, cause=start_failure(error)), None)
         else:
             return
         await asyncio.sleep(pause_s)

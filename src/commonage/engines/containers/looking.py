@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, replace
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import StoppedBeforeStart
 from commonage.domain.sightings import Seen, Sighting
 from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Exit, RunFolder
@@ -16,7 +17,7 @@ from commonage.engines.containers.board import Run
 from commonage.engines.containers.box import Claim
 from commonage.engines.containers.hands import Absent, Hands, Lives, Look, Over, Waiting
 
-STOPPED_EARLY = "stopped before it started"
+STOPPED_EARLY = StoppedBeforeStart()
 TERMINATED = 143
 
 
@@ -77,11 +78,11 @@ class Looker:
         if claim is Claim.NOBODY:
             return Unstarted()
         # Else it was started a moment ago, and that is not to be seen yet.
-        return Exit(None, seen.why, time.time()) if isinstance(seen, Absent) else Unclear()
+        return Exit(None, seen.reason, time.time()) if isinstance(seen, Absent) else Unclear()
 
     def _waiting(self, run: Run, seen: Waiting) -> Sighting:
         node = self._hands.node_of(run.order)
-        return Sighting(run.id, Seen.STARTING, time.time(), node, seen.detail, seen.progress)
+        return Sighting(run.id, Seen.STARTING, time.time(), node, seen.reason, seen.progress)
 
     def _running(self, run: Run, seen: Lives) -> Sighting:
         now = time.time()
@@ -90,7 +91,7 @@ class Looker:
 
     def _ended(self, run: Run, end: Exit, started_at: float | None) -> Sighting:
         return Sighting(
-            run.id, Seen.ENDED, end.at, self._hands.node_of(run.order), end.detail,
+            run.id, Seen.ENDED, end.at, self._hands.node_of(run.order), end.reason,
             exit_code=end.code, oom=end.oom, started_at=started_at,
         )  # fmt: skip
 

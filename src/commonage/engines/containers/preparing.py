@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import UnpackingFiles
 from commonage.domain.sightings import Order
 from commonage.engines.common.unpacking import Unpacker, noted
 from commonage.engines.common.workspaces import make_workspace
@@ -69,7 +70,7 @@ async def have_files(run: Run, place: Place, owner: Owner, told: Told) -> None:
         except OSError as error:
             raise EngineFailure(f"its files cannot be unpacked: {error}", retryable=True) from error
 
-    told("unpacking its files", None)
+    told(UnpackingFiles(), None)
     await place.unpacker.run(order.owner, put)
 
 

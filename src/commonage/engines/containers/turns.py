@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import WaitingForOtherSessions
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.board import Run
 from commonage.ports.agents import Told
@@ -28,12 +30,12 @@ class _Place:
     """Somebody's place in a machine's line: `first` stood ahead of it when it came."""
 
     told: Told
-    words: str
+    waits: Reason
     first: int
 
     def tell(self, ahead: int) -> None:
         """Say how much of its wait is over, when so many are ahead of it."""
-        self.told(self.words, 1 - (ahead + 1) / (self.first + 1))
+        self.told(self.waits, 1 - (ahead + 1) / (self.first + 1))
 
 
 class Turns:
@@ -52,7 +54,7 @@ class Turns:
         most = cores + _BESIDES
         machine = self._machines.setdefault(node, asyncio.Semaphore(most))
         line = self._lines.setdefault(node, [])
-        place = _Place(told, f"waiting for its turn, as {most} sessions come up at a time on {node}", len(line))
+        place = _Place(told, WaitingForOtherSessions(at_once=most, node=node), len(line))
         line.append(place)
         try:
             if machine.locked():

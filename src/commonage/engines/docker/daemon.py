@@ -26,7 +26,7 @@ _REMAPPED = re.compile(r"/(\d+)\.(\d+)$")
 
 
 class Daemon:
-    """One daemon, as it was when it was last asked. `fault` is empty while its events are heard."""
+    """One daemon, as it was when it was last asked."""
 
     def __init__(self, client: Client, settings: DockerSettings, in_thread: InThread) -> None:
         self._client = client
@@ -34,7 +34,7 @@ class Daemon:
         self._in_thread = in_thread
         self._info: Mapping[str, Any] = {}
         self._bounds_volumes = False
-        self.fault = ""
+        self._fault = ""  # empty while its events are heard
         self.started_at: float | None = None
         self.gpus: Way = "request"
         self.node = settings.node_name or socket.gethostname()
@@ -45,7 +45,11 @@ class Daemon:
         self._bounds_volumes = await self._client.holds_volume_sizes()
         self.gpus = await self._in_thread(lambda: way_of(self._info))
         self.started_at = await self._in_thread(self._client.started_at)
-        self.fault = ""
+        self._fault = ""
+
+    def is_away(self, why: str) -> None:
+        """Its events are not heard any more; the node has this fault until the next `look`."""
+        self._fault = why
 
     @property
     def live_restore(self) -> bool:
@@ -81,7 +85,7 @@ class Daemon:
 
     async def report(self, data: Path, devices: Devices | None) -> NodeReport:
         """The machine, from the newest that is known. What is set counts before what is found."""
-        fault = self.fault
+        fault = self._fault
         if not fault:
             try:
                 self._info = await self._client.info()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from commonage.domain.environments import Environment, EnvironmentStatus
@@ -28,7 +29,7 @@ from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.hands import DockerHands
 from commonage.engines.docker.housekeeping import Leftovers
-from commonage.engines.docker.launcher import Launcher
+from commonage.engines.docker.launcher import Dependencies, Launcher
 from commonage.engines.docker.networks import Networks
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.docker.translate import container_name
@@ -51,7 +52,6 @@ class DockerEngine(ContainerEngine):
     """
 
     _networks: Networks
-    _launcher: Launcher
 
     def __init__(
         self, site: str, data: Path, *, devices: Devices | None = None, settings: DockerSettings | None = None
@@ -92,21 +92,22 @@ class DockerEngine(ContainerEngine):
             await self._in_thread(lambda: put_in(injected))
         except OSError as error:
             raise EngineFailure(f"the folder {injected} cannot be made: {error.strerror}") from error
-        self._launcher = Launcher(place, injected, settings, self._client, self._networks, self._in_thread)
-        self._launcher.devices, self._launcher.turns = self._devices, self._turns
-        self._launcher.owner, self._launcher.gpus = self._daemon.owner, self._daemon.gpus
+        uses = Dependencies(
+            self._client, self._daemon, self._networks, self._devices, self._turns, self._in_thread
+        )  # fmt: skip
+        launcher = Launcher(place, injected, settings, uses)
         await self._networks.open()
-        hands = DockerHands(self._client, self._daemon, self._images, self._launcher, self._in_thread, name)
+        hands = DockerHands(self._client, self._daemon, self._images, launcher, self._in_thread, name)
         await self._take_up(orders, hands)
         await self._settle_devices()
-        ears = Ears(self._daemon_is_back, self._heard, self._daemon_is_away)
-        self._keep(lambda: listen(self._client, ours(name), ears))
+        ears = Ears(self._daemon_is_back, self._heard, self._daemon.is_away)
+        self._keep("listen to events", partial(listen, self._client, ours(name), ears))
         self._spawn(self._execs.end_left_over([container_name(run.id) for run in self._board if run.is_running]))
         bounds = Bounds(settings.keep_logs_days, settings.keep_logs_mib)
         house = House(self._board, self._files, bounds, self._in_thread)
         leftovers = Leftovers(self._board, self._client, self._networks, name)
-        self._keep(self._log_limit.keep)
-        self._keep(lambda: house.keep_clean(lambda: leftovers.clear(house)))
+        self._keep("limit logs", self._log_limit.keep)
+        self._keep("clean up", partial(house.keep_clean, lambda: leftovers.clear(house)))
 
     async def _settle_devices(self) -> None:
         devices = self._devices
@@ -128,12 +129,8 @@ class DockerEngine(ContainerEngine):
 
     async def _daemon_is_back(self) -> None:
         await self._daemon.look()
-        self._launcher.owner, self._launcher.gpus = self._daemon.owner, self._daemon.gpus
         await self._networks.look_again()
         await self._look_at_all()
-
-    def _daemon_is_away(self, why: str) -> None:
-        self._daemon.fault = why
 
     def _heard(self, attempt_id: str, action: str, signal: str) -> None:
         run = self._board.runs.get(attempt_id)

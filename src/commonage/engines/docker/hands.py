@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection
 from functools import partial
 
+from commonage.domain.reasons.attempts import RemovedFromOutside
 from commonage.domain.sightings import Order
 from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Exit
@@ -30,7 +31,6 @@ from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.times import instant
 from commonage.ports.agents import Told
-from commonage.ports.devices import Devices
 
 _OOM_NEWS_S = 0.3
 _OOM_LOOKS = 2
@@ -50,10 +50,6 @@ class DockerHands:
         self._launcher = launcher
         self._in_thread = in_thread
         self._installation = installation
-
-    @property
-    def _devices(self) -> Devices | None:
-        return self._launcher.devices
 
     def check(self, order: Order) -> None:
         """As for all containers."""
@@ -76,7 +72,7 @@ class DockerHands:
         """What the daemon says of it now."""
         found = await self._client.inspect(container_name(run.id))
         if found is None or not is_ours(found, run.id, self._installation):
-            return Absent("its container was removed from outside")
+            return Absent(RemovedFromOutside())
         state = found["State"]
         if state["Status"] == "created":
             return Made()
@@ -119,6 +115,4 @@ class DockerHands:
 
     async def release(self, run: Run) -> None:
         """At the driver of the cards."""
-        devices = self._devices
-        if devices is not None and run.order.lease.shares:
-            await self._in_thread(lambda: devices.release(run.id))
+        await self._launcher.release(run)

@@ -10,18 +10,19 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.common.board import InThread
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.box import Claim
 from commonage.engines.containers.mounts import has_sizes
-from commonage.engines.containers.preparing import ENTRY, Place, have_files, have_folders, ourselves
+from commonage.engines.containers.preparing import ENTRY, Place, have_files, have_folders
 from commonage.engines.containers.program import Inside, Program, program_of
 from commonage.engines.containers.turns import Turns
 from commonage.engines.docker.client import Client
+from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.networks import Networks
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.docker.translate import Surroundings, container_config, container_name
@@ -37,37 +38,42 @@ _AT_ONCE = 16
 _NETWORK_GONE = re.compile(r"network \S+ not found")
 
 
-class Launcher:
-    """Makes and starts containers."""
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """What a launcher uses. Without `devices` no share is held."""
 
-    def __init__(
-        self,
-        place: Place,
-        injected: Path,
-        settings: DockerSettings,
-        client: Client,
-        networks: Networks,
-        in_thread: InThread,
-    ) -> None:
+    client: Client
+    daemon: Daemon
+    networks: Networks
+    devices: Devices | None
+    turns: Turns
+    in_thread: InThread
+
+
+class Launcher:
+    """Makes and starts containers. `injected` is the folder that every container sees."""
+
+    def __init__(self, place: Place, injected: Path, settings: DockerSettings, uses: Dependencies) -> None:
         self._place = place
         self._injected = injected
         self._settings = settings
-        self._client = client
-        self._networks = networks
-        self._in_thread = in_thread
+        self._client, self._daemon, self._networks = uses.client, uses.daemon, uses.networks
+        self._devices, self._turns, self._in_thread = uses.devices, uses.turns, uses.in_thread
         self._at_once = asyncio.Semaphore(_AT_ONCE)
-        self.devices: Devices | None = None
-        self.turns: Turns
-        self.owner = ourselves()
-        self.gpus: Literal["cdi", "request"] = "request"
+
+    async def release(self, run: Run) -> None:
+        """Have the shares of its attempt released at the driver of the cards."""
+        devices = self._devices
+        if devices is not None and run.order.lease.shares:
+            await self._in_thread(lambda: devices.release(run.id))
 
     async def launch(self, run: Run, told: Told) -> None:
         """Have the attempt's container started. Idempotent. Raises EngineFailure.
 
         After a DaemonUnreachable nobody knows: ask again.
         """
-        await have_files(run, self._place, self.owner, told)
-        await self.turns.take(run, run.sighting.node, os.cpu_count() or 1, told)
+        await have_files(run, self._place, self._daemon.owner, told)
+        await self._turns.take(run, run.sighting.node, os.cpu_count() or 1, told)
         async with self._at_once:
             try:
                 await self._launch(run)
@@ -90,17 +96,17 @@ class Launcher:
 
     def _prepare(self, run: Run, network: Network, *, volume_quota: bool) -> Json:
         """Make its folders, hold its shares, and describe its container."""
-        order, place = run.order, self._place
+        order, place, owner = run.order, self._place, self._daemon.owner
         see_that_nothing_leads_elsewhere(order, self._settings.mounts)
         program = self._program(run, network)
-        workspace = have_folders(run, program, place, self.owner)
+        workspace = have_folders(run, program, place, owner)
         around = Surroundings(
             installation=place.installation,
             network=network.name,
             folders=Folders(str(workspace), str(run.box.path), str(run.folder.log)),
             injected=str(self._injected),
-            user=f"{self.owner.uid}:{self.owner.gid}",
-            gpus=self.gpus,
+            user=f"{owner.uid}:{owner.gid}",
+            gpus=self._daemon.gpus,
             volume_quota=volume_quota,
         )
         return container_config(order, program, around, ENTRY, self._settings)
@@ -108,10 +114,10 @@ class Launcher:
     def _program(self, run: Run, network: Network) -> Program:
         order = run.order
         held: Mapping[str, str] = {}
-        if self.devices is not None and order.lease.shares:
-            held = self.devices.confine(Hold(run.id, order.lease.shares, in_container=True))
+        if self._devices is not None and order.lease.shares:
+            held = self._devices.confine(Hold(run.id, order.lease.shares, in_container=True))
             if run.box.claim() is Claim.NEVER:  # it was stopped meanwhile, and its shares perhaps released before
-                self.devices.release(run.id)
+                self._devices.release(run.id)
         inside = Inside(network.gateway, frozenset(self._settings.reaches))
         return program_of(order, inside, self._place.shared, held)
 

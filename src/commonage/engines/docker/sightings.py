@@ -6,6 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from commonage.domain.reasons.attempts import (
+    ContainerStartFailed,
+    DaemonRestarted,
+    EndedFromOutside,
+    ExitCodeLoss,
+    ExitCodeLost,
+    NodeRestarted,
+    Outside,
+)
 from commonage.domain.sightings import Order
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.box import Claim
@@ -70,19 +79,19 @@ def end_of(state: Mapping[str, Any], about: Circumstances) -> Exit:
     if about.claim is Claim.NOBODY:
         # The entry did not get so far: a broken image, a full disk.
         why = str(state["Error"]) or f"its first process ended with {code}"
-        return Exit(code or 1, f"its container could not run its command: {why}", ended_at)
+        return Exit(code or 1, ContainerStartFailed(error=why), ended_at)
     if about.run_again:
-        return Exit(None, "Docker started it a second time, which was refused; its exit code is lost", ended_at)
+        return Exit(None, ExitCodeLost(why=ExitCodeLoss.STARTED_TWICE), ended_at)
     if started_at is not None and _fell_with_the_machine(started_at, ended_at, about):
-        return Exit(None, "the machine was restarted while it ran", ended_at)
+        return Exit(None, NodeRestarted(), ended_at)
     if started_at is not None and _fell_with_the_daemon(started_at, ended_at, about):
-        return Exit(None, "the Docker daemon was restarted while it ran, and ended it", ended_at)
+        return Exit(None, DaemonRestarted(), ended_at)
     if started_at is not None and code == _NOBODY_KNOWS and _ended_before_the_daemon_came(started_at, ended_at, about):
-        return Exit(None, "it ended while the Docker daemon was away, so its exit code is lost", ended_at)
+        return Exit(None, ExitCodeLost(why=ExitCodeLoss.DAEMON_AWAY), ended_at)
     oom = bool(state["OOMKilled"]) and code != 0
     if about.from_outside and not oom:
-        return Exit(None, "it was ended from outside, through Docker: by an admin, or as the daemon stopped", ended_at)
-    return Exit(code, "", ended_at, oom)
+        return Exit(None, EndedFromOutside(by=Outside.DOCKER), ended_at)
+    return Exit(code, None, ended_at, oom)
 
 
 def _fell_with_the_machine(started_at: float, ended_at: float, about: Circumstances) -> bool:

@@ -11,6 +11,7 @@ from aiodocker.exceptions import DockerError
 from aiohttp.http_exceptions import HttpProcessingError
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import WaitingForDaemon
 from commonage.engines.containers.fetching import refusal_of
 from commonage.engines.containers.hands import Away
 
@@ -52,7 +53,7 @@ _INNERMOST = re.compile(r"\[([^\[\]]+)\]+$")
 class DaemonUnreachable(Away):
     """The daemon does not answer, or nothing that can be read: what became of what we asked for is not known."""
 
-    waiting_for = "the Docker daemon, which does not answer"
+    waiting = WaitingForDaemon()
 
 
 class Refused(EngineFailure):

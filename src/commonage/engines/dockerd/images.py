@@ -10,8 +10,10 @@ from typing import Literal
 
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import EnvironmentFailed, PullingImage
 from commonage.engines.common.together import Together
-from commonage.engines.containers.fetching import progress_of, words_of_fetching
+from commonage.engines.containers.fetching import progress_of
 from commonage.engines.containers.hands import Away
 from commonage.engines.dockerd.connection import Connection
 from commonage.ports.agents import Told
@@ -52,24 +54,26 @@ class Images:
         """
         name = environment.name
 
-        def note(detail: str, progress: float | None) -> None:
-            self._note(name, EnvironmentState.BUILDING, detail, progress)
-            told(detail, progress)
+        def note(reason: Reason, progress: float | None) -> None:
+            self._note(name, EnvironmentState.BUILDING, reason, progress)
+            told(reason, progress)
 
         try:
             image = _image_of(environment)
             await (have or self.have_here)(image, note)
         except Away as error:  # which says nothing about the image
-            self._note(name, EnvironmentState.ABSENT, error.message)
+            self._note(name, EnvironmentState.ABSENT, error.waiting)
             raise
         except EngineFailure as error:
-            words = f"the environment {name} cannot be prepared: {error.message}"
-            self._note(name, EnvironmentState.FAILED, words)
-            raise EngineFailure(words, retryable=error.is_retryable, native=error.native) from error
-        self._note(name, EnvironmentState.READY, image)
+            why = EnvironmentFailed(environment=name, error=error.message)
+            self._note(name, EnvironmentState.FAILED, why)
+            raise EngineFailure(why, retryable=error.is_retryable, native=error.native) from error
+        self._note(name, EnvironmentState.READY)
 
-    def _note(self, name: str, state: EnvironmentState, detail: str, progress: float | None = None) -> None:
-        self._statuses[name] = EnvironmentStatus(name, self._site, state, detail, progress)
+    def _note(
+        self, name: str, state: EnvironmentState, reason: Reason | None = None, progress: float | None = None
+    ) -> None:
+        self._statuses[name] = EnvironmentStatus(name, self._site, state, reason, progress)
 
     async def have_here(self, image: str, told: Told) -> None:
         """Have it at our daemon. Raises EngineFailure."""
@@ -82,7 +86,7 @@ class Images:
                 f"there is no image {image} on this machine, and images are not fetched here (docker_pull = never): "
                 f"load it with `docker load` or `docker import`"
             )
-        told(words_of_fetching(image), None)
+        told(PullingImage(image=image), None)
         await self._fetches.do(image, partial(self._pull_image, image), told)
 
     async def _pull_image(self, image: str, told: Told) -> None:
@@ -99,8 +103,7 @@ class Images:
                     words = f"the registry of {image} did not answer within {patience:.0f} s"
                     raise EngineFailure(words, retryable=True) from error
                 patience = _SILENCE_S
-                detail, progress = progress_of(message, layers)
-                told(words_of_fetching(image, detail), progress)
+                told(*progress_of(image, message, layers))
 
     async def close(self) -> None:
         """End what is under way."""

@@ -19,8 +19,10 @@ from functools import partial
 from pathlib import Path
 
 from commonage.domain.environments import Environment, EnvironmentStatus
-from commonage.domain.errors import EngineFailure
+from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.fleet import NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import RetryingStart, UnpackingFiles
 from commonage.domain.sightings import Capabilities, Measurement, Order, ProcessOwner, Seen
 from commonage.domain.workloads import Kind
 from commonage.engines.common.keeping import RunsEngine
@@ -121,9 +123,9 @@ class ProcessEngine(RunsEngine[Run]):
         await self._in_thread(lambda: self._launcher.settle(live))
         await self._in_thread(self._execs.end_left_over)
         await self._in_thread(self._warm_up_all)
-        self._keep(self._log_limit.keep)
-        self._keep(lambda: keep_memory(self._board, self._groups, self._in_thread))
-        self._keep(lambda: keep_old_logs(self._files, self._settings, self._in_thread))
+        self._keep("limit logs", self._log_limit.keep)
+        self._keep("watch memory", partial(keep_memory, self._board, self._groups, self._in_thread))
+        self._keep("clean up", partial(keep_old_logs, self._files, self._settings, self._in_thread))
 
     def _warm_up_all(self) -> None:
         for programs in self._environments.used_by_sessions(time.time()):
@@ -212,8 +214,8 @@ class ProcessEngine(RunsEngine[Run]):
     async def _prepare_and_launch(self, run: Run) -> None:
         """The long way: make the environment, telling how far it is, unpack what was sent along, then start."""
 
-        def told(detail: str, progress: float | None) -> None:
-            self._board.tell(run, self._launcher.starting(run.order, detail, progress))
+        def told(reason: Reason, progress: float | None) -> None:
+            self._board.tell(run, self._launcher.starting(run.order, reason, progress))
 
         try:
             python = await self._environments.ensure(run.order.environment, told)
@@ -222,7 +224,7 @@ class ProcessEngine(RunsEngine[Run]):
             # A task of its own, as above.
             await asyncio.shield(self._spawn(self._launch(run, python)))
         except EngineFailure as error:
-            await self._fail(run, error.message)
+            await self._fail(run, start_failure(error))
 
     def _warm_up(self, order: Order, python: PythonPlace) -> Future[frozenset[str] | None] | None:
         """If it is a session, have a warm parent for it; gives what to wait for while that is on its way."""
@@ -240,7 +242,7 @@ class ProcessEngine(RunsEngine[Run]):
         """Unpack what was sent along; a disk that is full or failing is given a while."""
         if run.order.bundle_path is None:
             return
-        told("unpacking its files", None)
+        told(UnpackingFiles(), None)
         for pause_s in _UNPACK_PAUSES_S:
             try:
                 await self._launcher.unpack(run.order, run.folder)
@@ -248,7 +250,7 @@ class ProcessEngine(RunsEngine[Run]):
             except EngineFailure as error:
                 if not error.is_retryable:
                     raise
-                told(f"trying again in {pause_s:.0f} s: {error.message}", None)
+                told(RetryingStart(pause_s=pause_s, cause=start_failure(error)), None)
             await asyncio.sleep(pause_s)
         await self._launcher.unpack(run.order, run.folder)
 
@@ -256,7 +258,7 @@ class ProcessEngine(RunsEngine[Run]):
         pid = await self._in_thread(lambda: self._launcher.launch(run.order, run.folder, run.port, python))
         self._runs_now(run, pid)
 
-    async def _fail(self, run: Run, why: str) -> None:
+    async def _fail(self, run: Run, why: Reason) -> None:
         """It was accepted, but cannot be started: it ends with our reason."""
 
         def write() -> None:

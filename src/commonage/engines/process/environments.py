@@ -26,9 +26,11 @@ from pathlib import Path
 
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment
 from commonage.domain.sightings import Order
 from commonage.engines.common.together import Together
-from commonage.engines.process.uv import make_environment
+from commonage.engines.process.uv import Step, make_environment
 from commonage.ports.agents import Told
 
 _READY = ".ready"
@@ -126,10 +128,10 @@ class Environments:
     async def _build(self, environment: Environment, folder: Path, told: Told) -> PythonPlace:
         name = environment.name
 
-        def tell(words: str, progress: float | None) -> None:
-            detail = f"preparing environment {name}: {words}"
-            self._stands(name, EnvironmentState.BUILDING, detail, progress)
-            told(detail, progress)
+        def tell(step: str, progress: float | None) -> None:
+            preparing = PreparingEnvironment(environment=name, step=step)
+            self._stands(name, EnvironmentState.BUILDING, preparing, progress)
+            told(preparing, progress)
 
         lock = os.open(folder.with_name(folder.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -139,19 +141,15 @@ class Environments:
                 await make_environment(folder, environment.requirements, self._variables, lock, tell)
                 (folder / _READY).write_text(name + "\n", encoding="utf-8")
         except EngineFailure as error:
-            message = f"environment {name} cannot be prepared: {error.message}"
-            self._stands(name, EnvironmentState.FAILED, message)
-            raise EngineFailure(message, retryable=True) from error
+            raise self._failed(name, error.message, retryable=True) from error
         except OSError as error:
-            message = f"environment {name} cannot be prepared in {folder}: {error.strerror}"
-            self._stands(name, EnvironmentState.FAILED, message)
-            raise EngineFailure(message, retryable=True) from error
+            raise self._failed(name, f"in {folder}: {error.strerror}", retryable=True) from error
         finally:
             os.close(lock)
         self._stands(name, EnvironmentState.READY)
         return PythonPlace(folder / "bin", folder)
 
-    async def _lock(self, descriptor: int, tell: Told) -> None:
+    async def _lock(self, descriptor: int, tell: Step) -> None:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,9 +161,7 @@ class Environments:
 
     def _existing(self, environment: Environment, python: Path) -> PythonPlace:
         if not os.access(python, os.X_OK):
-            message = f"environment {environment.name} needs {python}, which is not a program here"
-            self._stands(environment.name, EnvironmentState.FAILED, message)
-            raise EngineFailure(message)
+            raise self._failed(environment.name, f"it needs {python}, which is not a program here", retryable=False)
         self._stands(environment.name, EnvironmentState.READY)
         root = python.parent.parent
         return PythonPlace(python.parent, root if (root / "pyvenv.cfg").exists() else None)
@@ -174,5 +170,12 @@ class Environments:
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", environment.name).lstrip(".")[:64]
         return self._root / f"{name}-{digest_of(environment.requirements)}"
 
-    def _stands(self, name: str, state: EnvironmentState, detail: str = "", progress: float | None = None) -> None:
-        self._statuses[name] = EnvironmentStatus(name, self._site, state, detail, progress)
+    def _failed(self, name: str, error: str, *, retryable: bool) -> EngineFailure:
+        why = EnvironmentFailed(environment=name, error=error)
+        self._stands(name, EnvironmentState.FAILED, why)
+        return EngineFailure(why, retryable=retryable)
+
+    def _stands(
+        self, name: str, state: EnvironmentState, reason: Reason | None = None, progress: float | None = None
+    ) -> None:
+        self._statuses[name] = EnvironmentStatus(name, self._site, state, reason, progress)

@@ -15,14 +15,13 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Seen
-from commonage.engines.common.board import InThread
 from commonage.engines.common.execs import GRACE_S, MARK, NAME, SHELL, new_mark, not_running
 from commonage.engines.common.tasks import Tasks
 from commonage.engines.process.board import Board, Run
@@ -103,10 +102,8 @@ class Execs:
 
     async def _make(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ProcessExec:
         child = await self._tasks.in_thread(lambda: self._spawn(run, command, terminal))
-        made = ProcessExec(child, run, self._groups, self._tasks.in_thread)
-        made.living = self._tasks.spawn(made.live())
+        made = ProcessExec(child, run, self._groups, self._tasks, self._live.discard)
         self._live.add(made)
-        made.living.add_done_callback(lambda _: self._live.discard(made))
         return made
 
     def _spawn(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> _Child:
@@ -180,15 +177,15 @@ def _set_size(terminal: int, columns: int, rows: int) -> None:
 
 
 class ProcessExec:
-    """Implements `ports.execs.ExecStream`. `live` sees it to its end."""
+    """Implements `ports.execs.ExecStream`. A task of the engine's sees it to its end, and calls `on_end` then."""
 
-    living: asyncio.Task[None]
-
-    def __init__(self, child: _Child, run: Run, groups: Groups, in_thread: InThread) -> None:
+    def __init__(
+        self, child: _Child, run: Run, groups: Groups, tasks: Tasks, on_end: Callable[[ProcessExec], None]
+    ) -> None:
         self._child = child
         self._run = run
         self._groups = groups
-        self._in_thread = in_thread
+        self._in_thread = tasks.in_thread
         self._sessions = {child.process.pid}
         ends = {number: Descriptor(number) for number in {child.stdin, *child.outputs.values()}}
         self._ends = tuple(ends.values())
@@ -198,6 +195,8 @@ class ProcessExec:
         self._leaving = asyncio.Event()
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._is_read = False
+        self._living = tasks.spawn(self._live())
+        self._living.add_done_callback(lambda _: on_end(self))
 
     # --- the port -------------------------------------------------------------------------------------------------
 
@@ -231,7 +230,7 @@ class ProcessExec:
     async def close(self) -> None:
         """Have it ended, and wait for that."""
         self.end()
-        await asyncio.wait([self.living])
+        await asyncio.wait([self._living])
 
     def end(self) -> None:
         """Have it ended soon."""
@@ -239,7 +238,7 @@ class ProcessExec:
 
     # --- from start to end ----------------------------------------------------------------------------------------
 
-    async def live(self) -> None:
+    async def _live(self) -> None:
         """Until it has ended, whatever ends it, and nothing of it is left."""
         delivering = asyncio.create_task(self._deliver())
         leaving = asyncio.create_task(self._leaving.wait())

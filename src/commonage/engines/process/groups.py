@@ -56,7 +56,7 @@ class Groups(Protocol):
 
     def last_use(self, attempt_id: str) -> LastUse | None:
         """What it used in all; None where that is not known once its processes are gone."""
-        ...
+        return None
 
     def remove(self, attempt_id: str) -> bool:
         """Its last process ended: nothing of it stays. False if one is still there."""
@@ -64,4 +64,4 @@ class Groups(Protocol):
 
     def close(self) -> None:
         """Nothing is asked any more; what runs stays held."""
-        ...
+        return

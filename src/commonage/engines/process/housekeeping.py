@@ -10,6 +10,7 @@ import logging
 import time
 from functools import partial
 
+from commonage.domain.turns import Turns
 from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Runs
 from commonage.engines.process.board import Board, Run
@@ -21,10 +22,11 @@ OLD_LOGS_PAUSE_S = 600.0
 _log = logging.getLogger(__name__)
 
 
-async def keep_memory(board: Board, groups: Groups, in_thread: InThread) -> None:
+async def keep_memory(board: Board, groups: Groups, in_thread: InThread, turns: Turns) -> None:
     """Look after the memory of each running attempt, for ever."""
     while True:
-        await asyncio.sleep(PAUSE_S)
+        with turns.rest():
+            await asyncio.sleep(PAUSE_S)
         for run in board:
             if run.is_running:
                 try:
@@ -33,7 +35,7 @@ async def keep_memory(board: Board, groups: Groups, in_thread: InThread) -> None
                     _log.warning("cannot look after %s: %s", run.id, error)
 
 
-async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThread) -> None:
+async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThread, turns: Turns) -> None:
     """Remove logs of long ago now and every ten minutes, for ever."""
     while True:
         try:
@@ -43,7 +45,8 @@ async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThr
                 _log.info("removed the logs of %d attempts of long ago", removed)
         except OSError as error:
             _log.warning("cannot remove logs of long ago: %s", error)
-        await asyncio.sleep(OLD_LOGS_PAUSE_S)
+        with turns.rest():
+            await asyncio.sleep(OLD_LOGS_PAUSE_S)
 
 
 def _hold(run: Run, groups: Groups) -> None:

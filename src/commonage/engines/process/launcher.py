@@ -12,6 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.lifecycle import reason_of_exit
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import (
+    Completed,
+    ExitCodeLoss,
+    ExitCodeLost,
+    NodeRestarted,
+    ProcessesRemain,
+    Starting,
+    StoppedBeforeStart,
+)
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.engines.common.runs import Claim, Exit, RunFolder
 from commonage.engines.common.unpacking import Unpacker, noted
@@ -27,7 +38,7 @@ from commonage.engines.process.warm import WarmSessions
 from commonage.files.beneath import Beneath
 from commonage.ports.devices import Devices, Hold
 
-STOPPED_EARLY = "stopped before it started"
+STOPPED_EARLY = StoppedBeforeStart()
 _TERMINATED, _KILLED = 143, 137
 _HALF_WRITTEN_S = 1.0
 
@@ -187,7 +198,7 @@ class Launcher:
         self._release(order)
         self._groups.remove(order.attempt_id)
         end = folder.exit() or Exit(_TERMINATED, STOPPED_EARLY, claim.at)
-        return Sighting(order.attempt_id, Seen.ENDED, claim.at, self._node, end.detail, exit_code=end.code)
+        return Sighting(order.attempt_id, Seen.ENDED, claim.at, self._node, end.reason, exit_code=end.code)
 
     def _ended(self, order: Order, folder: RunFolder, claim: Claim, over_memory: bool) -> Sighting:
         """Its shim is gone: end what it left, and have written down how it ended."""
@@ -203,14 +214,13 @@ class Launcher:
         used = self._groups.last_use(order.attempt_id)  # its groups take it along
         if not self._groups.remove(order.attempt_id):
             if not self._groups.kill(order.attempt_id):
-                words = f"{end.detail or f'exit code {end.code}'}; some of its processes cannot be ended"
-                end = replace(end, detail=words)
+                end = replace(end, reason=ProcessesRemain(cause=_cause_of(end)))
             self._groups.remove(order.attempt_id)
         if end != written:
             folder.write_exit(end)  # the kernel's account of it goes with its groups
         folder.tidy()
         return Sighting(
-            order.attempt_id, Seen.ENDED, end.at, self._node, end.detail,
+            order.attempt_id, Seen.ENDED, end.at, self._node, end.reason,
             exit_code=end.code, oom=end.oom, started_at=claim.at, used=used,
         )  # fmt: skip
 
@@ -218,23 +228,31 @@ class Launcher:
         """How it ended, where its shim did not write it."""
         now = time.time()
         if claim.pid < 0:
-            return Exit(None, "nobody knows whether it began: its claim is half written; a full disk?", claim.at)
+            return Exit(None, ExitCodeLost(why=ExitCodeLoss.CLAIM_UNREADABLE), claim.at)
         if folder.has_empty_exit():
-            return Exit(None, "its exit code could not be written; a full disk?", now)
+            return Exit(None, ExitCodeLost(why=ExitCodeLoss.NOT_WRITTEN), now)
         if claim.boot_id != boot_id():
-            return Exit(None, f"{self._node} was restarted while it ran", now)
+            return Exit(None, NodeRestarted(node=self._node), now)
         if was_oom:
-            return Exit(_KILLED, "", now)
-        return Exit(None, "its shim was ended from outside, so nobody knows its exit code", now)
+            return Exit(_KILLED, None, now)
+        return Exit(None, ExitCodeLost(why=ExitCodeLoss.SHIM_KILLED), now)
 
     def running(self, order: Order, port: int | None, started_at: float | None = None) -> Sighting:
         """The sighting of one that runs, since just now unless told otherwise."""
         now = time.time()
         return Sighting(order.attempt_id, Seen.RUNNING, now, self._node, url=url_of(port), started_at=started_at or now)
 
-    def starting(self, order: Order, detail: str = "starting", progress: float | None = None) -> Sighting:
+    def starting(self, order: Order, reason: Reason | None = None, progress: float | None = None) -> Sighting:
         """The sighting of one that does not run yet."""
-        return Sighting(order.attempt_id, Seen.STARTING, time.time(), self._node, detail, progress)
+        return Sighting(
+            order.attempt_id, Seen.STARTING, time.time(), self._node, reason or Starting(node=self._node), progress
+        )
+
+
+def _cause_of(end: Exit) -> Reason:
+    if end.reason is not None:
+        return end.reason
+    return reason_of_exit(end.code, end.oom) if end.code else Completed()
 
 
 def _job_folder(workspace: Path, order: Order) -> Path:

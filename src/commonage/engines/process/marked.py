@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from commonage.domain.sightings import LastUse
-from commonage.engines.process.groups import Use
+from commonage.engines.process.groups import Groups, Use
 from commonage.engines.process.processes import Stat, send, stat_of
 
 _MARK = b"COMMONAGE_ATTEMPT_ID="
@@ -35,7 +34,7 @@ class _Known(NamedTuple):
     is_shim: bool
 
 
-class MarkedProcesses:
+class MarkedProcesses(Groups):
     """`Groups` without any help of the kernel."""
 
     limits_memory = False
@@ -88,16 +87,9 @@ class MarkedProcesses:
             return None
         return Use(sum(cpu for cpu, _ in figures), sum(rss for _, rss in figures) // 1024**2, tuple(pids))
 
-    def last_use(self, attempt_id: str) -> LastUse | None:
-        """Nobody keeps an account of processes that are gone."""
-        return None
-
     def remove(self, attempt_id: str) -> bool:
         """True once none is left."""
         return not self.pids(attempt_id)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
     def _look(self) -> None:
         """Look at every process of the machine; only new ones are looked into."""

@@ -19,8 +19,9 @@ from uv import find_uv_bin
 
 from commonage.domain.environments import left_out
 from commonage.domain.errors import EngineFailure
-from commonage.ports.agents import Told
 
+Step = Callable[[str, float | None], None]
+"""Is told what uv does, and how far it is (0..1)."""
 _PASSED_ON = re.compile(r"UV_.*|SSL_CERT_FILE|SSL_CERT_DIR|(https?|all|no)_proxy|HOME|NETRC|LANG|LC_ALL", re.IGNORECASE)
 # pip's settings that have a counterpart of the same meaning in uv.
 _LIKE_PIP = {
@@ -83,7 +84,7 @@ class Progress:
     so what comes in quick succession is left out.
     """
 
-    def __init__(self, told: Told, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, told: Step, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._told = told
         self._monotonic = monotonic
         self._next_at = 0.0
@@ -119,7 +120,7 @@ class Progress:
 
 
 async def make_environment(
-    folder: Path, requirements: Sequence[str], variables: Mapping[str, str], held: int, told: Told
+    folder: Path, requirements: Sequence[str], variables: Mapping[str, str], held: int, told: Step
 ) -> None:
     """Make `folder` a virtual environment with these requirements. Raises EngineFailure with uv's last words.
 

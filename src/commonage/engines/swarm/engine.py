@@ -13,6 +13,7 @@ import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.doctor import notes_of
 from commonage.engines.swarm.fleet import Fleet
 from commonage.engines.swarm.hands import SwarmHands
-from commonage.engines.swarm.launcher import Launcher
+from commonage.engines.swarm.launcher import Dependencies, Launcher
 from commonage.engines.swarm.networks import Networks
 from commonage.engines.swarm.nodes import NO_SHARED_FOLDER
 from commonage.engines.swarm.settings import SwarmSettings
@@ -46,6 +47,7 @@ from commonage.engines.swarm.watching import Watcher
 from commonage.files.beneath import Beneath
 from commonage.ports.agents import CONTAINER_BRIDGE, Agents, NodeNetwork, Told, unheard
 from commonage.ports.execs import ExecStream, Terminal
+from commonage.wire.docs import docs_page
 
 _MOST_RELAYED = 256
 """Connections from one address, which is that of a machine for all of its containers."""
@@ -150,25 +152,29 @@ class SwarmEngine(ContainerEngine):
         self._networks = Networks(self._client, name, settings, address)
         workspaces = Beneath(self._shared) / "workspaces"
         place = Place(name, workspaces, shared_variables(os.environ), self._unpacker, here=False)
-        launcher = Launcher(place, settings, self._client, self._fleet, Deliveries(self._client, name))
-        launcher.images, launcher.networks, launcher.in_thread = self._images, self._networks, self._in_thread
-        launcher.turns = self._turns
+        uses = Dependencies(
+            self._client, self._fleet, Deliveries(self._client, name), self._images, self._networks, self._turns,
+            self._in_thread,
+        )  # fmt: skip
+        launcher = Launcher(place, settings, uses)
         await launcher.open()
         await self._networks.open()
         self._launcher = launcher
         self._seen_tasks = Tasks(self._client, name)
-        self._hands = SwarmHands(self._client, self._fleet, self._seen_tasks, launcher, settings)
+        self._hands = SwarmHands(
+            self._client, self._fleet, self._seen_tasks, launcher, settings, self._in_thread
+        )  # fmt: skip
         await self._look_at_swarm()
         await self._take_up(orders, self._hands)
         watcher = Watcher(self._board, self._seen_tasks, self._fleet, self._in_thread)
-        self._keep(lambda: watcher.keep(self._settle_soon, self._swarm_is_back))
+        self._keep("watch tasks", partial(watcher.keep, self._settle_soon, self._swarm_is_back))
         self._sweeps = self._hands
-        self._keep(lambda: watcher.sweep(self._hands))
-        self._keep(watcher.answer_paused)
+        self._keep("remove services", partial(watcher.sweep, self._hands))
+        self._keep("answer paused nodes", watcher.answer_paused)
         bounds = Bounds(settings.keep_logs_days, settings.keep_logs_mib)
         house = House(self._board, self._files, bounds, self._in_thread)
-        self._keep(self._log_limit.keep)
-        self._keep(lambda: house.keep_clean(lambda: self._clear(house)))
+        self._keep("limit logs", self._log_limit.keep)
+        self._keep("clean up", partial(house.keep_clean, lambda: self._clear(house)))
 
     def _admits(self, peer: str) -> bool:
         """Whether the relays take a connection from this address: of a node, or of a container on this one."""
@@ -184,7 +190,7 @@ class SwarmEngine(ContainerEngine):
         raise EngineFailure(
             f"{before} is of an older version, whose run folders every machine could change. With nothing running, "
             f"once: mkdir -p {self._folder} && cp -n {before.above}/installation {self._folder}/ && "
-            f"mv {before} {self._outside} (docs/howto/swarm.md)"
+            f"mv {before} {self._outside} ({docs_page('operate/swarm')})"
         )
 
     def _settle_soon(self, run: Run) -> None:
@@ -261,7 +267,9 @@ class SwarmEngine(ContainerEngine):
         node = run.order.lease.node
         agents = self._fleet.agent_of(node)
         if agents is None:
-            why = "has no agent that answers, by which alone its containers are reached (docs/howto/agents.md)"
+            why = (
+                f"has no agent that answers, by which alone its containers are reached ({docs_page('operate/agents')})"
+            )
             raise EngineFailure(f"nothing can be run beside {run.id}: its machine {node} {why}", retryable=True)
         return await agents.exec(self._fleet.id_of(node), run.id, command, terminal)
 

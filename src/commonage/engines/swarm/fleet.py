@@ -9,6 +9,8 @@ from ipaddress import IPv4Address
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import NodeLost, WaitingForAgent
 from commonage.engines.containers.hands import Away, Gone
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes import NO_AGENT, OLD_AGENT, Machine, Wait, machines_of, notes_on, report_of
@@ -19,11 +21,11 @@ from commonage.ports.agents import Agents, Heard
 class AgentAway(Away):
     """The machine's agent does not answer."""
 
-    waiting_for = "its machine's agent, which does not answer"
+    waiting = WaitingForAgent()
 
 
 class Fleet:
-    """Who is there. `fault` is empty while the Swarm answers its watcher.
+    """Who is there.
 
     `without_agents`: machines without an agent take work, too.
     """
@@ -35,13 +37,26 @@ class Fleet:
         self.machines: Mapping[str, Machine] = {}
         self.by_id: Mapping[str, Machine] = {}
         self.heard: Mapping[str, Heard] = {}
-        self.fault = ""
+        self._fault = ""
         self._partings = Partings(agents)
         self._waits: Mapping[str, Wait] = {}
         self._ending: dict[str, str] = {}
         self._given_up: set[str] = set()
         self._introduced: tuple[tuple[str, str], ...] = ()
         self._changed = False
+
+    @property
+    def fault(self) -> str:
+        """Why the Swarm does not answer its watcher; empty while it does."""
+        return self._fault
+
+    def answers(self) -> None:
+        """The Swarm answers its watcher."""
+        self._fault = ""
+
+    def is_away(self, why: str) -> None:
+        """The Swarm does not answer its watcher."""
+        self._fault = why
 
     async def look(self) -> bool:
         """Ask both; True if something about machines changed since the last look. Raises EngineFailure."""
@@ -108,16 +123,16 @@ class Fleet:
         machine = self.by_id.get(node_id)
         return machine is not None and machine.is_down
 
-    def why_lost(self, attempt_id: str, node_id: str, node: str) -> str:
-        """Why what ran on this machine is to be given up, in words; empty while it is not."""
+    def why_lost(self, attempt_id: str, node_id: str, node: str) -> Reason | None:
+        """Why what ran on this machine is to be given up; None while it is not."""
         machine = self.by_id.get(node_id)
         if machine is None and node_id:
-            return f"its machine {node} is not in the Swarm any more"
+            return NodeLost(node=node, detail="it is not in the Swarm any more")
         if self.was_fenced(attempt_id, node):
-            return f"the Docker daemon of {node} did not answer, and its agent ended what ran there"
+            return NodeLost(node=node, detail="its Docker daemon did not answer, and its agent ended what ran there")
         if machine is not None and machine.is_down and node not in self._waits:
-            return f"its machine {node} does not answer: {machine.why_down}"
-        return ""
+            return NodeLost(node=node, detail=f"it does not answer: {machine.why_down}")
+        return None
 
     def was_fenced(self, attempt_id: str, node: str) -> bool:
         """True if the machine's agent ended it, as the daemon there could not."""
@@ -156,7 +171,7 @@ class Fleet:
         `live` are the attempts that have not ended. What was given up does not go on, also before that is written down.
         """
         self._given_up &= set(live)
-        if not self.fault:
+        if not self._fault:
             paused = [name for name, one in self.heard.items() if one.paused]
             await asyncio.gather(*(self._answer(name, self.heard[name], live) for name in paused))
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import RemovedFromOutside, Starting, WaitingForSwarm
 from commonage.domain.sightings import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.common.board import InThread
@@ -37,7 +39,7 @@ from commonage.engines.swarm.sightings import (
     is_orphaned,
     is_refused_room,
     runs,
-    waiting_detail,
+    waiting_reason,
 )
 from commonage.engines.swarm.tasks import Tasks
 from commonage.ports.agents import Told
@@ -68,19 +70,24 @@ class Service:
 class SwarmHands:
     """Hands at a manager of the Swarm."""
 
-    def __init__(self, client: Client, fleet: Fleet, tasks: Tasks, launcher: Launcher, settings: SwarmSettings) -> None:
+    def __init__(
+        self,
+        client: Client,
+        fleet: Fleet,
+        tasks: Tasks,
+        launcher: Launcher,
+        settings: SwarmSettings,
+        in_thread: InThread,
+    ) -> None:
         self._client = client
         self._fleet = fleet
         self._tasks = tasks
         self._launcher = launcher
+        self._in_thread = in_thread
         self._patience_s, self._ports = settings.patience_s, settings.ports
         self._services: dict[str, Service] = {}
         self._ended: dict[str, Service] = {}
         self._sweeping = asyncio.Semaphore(_SWEEP_AT_ONCE)
-
-    @property
-    def _in_thread(self) -> InThread:
-        return self._launcher.in_thread
 
     def check(self, order: Order) -> None:
         """As for all containers."""
@@ -140,35 +147,37 @@ class SwarmHands:
         service = self._services.get(run.id)
         if service is not None:
             if not self._tasks.is_newer_than(service.since + _SURELY_S) or await self._client.has_service(service.id):
-                return Waiting("waiting for Docker Swarm")
+                return Waiting(WaitingForSwarm())
             if service.force_at is not None:
                 return Over(None, partial(self._forced, run))
             self._services.pop(run.id, None)
-        return Absent("its service was removed from outside")
+        return Absent(RemovedFromOutside())
 
     async def _forced(self, run: Run) -> Exit:
         end = await self._in_thread(run.box.end)
-        return Exit(_KILLED, "", time.time()) if end is None else Exit(end.code, "", end.at, end.oom and end.code != 0)
+        return (
+            Exit(_KILLED, None, time.time()) if end is None else Exit(end.code, None, end.at, end.oom and end.code != 0)
+        )
 
     def _running(self, run: Run, task: Json, ran_at: float | None) -> Look:
         if not run.order.wants_port:
             return Lives(ran_at or changed_at(task))
         machine = self._fleet.by_id.get(str(task.get("NodeID", "")))
         if machine is None:
-            return Waiting(f"starting on {run.order.lease.node}")
+            return Waiting(Starting(node=run.order.lease.node))
         return Lives(ran_at or changed_at(task), f"http://{machine.address}:{run.port}")
 
     async def _waiting(self, run: Run, task: Json) -> Look:
         machine = self._fleet.by_id.get(str(task.get("NodeID", ""))) or self._fleet.machines.get(run.order.lease.node)
         declares = machine is not None and machine.vram_mib is not None
-        detail = waiting_detail(task, run.order, declares_vram=declares)
+        reason = waiting_reason(task, run.order, declares_vram=declares)
         service = self._services.get(run.id)
         if is_refused_room(task) and service is not None:
             down = machine is None or machine.is_down
             waited = asyncio.get_running_loop().time() - service.since
             if (down or waited > self._patience_s) and await self._in_thread(run.box.claim_never):
-                return Over(None, partial(_given_back, detail))
-        return Waiting(detail)
+                return Over(None, partial(_given_back, reason))
+        return Waiting(reason)
 
     # --- ends ---------------------------------------------------------------------------------------------------
 
@@ -181,7 +190,7 @@ class SwarmHands:
         about = Circumstances(run.order.lease.node, claim, again, end, could_not, wished, time.time())
         return end_of(task, about)
 
-    async def _give_up(self, run: Run, why: str) -> Exit:
+    async def _give_up(self, run: Run, why: Reason) -> Exit:
         """Its machine is gone. Should it still run there, it is ended first; its service goes with `remove`.
 
         What ended by itself before has its own code. Raises EngineFailure while it may run on.
@@ -282,7 +291,7 @@ class SwarmHands:
                     await agents.release(self._fleet.id_of(node), run.id)
 
 
-async def _given_back(why: str) -> Exit:
+async def _given_back(why: Reason) -> Exit:
     """How it ends that never began: the planner may find another place."""
     return Exit(None, why, time.time())
 
@@ -292,4 +301,4 @@ def _own_end(box: Box) -> Exit | None:
     end = box.end()
     if end is None or end.outside or (end.code == _KILLED and not end.oom):
         return None
-    return Exit(end.code, "", end.at, end.oom and end.code != 0)
+    return Exit(end.code, None, end.at, end.oom and end.code != 0)

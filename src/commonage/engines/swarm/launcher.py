@@ -10,14 +10,15 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import AssignedToNode
 from commonage.domain.sightings import Order
 from commonage.engines.common.board import InThread
 from commonage.engines.containers.board import Run
-from commonage.engines.containers.fetching import words_of_fetching
 from commonage.engines.containers.preparing import Place, have_files, have_folders, ourselves
 from commonage.engines.containers.program import PORT, Inside, Program, program_of
 from commonage.engines.containers.turns import Turns
@@ -41,29 +42,36 @@ _AT_ONCE = 32
 _GONE = re.compile(r"(network \S+|configs?|secrets?) not found")
 
 
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """What a launcher uses."""
+
+    client: Client
+    fleet: Fleet
+    deliveries: Deliveries
+    images: Images
+    networks: Networks
+    turns: Turns
+    in_thread: InThread
+
+
 class Launcher:
     """Makes services."""
 
-    def __init__(
-        self, place: Place, settings: SwarmSettings, client: Client, fleet: Fleet, deliveries: Deliveries
-    ) -> None:
+    def __init__(self, place: Place, settings: SwarmSettings, uses: Dependencies) -> None:
         self._place = place
         self._settings = settings
-        self._client = client
-        self._fleet = fleet
-        self._deliveries = deliveries
+        self._client, self._fleet, self._deliveries = uses.client, uses.fleet, uses.deliveries
+        self._images, self._networks = uses.images, uses.networks
+        self._turns, self._in_thread = uses.turns, uses.in_thread
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._owner = ourselves()
         self._creating: dict[str, asyncio.Task[str]] = {}
-        self.images: Images
-        self.networks: Networks
-        self.turns: Turns
-        self.in_thread: InThread
 
     async def open(self) -> None:
         """Have what every attempt needs. Raises EngineFailure."""
         try:
-            await self.in_thread(partial(self._place.workspaces.make_folder, parents=True))
+            await self._in_thread(partial(self._place.workspaces.make_folder, parents=True))
         except OSError as error:
             raise EngineFailure(f"the folder {self._place.workspaces} cannot be made: {error.strerror}") from error
         await self._deliveries.entry()
@@ -77,17 +85,17 @@ class Launcher:
 
         async def have(image: str, told: Told) -> None:
             if not machines:
-                await self.images.have_here(image, told)
+                await self._images.have_here(image, told)
             await asyncio.gather(*(self._fetch(machine, image, told) for machine in machines))
 
-        await self.images.ensure(environment, told, have)
+        await self._images.ensure(environment, told, have)
 
     async def _fetch(self, machine: Machine, image: str, told: Told) -> None:
         agents = self._fleet.agent_of(machine.name)
         if agents is not None:
             # Asked each time: what was there may have been removed since.
             with self._talking_to(machine):
-                await agents.pull(machine.id, image, lambda said, part: told(words_of_fetching(image, said), part))
+                await agents.pull(machine.id, image, told)
             return
         account = self._settings.account
         if machine.name in self._fleet.heard and account is not None and account.is_for(image):
@@ -118,7 +126,7 @@ class Launcher:
         machine = self._fleet.machine(order.lease.node)
         await self.have_image(order.environment, machine.name, told)
         await have_files(run, self._place, self._owner, told)
-        await self.turns.take(run, machine.name, machine.cpus_milli // 1000, told)
+        await self._turns.take(run, machine.name, machine.cpus_milli // 1000, told)
         async with self._at_once:
             try:
                 return await self._launch(run, machine, told)
@@ -126,17 +134,17 @@ class Launcher:
                 if not _GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network, or a config.
-            self.networks.forget(order.tenant)
+            self._networks.forget(order.tenant)
             self._deliveries.forget_configs()
             return await self._launch(run, machine, told)
 
     async def _launch(self, run: Run, machine: Machine, told: Told) -> str:
-        network = await self.networks.of(run.order.tenant)
+        network = await self._networks.of(run.order.tenant)
         held = await self._confine(run.order, machine)
         gateway = self._fleet.gateway_of(machine.name) or network.gateway
         inside = Inside(gateway, frozenset(self._settings.reaches), run.port or PORT)
         program = program_of(run.order, inside, self._place.shared, held)
-        workspace = await self.in_thread(partial(self._have_folders, run, program))
+        workspace = await self._in_thread(partial(self._have_folders, run, program))
         around = Surroundings(
             installation=self._place.installation,
             # By its name, which shows that it is ours: who may ask for any id could ask for the machine's own network.
@@ -154,7 +162,7 @@ class Launcher:
         spec: Json = service_spec(run.order, program, around, self._settings)
         with self._talking_to(machine):
             spec = await mounted(spec, run.id, program, self._fleet, machine)
-        told(f"given to {machine.name}", None)
+        told(AssignedToNode(node=machine.name), None)
         creating = self._creating[run.id] = asyncio.create_task(self._create(run.order, spec))
         creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
         # A stop must not cut it off: whether there is a service then, nobody would know.

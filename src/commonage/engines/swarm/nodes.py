@@ -9,6 +9,7 @@ from commonage.domain.fleet import Device, NodeReport
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.translate import VRAM
 from commonage.ports.agents import Heard
+from commonage.wire.docs import docs_page
 
 _MIB = 1024 * 1024
 NO_AGENT = (
@@ -17,7 +18,7 @@ NO_AGENT = (
 )
 NO_SHARED_FOLDER = (
     "shared_dir is not set, so that this machine would have to see the data folder, with the site's secrets: have a "
-    "shared_dir of its own (docs/howto/swarm.md)"
+    f"shared_dir of its own ({docs_page('operate/swarm')})"
 )
 OLD_AGENT = (
     "its agent is of a version that does not mount the folders of workloads: run `commonage node join` for it again"

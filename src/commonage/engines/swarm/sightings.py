@@ -6,7 +6,24 @@ import logging
 import re
 from dataclasses import dataclass
 
-from commonage.domain.quantities import format_memory
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import (
+    AssignedToNode,
+    ContainerStartFailed,
+    EndedFromOutside,
+    ExitCodeLoss,
+    ExitCodeLost,
+    Outside,
+    PortTaken,
+    PreparingOnNode,
+    SharedFolderNotMounted,
+    Starting,
+    SwarmRefuses,
+    SwarmSeesNoGpuMemory,
+    SwarmSeesNoRoom,
+    SwarmWithdrew,
+    WaitingForSwarm,
+)
 from commonage.domain.sightings import Order
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.box import Claim, End
@@ -21,15 +38,11 @@ _log = logging.getLogger(__name__)
 _PORT_TAKEN = re.compile(r"port is already allocated|address already in use")
 _WITHDRAWN = "no longer meets constraints"
 _ENDED = ("complete", "failed", "shutdown", "rejected", "remove", "orphaned")
-_BEFORE = {
-    "new": "waiting for Docker Swarm",
-    "allocated": "waiting for Docker Swarm",
-    "pending": "waiting for Docker Swarm",
-    "assigned": "given to {node}",
-    "accepted": "given to {node}",
-    "preparing": "preparing on {node}: its image and network",
-    "ready": "starting on {node}",
-    "starting": "starting on {node}",
+_WAITS = ("new", "allocated", "pending")
+_BEFORE: dict[str, type[AssignedToNode | PreparingOnNode | Starting]] = {
+    "assigned": AssignedToNode,
+    "accepted": AssignedToNode,
+    "preparing": PreparingOnNode,
 }
 
 
@@ -81,26 +94,18 @@ def is_refused_room(task: Json) -> bool:
     return state_of(task) == "pending" and "no suitable node" in str(task["Status"].get("Err", ""))
 
 
-def waiting_detail(task: Json, order: Order, *, declares_vram: bool) -> str:
-    """What a task that does not run yet is waiting for, in words."""
+def waiting_reason(task: Json, order: Order, *, declares_vram: bool) -> Reason:
+    """What a task that does not run yet is waiting for."""
+    node = order.lease.node
     if not is_refused_room(task):
-        return _BEFORE.get(state_of(task), "starting").format(node=order.lease.node)
+        return WaitingForSwarm() if state_of(task) in _WAITS else _BEFORE.get(state_of(task), Starting)(node=node)
     said = str(task["Status"]["Err"])
     if "insufficient resources" not in said:
-        return f"Docker Swarm does not start it on {order.lease.node}: {said}"
+        return SwarmRefuses(node=node, error=said)
     vram = vram_of(order.lease, declared=declares_vram)
     if vram and not declares_vram:
-        return (
-            f"{order.lease.node} has cards, but its Docker declares no VRAM that Docker Swarm could reserve: an admin "
-            "must run `commonage node join` for that machine again"
-        )
-    wanted = format_memory(order.lease.memory_mib) + " of memory"
-    if vram:
-        wanted += f" and {format_memory(vram)} of VRAM"
-    return (
-        f"Docker Swarm sees no room on {order.lease.node} for {wanted}: others than Commonage hold it there "
-        f"(insufficient resources)"
-    )
+        return SwarmSeesNoGpuMemory(node=node)
+    return SwarmSeesNoRoom(node=node, memory_mib=order.lease.memory_mib, gpu_memory_mib=vram)
 
 
 def changed_at(task: Json) -> float | None:
@@ -121,37 +126,29 @@ def end_of(task: Json, about: Circumstances) -> Exit:
     if about.claim is Claim.NOBODY and state_of(task) != "complete":
         return _never_started(task, code, about.node, ended_at)
     if about.run_again:
-        return Exit(None, "Docker started it a second time, which was refused; its exit code is lost", ended_at)
+        return Exit(None, ExitCodeLost(why=ExitCodeLoss.STARTED_TWICE), ended_at)
     if about.end is not None and (about.wished or about.end.oom or not about.end.outside):
-        return Exit(about.end.code, "", ended_at, about.end.oom and about.end.code != 0)
+        return Exit(about.end.code, None, ended_at, about.end.oom and about.end.code != 0)
     if about.wished or (about.could_not_write and ended_by_itself(task)):
-        return Exit(code, "", ended_at)
+        return Exit(code, None, ended_at)
     if state_of(task) == "complete" and about.end is None:
-        return Exit(0, "", ended_at)
-    why = "its machine was drained in Docker Swarm, or its service changed"
-    if ended_by_itself(task):
-        why = "through Docker on its machine, or as the daemon there stopped or was started anew"
-    return Exit(None, f"it was ended from outside on {about.node}: {why}", ended_at)
+        return Exit(0, None, ended_at)
+    by = Outside.DAEMON if ended_by_itself(task) else Outside.SWARM
+    return Exit(None, EndedFromOutside(by=by, node=about.node), ended_at)
 
 
 def _never_started(task: Json, code: int, node: str, ended_at: float) -> Exit:
     said = str(task["Status"].get("Err") or f"its first process ended with {code}")
-    if state_of(task) in ("shutdown", "orphaned", "remove"):
-        return Exit(None, f"Docker Swarm gave it up before it started on {node}: {said}", ended_at)
-    if _WITHDRAWN in said:
-        _log.warning("Docker Swarm took a task back before it started on %s: %s", node, said)
-        return Exit(None, f"Docker Swarm took it back before it started on {node}", ended_at)
+    if state_of(task) in ("shutdown", "orphaned", "remove") or _WITHDRAWN in said:
+        _log.warning("Docker Swarm gave a task up before it started on %s: %s", node, said)
+        return Exit(None, SwarmWithdrew(node=node), ended_at)
     if "bind source path does not exist" in said:
         path = said.rpartition(": ")[2]
-        words = (
-            f"{node} does not see the folder {path}; the folder of the site must be mounted on every machine under the "
-            f"same path (`commonage doctor` tells which it is)"
-        )
-        return Exit(None, words, ended_at)
+        return Exit(None, SharedFolderNotMounted(node=node, path=path), ended_at)
     if _PORT_TAKEN.search(said):
         _log.warning("a port is taken on %s: %s", node, said)
-        return Exit(None, f"the port that was chosen for it is taken on {node}", ended_at)
+        return Exit(None, PortTaken(node=node), ended_at)
     failure = failure_of(400, said)
     _log.warning("a container could not be started on %s: %s", node, failure)
-    words = f"its container could not be started on {node}: {failure.message}"
-    return Exit(None if failure.is_retryable else code or 1, words, ended_at)
+    why = ContainerStartFailed(node=node, error=failure.message)
+    return Exit(None if failure.is_retryable else code or 1, why, ended_at)

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import Seen
+from commonage.domain.turns import Turns
 from commonage.engines.common.board import InThread
 from commonage.engines.containers.board import Board, Run
 from commonage.engines.swarm.fleet import Fleet
@@ -39,36 +40,38 @@ class Watcher:
         self._machines_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
         self._endings: dict[str, float] = {}  # when the box of what runs was first seen to have an end
 
-    async def sweep(self, hands: SwarmHands) -> None:
+    async def sweep(self, hands: SwarmHands, turns: Turns) -> None:
         """Have what jobs left behind removed whenever nothing is about to start, until cancelled."""
         while True:
-            await asyncio.sleep(_SWEEP_S)
+            with turns.rest():
+                await asyncio.sleep(_SWEEP_S)
             try:
                 await hands.sweep(at_once=not any(run.sighting.seen is Seen.STARTING for run in self._board))
             except EngineFailure as error:
                 _log.warning("cannot remove services that ended, will try again: %s", error)
 
-    async def answer_paused(self) -> None:
+    async def answer_paused(self, turns: Turns) -> None:
         """Tell machines that were cut off, and are back, what becomes of what they paused, until cancelled."""
         while True:
-            await asyncio.sleep(_MACHINES_S)
+            with turns.rest():
+                await asyncio.sleep(_MACHINES_S)
             await self._fleet.answer_paused({run.id for run in self._board if run.sighting.seen is not Seen.ENDED})
 
-    async def keep(self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]]) -> None:
+    async def keep(self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]], turns: Turns) -> None:
         """Until cancelled."""
         while True:
             try:
                 if self._fleet.fault:
                     await back()
                     _log.warning("Docker Swarm answers again")
-                    self._fleet.fault = ""
+                    self._fleet.answers()
                 pause = await self._turn(settle)
             except EngineFailure as error:
                 if not self._fleet.fault:
                     _log.error("%s", error)
-                self._fleet.fault = str(error)
+                self._fleet.is_away(str(error))
                 pause = _AWAY_S
-            with suppress(TimeoutError):
+            with turns.rest(), suppress(TimeoutError):
                 await asyncio.wait_for(self._tasks.hurried.wait(), pause)
 
     async def _turn(self, settle: Callable[[Run], None]) -> float:

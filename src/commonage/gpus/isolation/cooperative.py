@@ -6,16 +6,17 @@ Most is done by the variables of `gpus.environment`. What no variable can do for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from commonage.domain.fleet import Device, Isolation
 from commonage.files.injected import PYTHON
+from commonage.gpus.isolation.level import Level
 from commonage.ports.devices import Hold
 
 SITE_VARIABLE = "COMMONAGE_GPU_SITE"
 
 
-class Cooperative:
+class Cooperative(Level):
     """Variables only."""
 
     isolation = Isolation.COOPERATIVE
@@ -27,16 +28,3 @@ class Cooperative:
     def apply(self, hold: Hold) -> Mapping[str, str]:
         """The folder for every Python of the workload; into a container its engine mounts it."""
         return {} if hold.in_container else {"PYTHONPATH": str(PYTHON), SITE_VARIABLE: str(PYTHON)}
-
-    def release(self, hold: Hold) -> None:
-        """Nothing was applied."""
-
-    def settle(self, holds: Sequence[Hold]) -> None:
-        """Nothing of ours runs."""
-
-    def watch(self) -> Mapping[str, tuple[str, ...]]:
-        """The watchdog is control's."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing of ours runs."""

@@ -15,14 +15,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pynvml
 
 from commonage.domain.fleet import Device, Isolation
 from commonage.gpus.environment import MIB
-from commonage.gpus.isolation.level import is_nvidia
+from commonage.gpus.isolation.level import Level, is_nvidia
 from commonage.gpus.isolation.session import handle_of, nvml, words
 from commonage.ports.devices import Hold, NotConfined
 
@@ -50,7 +50,7 @@ def _toolkit_sets_limits() -> bool:
     return False
 
 
-class DriverLimit:
+class DriverLimit(Level):
     """Memory limits by the driver. `cgroup_root` is where cgroups version 2 are mounted; `in_containers`: what holds
     shares runs in containers, whose limits NVIDIA's container toolkit sets.
     """
@@ -143,16 +143,6 @@ class DriverLimit:
                 _set(share.device_uuid, folder, 0, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
             except pynvml.NVMLError as error:
                 log.warning("attempt %s: its limit on %s stays: %s", hold.attempt_id, share.device_uuid, words(error))
-
-    def settle(self, holds: Sequence[Hold]) -> None:
-        """Limits stay in the driver without us."""
-
-    def watch(self) -> Mapping[str, tuple[str, ...]]:
-        """Nothing of ours runs."""
-        return {}
-
-    def close(self) -> None:
-        """Limits stay."""
 
 
 def _unified(hold: Hold) -> Path | None:

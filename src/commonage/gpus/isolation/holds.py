@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from commonage.link.codec import Unreadable, from_json, to_json
+from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.ports.devices import Hold
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)

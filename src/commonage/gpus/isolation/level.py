@@ -10,7 +10,10 @@ from commonage.ports.devices import Hold
 
 
 class Level(Protocol):
-    """One way of holding shares. `apply` and `release` are idempotent, and may be called by a later process."""
+    """One way of holding shares. `apply` and `release` are idempotent, and may be called by a later process.
+
+    By default nothing is applied besides what `apply` gives, and nothing of ours runs.
+    """
 
     @property
     def isolation(self) -> Isolation:
@@ -30,19 +33,19 @@ class Level(Protocol):
 
     def release(self, hold: Hold) -> None:
         """The attempt has no process any more. What cannot be undone (a card that fell off) is logged, not raised."""
-        ...
+        return
 
     def settle(self, holds: Sequence[Hold]) -> None:
         """After a start: these are all that is applied. Take up again what serves them, end what serves nobody."""
-        ...
+        return
 
     def watch(self) -> Mapping[str, tuple[str, ...]]:
         """Look after what serves the shares; gives notices by device uuid. Called every few seconds."""
-        ...
+        return {}
 
     def close(self) -> None:
         """The server ends. What attempts still need stays."""
-        ...
+        return
 
 
 def is_nvidia(device: Device) -> bool:

@@ -7,14 +7,14 @@ admin's business: `mig_split`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from commonage.domain.fleet import Device, Isolation
-from commonage.gpus.isolation.level import is_nvidia
+from commonage.gpus.isolation.level import Level, is_nvidia
 from commonage.ports.devices import Hold
 
 
-class Mig:
+class Mig(Level):
     """Shares that are MIG instances."""
 
     isolation = Isolation.MIG
@@ -30,16 +30,3 @@ class Mig:
     def apply(self, hold: Hold) -> Mapping[str, str]:
         """Nothing to add."""
         return {}
-
-    def release(self, hold: Hold) -> None:
-        """Nothing was applied."""
-
-    def settle(self, holds: Sequence[Hold]) -> None:
-        """Nothing of ours runs."""
-
-    def watch(self) -> Mapping[str, tuple[str, ...]]:
-        """Nothing of ours runs."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing of ours runs."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from commonage.domain.fleet import Device, Isolation
 from commonage.gpus.cuda.probe import digits
-from commonage.gpus.isolation.level import is_nvidia
+from commonage.gpus.isolation.level import Level, is_nvidia
 from commonage.gpus.isolation.mps_daemon import MOST_PATH, PROGRAM, MpsDaemon
 from commonage.ports.devices import Hold, NotConfined
 
@@ -48,7 +48,7 @@ class _Served:
     tell_until: float = 0.0
 
 
-class Mps:
+class Mps(Level):
     """MPS on the cards of this machine, files in `folder`. `lost` is told who lost a daemon: attempt id and why."""
 
     isolation = Isolation.MPS
@@ -174,9 +174,6 @@ class Mps:
             served.is_down = False
         except NotConfined as error:
             log.error("the MPS daemon of %s cannot be started again: %s", uuid, error.message)
-
-    def close(self) -> None:
-        """The daemons stay for their clients, and are found again."""
 
     def _daemon(self, uuid: str) -> MpsDaemon:
         # A short name, for the sockets' sake; two cards of a machine with the same first digits there are not.

@@ -4,7 +4,7 @@ The pass asks a policy about one shape at a time. What may start at all, and whe
 fits is settled before its choice counts.
 
 `registry.POLICIES` has them by name, each made by `maker(grid, mix, seed)` for a grid, a mix of typical workloads and a
-seed for what it decides by chance; `registry.DEFAULT` names ours. docs/howto/add-a-policy.md tells how to add one.
+seed for what it decides by chance; `registry.DEFAULT` names ours. docs/contribute/add-a-policy.md tells how to add one.
 """
 
 from __future__ import annotations

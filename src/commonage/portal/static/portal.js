@@ -93,6 +93,15 @@
 
   document.addEventListener("htmx:error", () => notice("The server did not answer. Nothing was changed; try again.", "bad"));
 
+  // The portal answers a request for a part of a page with a trigger. The proxy, while the server is down, sends a whole
+  // page, which is no part of this one.
+  document.addEventListener("htmx:response:error", (event) => {
+    const { ctx } = event.detail;
+    if (ctx.response.status !== 503 || ctx.hx.trigger) return;
+    ctx.swap = "none";
+    notice("The server is starting or restarting. Try again in a few seconds.", "bad");
+  });
+
   // --- live -------------------------------------------------------------------------------------------------------
 
   function showLive(state, text) {
@@ -103,8 +112,7 @@
     element.querySelector(".live-text").textContent = text;
   }
 
-  // Signed out, or gone: the page itself says which. While the server starts, the proxy calls every page gone, and a
-  // page that asked then would be lost.
+  // Signed out, or gone: the page itself says which. It is loaded only if the server answers, or it would be lost.
   async function showWhyNot() {
     const health = new URL("api/v1/health", document.querySelector(".brand").href);
     const answer = await fetch(health).catch(() => null);

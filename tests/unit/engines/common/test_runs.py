@@ -10,6 +10,7 @@ import pytest
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Isolation, Lease, Share
+from commonage.domain.reasons.attempts import NodeLost, StartFailed
 from commonage.domain.sightings import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Exit, Runs
@@ -108,8 +109,12 @@ def test_exits_are_read_as_the_shim_and_as_we_write_them(runs: Runs) -> None:
     (folder.path / "exit").write_text("137\n")
     read = folder.exit()
     assert read is not None
-    assert (read.code, read.detail, read.oom) == (137, "", False)
-    for end in (Exit(137, "", 100.0, oom=True), Exit(None, "its machine went away", 100.5), Exit(1, "so", 7.25)):
+    assert (read.code, read.reason, read.oom) == (137, None, False)
+    for end in (
+        Exit(137, None, 100.0, oom=True),
+        Exit(None, NodeLost(node="n"), 100.5),
+        Exit(1, StartFailed(error="so"), 7.25),
+    ):
         folder.write_exit(end)
         assert folder.exit() == end
 

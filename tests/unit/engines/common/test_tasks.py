@@ -4,28 +4,35 @@ import asyncio
 
 import pytest
 
+from commonage.domain.turns import Turns
 from commonage.engines.common import tasks
 from commonage.engines.common.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_loop_that_broke_begins_anew(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_loop_that_broke_starts_again_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """An engine that no longer hears of ends is of no use, and nobody would see it."""
     monkeypatch.setattr(tasks, "AGAIN_S", 0.0)
     made, rounds, third = Tasks("test"), 0, asyncio.Event()
 
-    async def loop() -> None:
+    async def loop(turns: Turns) -> None:
         nonlocal rounds
         rounds += 1
         if rounds < 3:
             raise KeyError("Actor")
-        third.set()
-        await asyncio.Event().wait()
+        with turns.rest():
+            third.set()
+            await asyncio.Event().wait()
 
-    made.keep(loop)
+    made.keep("count", loop)
     await third.wait()
-    assert [one.message for one in caplog.records] == ["a loop of the test engine broke, and begins anew"] * 2
+    assert [one.message for one in caplog.records] == ["the loop `test: count` broke, and starts again in 0 s"] * 2
+    [health] = [one.health() for one in made.loops]
+    assert (health.name, health.breaks, health.stuck) == ("test: count", 2, False)
+    assert health.age_s is not None
     await made.cancel()
     assert rounds == 3
     made.close()

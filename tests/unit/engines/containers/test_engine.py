@@ -13,6 +13,8 @@ from tests.unit.engines.containers.test_program import order
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import RetryingStart, StartFailed, StoppedBeforeStart
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.engines.common.runs import Exit, RunFolder, Runs
 from commonage.engines.containers import engine as engine_module
@@ -69,7 +71,7 @@ class FakeHands:
 
     async def signal(self, run: Run, signal: Signal) -> None:
         self.signals.append(signal)
-        self.over = Exit(7, "", time.time())
+        self.over = Exit(7, None, time.time())
 
     async def remove(self, run: Run) -> None:
         """Nothing is left of it."""
@@ -134,11 +136,11 @@ async def engine(tmp_path: Path, hands: FakeHands, monkeypatch: pytest.MonkeyPat
 
 async def test_what_passes_is_waited_for_and_told(engine: Engine, hands: FakeHands) -> None:
     hands.failing.extend([PASSES, PASSES])
-    heard: list[str] = []
+    heard: list[Reason | None] = []
 
     async def watch() -> None:
         async for sighting in engine.watch():
-            heard.append(sighting.detail)
+            heard.append(sighting.reason)
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
@@ -146,14 +148,15 @@ async def test_what_passes_is_waited_for_and_told(engine: Engine, hands: FakeHan
     await engine.seen(is_running)
     watching.cancel()
     assert hands.launched == 3
-    assert [one for one in heard if "trying again in 0 s: the registry cannot be reached" in one]
+    cause = StartFailed(error="the registry cannot be reached")
+    assert RetryingStart(pause_s=0.01, cause=cause) in heard
 
 
 async def test_what_does_not_pass_is_lost_not_failed(engine: Engine, hands: FakeHands) -> None:
     hands.failing.extend([PASSES] * 9)
     await engine.start(order())
     end = await engine.seen(has_ended)
-    assert (end.exit_code, end.detail) == (None, "the registry cannot be reached")
+    assert (end.exit_code, end.reason) == (None, StartFailed(error="the registry cannot be reached"))
     assert hands.launched == 4
     assert hands.released == ["w-1"]
 
@@ -167,7 +170,7 @@ async def test_what_is_final_ends_it_at_once(
     hands.failing.append(failure)
     await engine.start(order())
     end = await engine.seen(has_ended)
-    assert (end.exit_code, end.detail, hands.launched) == (code, failure.message, 1)
+    assert (end.exit_code, end.reason, hands.launched) == (code, StartFailed(error=failure.message), 1)
 
 
 async def test_who_does_not_answer_is_asked_again(engine: Engine, hands: FakeHands) -> None:
@@ -183,10 +186,10 @@ async def test_a_stop_is_heard_while_it_is_tried_again(
     monkeypatch.setattr(launching, "PAUSES_S", (3600.0,))
     hands.failing.append(PASSES)
     await engine.start(order())
-    await engine.seen(lambda sighting: "trying again" in sighting.detail)
+    await engine.seen(lambda sighting: isinstance(sighting.reason, RetryingStart))
     await engine.stop("w-1", 60)
     end = await engine.seen(has_ended)
-    assert (end.exit_code, end.detail, hands.launched) == (143, "stopped before it started", 1)
+    assert (end.exit_code, end.reason, hands.launched) == (143, StoppedBeforeStart(), 1)
 
 
 async def test_a_full_disk_does_not_make_a_failure_of_it(
@@ -203,7 +206,7 @@ async def test_a_full_disk_does_not_make_a_failure_of_it(
     hands.failing.extend([PASSES] * 9)
     await engine.start(order())
     end = await engine.seen(has_ended)
-    assert (end.exit_code, end.detail) == (None, "the registry cannot be reached")
+    assert (end.exit_code, end.reason) == (None, StartFailed(error="the registry cannot be reached"))
 
 
 async def test_a_stop_while_it_cannot_be_written_down_holds_for_the_next_start(
@@ -226,7 +229,7 @@ async def test_a_stop_while_it_cannot_be_written_down_holds_for_the_next_start(
         await asyncio.wait(engine._tasks._tasks)
     await engine.start(order())
     end = await engine.seen(has_ended)
-    assert (end.exit_code, end.detail, hands.launched) == (143, "stopped before it started", 0)
+    assert (end.exit_code, end.reason, hands.launched) == (143, StoppedBeforeStart(), 0)
 
 
 async def test_a_stop_that_cannot_be_kept_is_an_engines_failure(engine: Engine, tmp_path: Path) -> None:
@@ -270,7 +273,7 @@ async def test_an_end_that_could_not_be_seen_is_looked_for_again(
 ) -> None:
     await engine.start(order())
     await engine.seen(is_running)
-    hands.over = Exit(5, "", time.time())
+    hands.over = Exit(5, None, time.time())
     hands.blind.extend([trouble, trouble])
     await engine.hear()
     assert (await engine.seen(has_ended)).exit_code == 5
@@ -291,7 +294,7 @@ async def test_an_end_that_could_not_be_written_is_written_when_there_is_room(
         really(folder, end)
 
     monkeypatch.setattr(RunFolder, "write_exit", write)
-    hands.over = Exit(5, "", time.time())
+    hands.over = Exit(5, None, time.time())
     await engine.hear()
     assert (await engine.seen(has_ended)).exit_code == 5
     assert tries == [True, False, False, False], "what was kept for it is given up first"
@@ -306,7 +309,7 @@ async def test_nobody_writes_his_own_times(engine: Engine, hands: FakeHands, lie
     hands.started_at = given + lie
     await engine.start(order(lease=Lease("w-1", "here", 1500, 64, (), given)))
     running = await engine.seen(is_running)
-    hands.started_at, hands.over = given - lie, Exit(0, "", given + lie)
+    hands.started_at, hands.over = given - lie, Exit(0, None, given + lie)
     await engine.hear()
     end = await engine.seen(has_ended)
     assert running.started_at is not None
@@ -320,7 +323,7 @@ async def test_what_ran_before_a_restart_keeps_its_times_within_what_can_be(
     given = time.time()
     await engine.start(order(lease=Lease("w-1", "here", 1500, 64, (), given)))
     await engine.seen(is_running)
-    hands.started_at, hands.over = given + 3600, Exit(0, "", given - 3600)
+    hands.started_at, hands.over = given + 3600, Exit(0, None, given - 3600)
     after = Engine(tmp_path, hands)
     await after.open()
     end = await after.seen(has_ended)
@@ -352,7 +355,7 @@ async def test_a_stop_waits_for_room_to_call_it_off(
     monkeypatch.setattr(launching, "PAUSES_S", (3600.0,))
     hands.failing.append(PASSES)
     await engine.start(order())
-    await engine.seen(lambda sighting: "trying again" in sighting.detail)
+    await engine.seen(lambda sighting: isinstance(sighting.reason, RetryingStart))
     full, really = deque([OSError("no space left")] * 2), os.fdopen
 
     def opened(descriptor: int, *args: Any, **kwargs: Any) -> Any:
@@ -365,4 +368,4 @@ async def test_a_stop_waits_for_room_to_call_it_off(
     monkeypatch.setattr(os, "fdopen", opened)
     await engine.stop("w-1", 60)
     end = await engine.seen(has_ended)
-    assert (end.exit_code, end.detail) == (143, "stopped before it started")
+    assert (end.exit_code, end.reason) == (143, StoppedBeforeStart())

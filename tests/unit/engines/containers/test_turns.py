@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.engines.containers.test_program import order
 
+from commonage.domain.reasons.attempts import WaitingForOtherSessions
 from commonage.domain.sightings import Seen, Sighting
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
@@ -75,13 +76,13 @@ async def test_who_came_first_starts_first_and_the_next_when_one_answers(scene: 
     runs = [scene.run(f"a{number}") for number in range(4)]
     waiting = [scene.taking(run) for run in runs]
     assert await settled(*waiting) == [True, True, False, False]
-    words = "waiting for its turn, as 2 sessions come up at a time on m"
-    assert scene.told == [("a2", words, 0.0), ("a3", words, 0.0)]
+    waits = WaitingForOtherSessions(at_once=2, node="m")
+    assert scene.told == [("a2", waits, 0.0), ("a3", waits, 0.0)]
     async with server() as url:
         scene.see(runs[1], Seen.RUNNING, url)
         await asyncio.wait_for(waiting[2], 10)
         assert await settled(waiting[3]) == [False]
-    assert scene.told[2:] == [("a3", words, 0.5)], "nearer by one"
+    assert scene.told[2:] == [("a3", waits, 0.5)], "nearer by one"
     scene.see(runs[0], Seen.ENDED)
     await asyncio.wait_for(waiting[3], 10)
     assert len(scene.told) == 3

@@ -35,6 +35,6 @@ async def test_one_answer_that_is_missing_is_a_fault_until_the_next(tmp_path: Pa
     asked.away = ""
     report = await daemon.report(tmp_path, None)
     assert (report.faults, report.cpus_milli, report.memory_mib) == ((), 4000, 8192)
-    daemon.fault = "the Docker daemon ended the connection"
-    assert (await daemon.report(tmp_path, None)).faults == (daemon.fault,)
+    daemon.is_away("the Docker daemon ended the connection")
+    assert (await daemon.report(tmp_path, None)).faults == ("the Docker daemon ended the connection",)
     tasks.close()

@@ -12,7 +12,8 @@ from commonage.domain.sightings import Seen, Sighting
 from commonage.engines.common.runs import Runs
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.preparing import Place
-from commonage.engines.docker.launcher import Launcher
+from commonage.engines.docker.daemon import Daemon
+from commonage.engines.docker.launcher import Dependencies, Launcher
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.dockerd.networks import Network
 from commonage.files.beneath import Beneath
@@ -52,7 +53,8 @@ async def test_what_is_stopped_while_it_is_prepared_holds_no_share(
     devices: Any = FakeDevices()
     devices.stopped = run if stopped else None
     place = Place("0123456789abcdef", Beneath(tmp_path) / "workspaces", {}, 1, here=True)
-    launcher = Launcher(place, tmp_path / "injected", DockerSettings(), nobody, nobody, nobody)
-    launcher.devices = devices
+    settings = DockerSettings()
+    uses = Dependencies(nobody, Daemon(nobody, settings, nobody), nobody, devices, nobody, nobody)
+    launcher = Launcher(place, tmp_path / "injected", settings, uses)
     launcher._prepare(run, Network("net-id", "commonage-net", "10.0.0.1"), volume_quota=False)
     assert devices.held == held

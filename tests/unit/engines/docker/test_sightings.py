@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from aiodocker.exceptions import DockerError
 
+from commonage.domain.reasons import Reason, attempts
 from commonage.engines.containers.box import Claim
 from commonage.engines.containers.fetching import progress_of
 from commonage.engines.docker.daemon import notes_of, remapped_root
@@ -36,7 +37,7 @@ def test_times_have_nanoseconds() -> None:
 @pytest.mark.parametrize("code", [0, 1, 126, 127, 137, 143, 255])
 def test_a_code_is_the_programs_own(code: int) -> None:
     end = end_of(state(code), ABOUT)
-    assert (end.code, end.detail, end.oom, end.at) == (code, "", False, 800.5)
+    assert (end.code, end.reason, end.oom, end.at) == (code, None, False, 800.5)
 
 
 def test_want_of_memory_is_told_apart_but_not_of_a_success() -> None:
@@ -56,7 +57,7 @@ def test_what_a_daemon_makes_up_for_who_ended_while_it_was_away_is_no_exit_code(
     restored = replace(ABOUT, live_restore=True)
     end = end_of(state(255, started=550, ended=601), restored)
     assert end.code is None
-    assert "its exit code is lost" in end.detail
+    assert end.reason == attempts.ExitCodeLost(why=attempts.ExitCodeLoss.DAEMON_AWAY)
     assert end_of(state(4, started=550, ended=601), restored).code == 4
     assert end_of(state(255, started=550, ended=700), restored).code == 255, "long after the daemon came"
     assert end_of(state(255, started=610, ended=620), restored).code == 255, "the daemon saw it begin and end"
@@ -65,22 +66,22 @@ def test_what_a_daemon_makes_up_for_who_ended_while_it_was_away_is_no_exit_code(
 def test_who_fell_with_the_machine_is_lost_in_any_case() -> None:
     end = end_of(state(255, started=400, ended=601), replace(ABOUT, live_restore=True))
     assert end.code is None
-    assert "machine was restarted" in end.detail
+    assert end.reason == attempts.NodeRestarted()
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "said"),
+    ("change", "code", "reason"),
     [
-        ({"claim": Claim.NEVER}, 143, "stopped before"),
-        ({"claim": Claim.NOBODY}, 9, "could not run its command: no shell"),
-        ({"run_again": True}, None, "a second time"),
-        ({"from_outside": True}, None, "from outside"),
+        ({"claim": Claim.NEVER}, 143, attempts.StoppedBeforeStart()),
+        ({"claim": Claim.NOBODY}, 9, attempts.ContainerStartFailed(error="no shell")),
+        ({"run_again": True}, None, attempts.ExitCodeLost(why=attempts.ExitCodeLoss.STARTED_TWICE)),
+        ({"from_outside": True}, None, attempts.EndedFromOutside(by=attempts.Outside.DOCKER)),
     ],
 )
-def test_other_ends_have_their_reason(change: dict[str, Any], code: int | None, said: str) -> None:
+def test_other_ends_have_their_reason(change: dict[str, Any], code: int | None, reason: Reason) -> None:
     end = end_of(state(9, Error="no shell"), replace(ABOUT, **change))
     assert end.code == code
-    assert said in end.detail
+    assert end.reason == reason
 
 
 @pytest.mark.parametrize(
@@ -124,12 +125,19 @@ def test_a_daemon_that_does_not_answer_is_another_error() -> None:
     assert str(failure).startswith(f"{failure.message} (at unix:///x: No such file. Is it running (systemctl status")
 
 
+def pulled(size: int) -> attempts.PullingImage:
+    return attempts.PullingImage(image="x", pulled_bytes=size, total_bytes=100_000_000)
+
+
 def test_the_progress_of_a_fetch_is_that_of_all_layers() -> None:
     layers: dict[str, tuple[int, int]] = {}
-    assert progress_of({"status": "Pulling from x"}, layers) == ("pulling from x", None)
+    assert progress_of("x", {"status": "Pulling from x"}, layers) == (
+        attempts.PullingImage(image="x", step="pulling from x"),
+        None,
+    )
     told = {"status": "Downloading", "id": "a", "progressDetail": {"current": 50_000_000, "total": 100_000_000}}
-    assert progress_of(told, layers) == ("50 of 100 MB", 0.5)
-    assert progress_of({"status": "Pull complete", "id": "a"}, layers) == ("100 of 100 MB", 1.0)
+    assert progress_of("x", told, layers) == (pulled(50_000_000), 0.5)
+    assert progress_of("x", {"status": "Pull complete", "id": "a"}, layers) == (pulled(100_000_000), 1.0)
 
 
 def test_a_daemon_that_maps_users_is_known_and_one_that_does_not_says_what_to_do() -> None:

@@ -10,6 +10,8 @@ import pytest
 from commonage.catalogue import builtin_environments, read_requirements
 from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import PreparingEnvironment
 from commonage.engines.process import environments as module
 from commonage.engines.process.environments import Environments
 from commonage.ports.agents import Told
@@ -56,13 +58,13 @@ def state_of(environments: Environments, name: str) -> EnvironmentState:
 
 
 async def test_two_starts_at_once_build_once_and_both_hear_of_it(environments: Environments, uv: Uv) -> None:
-    heard: list[list[tuple[str, float | None]]] = [[], []]
+    heard: list[list[tuple[Reason, float | None]]] = [[], []]
     places = await asyncio.gather(
-        *(environments.ensure(LAB, lambda words, part, mine=mine: mine.append((words, part))) for mine in heard)
+        *(environments.ensure(LAB, lambda reason, part, mine=mine: mine.append((reason, part))) for mine in heard)
     )
     assert places[0] == places[1] == environments.ready(LAB)
     assert uv.built == [("numpy==2",)]
-    assert heard[0] == heard[1] == [("preparing environment lab: halfway", 0.5)]
+    assert heard[0] == heard[1] == [(PreparingEnvironment(environment="lab", step="halfway"), 0.5)]
     assert state_of(environments, "lab") is EnvironmentState.READY
 
 
@@ -76,7 +78,7 @@ async def test_one_that_is_cancelled_does_not_end_the_build_of_the_others(enviro
 
 async def test_a_failure_says_why_and_is_tried_again(environments: Environments, uv: Uv) -> None:
     uv.breaks = True
-    with pytest.raises(EngineFailure, match="environment lab cannot be prepared: no such package"):
+    with pytest.raises(EngineFailure, match=r"EnvironmentFailed\(environment='lab', error='no such package'\)"):
         await environments.ensure(LAB, lambda *_: None)
     assert state_of(environments, "lab") is EnvironmentState.FAILED
     assert environments.ready(LAB) is None

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.engines.swarm.test_nodes import heard, node
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import NodeLost
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.fleet import Fleet
 from commonage.ports.agents import CUT_OFF_AFTER_S, Agents, Heard
@@ -62,7 +63,7 @@ class Site:
     def look(self) -> bool:
         return asyncio.run(self.fleet.look())
 
-    def why(self) -> str:
+    def why(self) -> NodeLost | None:
         return self.fleet.why_lost("b-1", "2", "b")
 
     def faults(self) -> str:
@@ -74,7 +75,7 @@ def test_an_agent_that_answers_must_say_that_it_is_ended() -> None:
     assert site.look()
     site.lose()
     assert site.look()
-    assert "does not answer: heartbeat failure" in site.why()
+    assert site.why() == NodeLost(node="b", detail="it does not answer: heartbeat failure")
     with pytest.raises(EngineFailure, match="being ended on b first: its processes do not end") as caught:
         asyncio.run(site.fleet.have_ended("b-1", "b"))
     assert caught.value.is_retryable
@@ -93,14 +94,14 @@ def test_an_agent_that_is_silent_is_waited_for() -> None:
     site.look()
     site.lose(connected=False)
     assert site.look()
-    assert site.why() == ""
+    assert site.why() is None
     assert not site.look(), "nothing is new"
     assert "is given the time to stand still first" in site.faults()
     with pytest.raises(EngineFailure, match="on b, what runs there is given the time"):  # its link was lost meanwhile
         asyncio.run(site.fleet.have_ended("b-1", "b"))
     site.told[1] = replace(site.told[1], came=time.monotonic() - CUT_OFF_AFTER_S - 10)
     assert site.look(), "that it is over now is news"
-    assert "does not answer" in site.why()
+    assert isinstance(site.why(), NodeLost)
     assert asyncio.run(site.fleet.have_ended("b-1", "b")), "it stands still, or ended"
 
 
@@ -130,7 +131,8 @@ def test_what_the_agent_ended_by_itself_is_over_at_once() -> None:
     site = Site()
     site.lose(connected=False, fenced=("b-1",))
     site.look()
-    assert "its agent ended what ran there" in site.why()
+    why = site.why()
+    assert why is not None and "its agent ended what ran there" in why.detail
     assert asyncio.run(site.fleet.have_ended("b-1", "b"))
 
 
@@ -139,7 +141,7 @@ def test_a_machine_without_an_agent_is_given_up_by_an_admin_only() -> None:
     site.lose()
     site.told.pop()
     site.look()
-    assert site.why() == ""
+    assert site.why() is None
     with pytest.raises(EngineFailure, match="commonage node rm --force b"):
         asyncio.run(site.fleet.have_ended("b-1", "b"))
     assert site.fleet.reports()[1].gone
@@ -147,7 +149,7 @@ def test_a_machine_without_an_agent_is_given_up_by_an_admin_only() -> None:
     assert "b without an agent" in "; ".join(site.fleet.notes())
     site.found.pop()  # it was taken out of the Swarm
     site.look()
-    assert "not in the Swarm any more" in site.why()
+    assert site.why() == NodeLost(node="b", detail="it is not in the Swarm any more")
     assert not asyncio.run(site.fleet.have_ended("b-1", "b")), "nobody can tell"
 
 

@@ -11,6 +11,7 @@ from tests.unit.engines.swarm.test_launcher import Scene
 from tests.unit.engines.swarm.test_sightings import task
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.sightings import Seen
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.board import Run
@@ -20,8 +21,8 @@ from commonage.engines.swarm import hands
 from commonage.engines.swarm.nodes import machines_of
 
 pytestmark = pytest.mark.anyio
-WHY = "its machine worker1 does not answer: heartbeat failure"
-TAKEN_OUT = "its machine worker1 is not in the Swarm any more"
+WHY = NodeLost(node="worker1", detail="it does not answer: heartbeat failure")
+TAKEN_OUT = NodeLost(node="worker1", detail="it is not in the Swarm any more")
 OWNER = Owner(0, 0, 0, 0)
 
 
@@ -82,7 +83,7 @@ async def test_what_runs_is_ended_and_then_lost_and_has_begun(tmp_path: Path, ag
     seen = await lost.look()
     assert seen.started_at is not None
     end = await seen.end()
-    assert (end.code, end.detail) == (None, WHY if there else TAKEN_OUT)
+    assert (end.code, end.reason) == (None, WHY if there else TAKEN_OUT)
     assert lost.fenced == (["w-1"] if agent else []), "without its agent it stands still"
     assert lost.wish == ("none" if agent or there else "kill"), "of one that is not there nobody can tell"
     assert lost.run.box.claim() is Claim.RAN
@@ -100,7 +101,7 @@ async def test_what_claimed_is_not_given_up_while_it_may_run_on(tmp_path: Path, 
     assert lost.run.box.claim() is Claim.RAN
     lost.ends = True
     end = await lost.end()
-    assert (end.code, end.detail) == (None, WHY)
+    assert (end.code, end.reason) == (None, WHY)
 
 
 @pytest.mark.parametrize("made_of_it", [None, "never"])
@@ -115,7 +116,7 @@ async def test_what_was_seen_running_is_ended_whatever_it_made_of_its_claim(
     if made_of_it is not None:
         claim.write_text(made_of_it)
     end = await lost.end()
-    assert (end.code, end.detail) == (None, WHY)
+    assert (end.code, end.reason) == (None, WHY)
     assert (lost.fenced, lost.wish) == (["w-1"] if agent else [], "none")
 
 
@@ -124,7 +125,7 @@ async def test_what_never_began_never_will_and_nobody_is_asked(tmp_path: Path) -
     seen = await lost.look()
     assert seen.started_at is None
     end = await seen.end()
-    assert (end.code, end.detail) == (None, WHY)
+    assert (end.code, end.reason) == (None, WHY)
     assert (lost.fenced, lost.wish, lost.run.box.claim()) == ([], "none", Claim.NEVER)
 
 
@@ -133,6 +134,6 @@ async def test_what_ended_by_itself_before_keeps_its_code(tmp_path: Path) -> Non
     lost.runs()
     (lost.run.box.path / "end").write_text("3\n")
     end = await lost.end()
-    assert (end.code, end.detail) == (3, "")
+    assert (end.code, end.reason) == (3, None)
     assert end.at <= time.time()
     assert lost.fenced == []

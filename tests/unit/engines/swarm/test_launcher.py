@@ -18,6 +18,8 @@ from tests.unit.engines.swarm.test_sightings import task
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease, NodeReport, Share
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory
 from commonage.domain.sightings import Order, Seen, Sighting
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
@@ -34,7 +36,7 @@ from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.fleet import AgentAway, Fleet
 from commonage.engines.swarm.hands import SwarmHands
-from commonage.engines.swarm.launcher import Launcher
+from commonage.engines.swarm.launcher import Dependencies, Launcher
 from commonage.engines.swarm.nodes import machines_of
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
@@ -47,6 +49,9 @@ pytestmark = pytest.mark.anyio
 IMAGE = "registry.test:5000/lab/torch@sha256:aa"
 CARD = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
 NODE = {"ID": "node-1", "Description": {"Hostname": "worker1"}, "Status": {"State": "ready"}, "Spec": {}}
+
+
+PULLING = PullingImage(image="lab/torch", pulled_bytes=37_000_000, total_bytes=146_000_000)
 
 
 class FakeSwarm:
@@ -144,7 +149,7 @@ class FakeAgents:
         if self.refusal is not None:
             raise self.refusal
         self.pulled.append(image)
-        told("37 of 146 MB", 0.25)
+        told(PULLING, 0.25)
 
     async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
         self._asked("confine")
@@ -181,12 +186,13 @@ class Scene:
         self.hear()
         place = Place("0123456789abcdef", Beneath(folder) / "workspaces", {}, 1, here=False)
         settings = SwarmSettings(account=account, reaches=(8081,))
-        self.launcher = Launcher(place, settings, client, self.fleet, Deliveries(client, "0123456789abcdef"))
-        self.launcher.turns = Turns(asyncio.create_task)
-        self.launcher.images, self.launcher.networks = Images(client, "site", "missing", account), networks
-        self.launcher.in_thread = asyncio.to_thread
+        uses = Dependencies(
+            client, self.fleet, Deliveries(client, "0123456789abcdef"), Images(client, "site", "missing", account),
+            networks, Turns(asyncio.create_task), asyncio.to_thread,
+        )  # fmt: skip
+        self.launcher = Launcher(place, settings, uses)
         self.tasks = Tasks(client, "0123456789abcdef")
-        self.hands = SwarmHands(client, self.fleet, self.tasks, self.launcher, settings)
+        self.hands = SwarmHands(client, self.fleet, self.tasks, self.launcher, settings, asyncio.to_thread)
         self._runs = Runs(folder / "runs", Beneath(folder) / "shared")
         self._runs.open()
 
@@ -218,11 +224,11 @@ async def test_the_agent_is_asked_for_the_image_each_time(scene: Scene) -> None:
 
 
 async def test_who_waits_reads_of_what_the_megabytes_are(scene: Scene) -> None:
-    heard: list[tuple[str, float | None]] = []
+    heard: list[tuple[Reason, float | None]] = []
     await scene.launcher.have_image(
-        Environment("e", "E", image=IMAGE), "worker1", lambda detail, progress: heard.append((detail, progress))
+        Environment("e", "E", image=IMAGE), "worker1", lambda reason, progress: heard.append((reason, progress))
     )
-    assert heard == [("fetching the image registry.test:5000/lab/torch: 37 of 146 MB", 0.25)]
+    assert heard == [(PULLING, 0.25)]
 
 
 async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) -> None:
@@ -282,11 +288,11 @@ async def test_what_swarm_finds_no_room_for_goes_back_and_holds_nothing(
     looker = Looker(scene.hands, asyncio.to_thread)
     waits = await looker.look(run)
     assert isinstance(waits, Sighting)
-    assert (waits.seen, "no VRAM" in waits.detail) == (Seen.STARTING, True)
+    assert (waits.seen, type(waits.reason)) == (Seen.STARTING, SwarmSeesNoGpuMemory)
     monkeypatch.setattr(scene.hands, "_patience_s", -1.0)
     end = await looker.look(run)
     assert isinstance(end, Sighting)
-    assert (end.seen, end.exit_code, end.detail, end.started_at) == (Seen.ENDED, None, waits.detail, None)
+    assert (end.seen, end.exit_code, end.reason, end.started_at) == (Seen.ENDED, None, waits.reason, None)
     assert scene.agents.released == ["w-1"]
     assert not (run.folder.path / "secrets.json").exists()
 

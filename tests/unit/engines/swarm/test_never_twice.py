@@ -114,7 +114,7 @@ class Site:
         hub = self.sees(CONTROL, name)
         if hub and self.phase.control and self.now >= machine.reports_at:
             machine.reports_at = self.now + REPORT_S
-            vote.witnesses = self.introduced or vote.witnesses
+            vote.learn(self.introduced or vote.witnesses)
             paused = (name,) if machine.attempt == "paused" else ()
             report = NodeReport(name, 1, 1)
             self.told[name] = Heard(

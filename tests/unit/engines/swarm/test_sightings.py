@@ -7,6 +7,7 @@ import pytest
 from tests.unit.engines.containers.test_program import order
 
 from commonage.domain.fleet import Lease, Share
+from commonage.domain.reasons import attempts
 from commonage.engines.containers.box import Claim, End
 from commonage.engines.swarm.sightings import (
     Circumstances,
@@ -16,7 +17,7 @@ from commonage.engines.swarm.sightings import (
     has_ended,
     is_refused_room,
     runs,
-    waiting_detail,
+    waiting_reason,
 )
 
 ABOUT = Circumstances("worker1", Claim.RAN, False, None, False, False, 2000.0)
@@ -48,7 +49,7 @@ def test_a_task_says_whose_it_is_and_whether_it_runs() -> None:
 @pytest.mark.parametrize("code", [0, 1, 127, 137, 143])
 def test_a_code_is_the_programs_own(code: int) -> None:
     end = end_of(task("failed" if code else "complete", code=code), replace(ABOUT, end=said(code)))
-    assert (end.code, end.detail, end.oom) == (code, "", False)
+    assert (end.code, end.reason, end.oom) == (code, None, False)
     assert end.at == 800.5, "by Swarm's clock: the box is its owner's to write to"
 
 
@@ -70,7 +71,7 @@ def test_want_of_memory_is_told_apart() -> None:
 def test_what_others_ended_is_lost(state: str, code: int, change: dict[str, Any]) -> None:
     end = end_of(task(state, code=code), replace(ABOUT, **change))
     assert end.code is None
-    assert end.detail
+    assert end.reason
 
 
 def test_what_we_ended_is_not_lost() -> None:
@@ -87,33 +88,38 @@ def test_what_never_ran_says_why() -> None:
     never = replace(ABOUT, claim=Claim.NOBODY)
     missing = end_of(task("rejected", err="invalid mount: bind source path does not exist: /srv/site/x"), never)
     assert missing.code is None, "the folder may be mounted elsewhere, or again"
-    assert "worker1 does not see the folder /srv/site/x" in missing.detail
+    assert missing.reason == attempts.SharedFolderNotMounted(node="worker1", path="/srv/site/x")
     taken = end_of(task("failed", err="driver failed: Bind for 0.0.0.0:20001 failed: port is already allocated"), never)
     assert taken.code is None, "another port is tried with the next attempt"
     withdrawn = end_of(task("rejected", err="assigned node no longer meets constraints"), never)
-    assert (withdrawn.code, "took it back before it started" in withdrawn.detail) == (None, True), "it may begin again"
+    assert (withdrawn.code, type(withdrawn.reason)) == (None, attempts.SwarmWithdrew), "it may begin again"
     image = end_of(task("rejected", err="No such image: away:1"), never)
     assert image.code == 1
-    assert image.detail == "its container could not be started on worker1: its image is not on the machine"
+    assert isinstance(image.reason, attempts.ContainerStartFailed)
+    assert image.reason.error == "its image is not on the machine"
     full = end_of(task("rejected", err="mkdir /var/lib/docker/x: no space left on device"), never)
-    assert (full.code, full.detail) == (
-        None, "its container could not be started on worker1: the disk of the Docker daemon is full"
-    )  # fmt: skip
+    assert isinstance(full.reason, attempts.ContainerStartFailed)
+    assert (full.code, full.reason.node) == (None, "worker1")
+    assert full.reason.error == "the disk of the Docker daemon is full"
     overlaps = end_of(task("rejected", err="Pool overlaps with other one on this address space"), never)
-    assert (overlaps.code, "not yet removed a network" in overlaps.detail) == (None, True), "soon it will have"
+    assert isinstance(overlaps.reason, attempts.ContainerStartFailed)
+    assert (overlaps.code, "not yet removed a network" in overlaps.reason.error) == (None, True), "soon it will have"
     gone = end_of(task("shutdown"), never)
     assert gone.code is None
     early = end_of(task("failed", code=143), replace(ABOUT, claim=Claim.NEVER))
-    assert (early.code, early.detail) == (143, "stopped before it started")
+    assert (early.code, early.reason) == (143, attempts.StoppedBeforeStart())
 
 
 def test_waiting_says_for_what() -> None:
     share = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
     wish = order(lease=Lease("w-1", "worker1", 1000, 2048, (share,), 0.0))
-    assert waiting_detail(task("preparing"), wish, declares_vram=True).startswith("preparing on worker1")
+    preparing = waiting_reason(task("preparing"), wish, declares_vram=True)
+    assert preparing == attempts.PreparingOnNode(node="worker1")
     pending = task("pending", err="no suitable node (insufficient resources on 1 node)")
     assert is_refused_room(pending)
-    words = waiting_detail(pending, wish, declares_vram=True)
-    assert "no room on worker1 for 2 GiB of memory and 8 GiB of VRAM" in words
+    assert waiting_reason(pending, wish, declares_vram=True) == attempts.SwarmSeesNoRoom(
+        node="worker1", memory_mib=2048, gpu_memory_mib=8192
+    )
     other = task("pending", err="no suitable node (host-mode port already in use on 1 node)")
-    assert "host-mode port already in use" in waiting_detail(other, wish, declares_vram=True)
+    refused = waiting_reason(other, wish, declares_vram=True)
+    assert isinstance(refused, attempts.SwarmRefuses) and "host-mode port already in use" in refused.error

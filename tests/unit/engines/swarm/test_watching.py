@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.unit.engines.swarm.test_launcher import Scene
 
+from commonage.domain.turns import Turns
 from commonage.engines.containers.board import Board, Run
 from commonage.engines.swarm.watching import Watcher
 
@@ -22,9 +23,10 @@ async def test_a_swarm_that_answers_again_is_looked_at_whoever_asked_it_first(tm
     async def is_back() -> None:
         back.set()
 
-    scene.fleet.fault = "the Docker daemon does not answer"
+    scene.fleet.is_away("the Docker daemon does not answer")
     await scene.fleet.refresh()
-    watching = asyncio.create_task(Watcher(Board(), scene.tasks, scene.fleet, asyncio.to_thread).keep(settle, is_back))
+    watcher, turns = Watcher(Board(), scene.tasks, scene.fleet, asyncio.to_thread), Turns("watch tasks", lambda: 0.0)
+    watching = asyncio.create_task(watcher.keep(settle, is_back, turns))
     async with asyncio.timeout(5):
         await back.wait()
     assert scene.fleet.fault == ""

@@ -1,0 +1,187 @@
+"""Dataclasses to JSON and back, by their own annotations. Strict: what is not exactly of its type is refused.
+
+For what crosses the link, and for files that agents write: it needs no library. A field that is missing takes its
+default, so that an older side can be understood; one that is not known is refused, and named.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.reasons import REASONS, Reason
+
+T = TypeVar("T")
+Json = Any
+"""What `json` takes and gives."""
+
+
+class Unreadable(InvalidInput):
+    """What came is not of the type that was due. The message says where."""
+
+    code = "unreadable"
+
+
+def to_json(value: object) -> Json:
+    """Of a dataclass, of what may be in one, or of a tuple of those."""
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple):
+        return [to_json(one) for one in value]
+    if isinstance(value, Reason):
+        return {"code": value.code, "params": _fields_to_json(value)}
+    if is_dataclass(value):
+        return _fields_to_json(value)
+    raise TypeError(f"{type(value).__name__} does not cross the link")
+
+
+def _fields_to_json(value: Any) -> Json:
+    return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+
+
+def from_json(kind: type[T], data: Json) -> T:
+    """The dataclass. Raises Unreadable."""
+    hashable: Any = kind
+    try:
+        made: T = _reader(hashable)(data)
+    except _Wrong as wrong:
+        raise Unreadable(f"{kind.__name__}{''.join(reversed(wrong.path))} {wrong.why}") from None
+    return made
+
+
+class _Wrong(Exception):
+    """Something is not of its type; `path` leads to it, the last step first."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.path: list[str] = []
+
+
+_Reader = Callable[[Json], Any]
+
+
+@cache
+def _reader(kind: Any) -> _Reader:
+    """What reads this type: made once, for a site's machines tell much."""
+    origin = typing.get_origin(kind)
+    if origin is typing.Union or origin is types.UnionType:
+        [only] = [one for one in typing.get_args(kind) if one is not type(None)]  # no other unions cross the link
+        inner = _reader(only)
+        return lambda data: None if data is None else inner(data)
+    if origin is tuple:
+        return _tuple_reader(typing.get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum_reader(kind)
+    if kind is Reason:
+        return _read_reason
+    if is_dataclass(kind):
+        return _dataclass_reader(kind)
+    return _float if kind is float else _plain_reader(kind)
+
+
+def _float(data: Json) -> float:
+    if type(data) in (int, float) and math.isfinite(data):
+        return float(data)
+    raise _Wrong(f"should be a number, and is {_shown(data)}")
+
+
+def _plain_reader(kind: Any) -> _Reader:
+    if kind not in (str, int, bool):
+        raise TypeError(f"{kind} does not cross the link")
+
+    def read(data: Json) -> Any:
+        if type(data) is kind:
+            return data
+        raise _Wrong(f"should be {kind.__name__}, and is {_shown(data)}")
+
+    return read
+
+
+def _tuple_reader(kinds: tuple[Any, ...]) -> _Reader:
+    of_any_length = len(kinds) == 2 and kinds[1] is ...
+    readers = [_reader(kind) for kind in kinds if kind is not ...]
+
+    def read(data: Json) -> tuple[Any, ...]:
+        if not isinstance(data, list):
+            raise _Wrong(f"should be a list, and is {_shown(data)}")
+        if not of_any_length and len(data) != len(readers):
+            raise _Wrong(f"should have {len(readers)} parts, and has {len(data)}")
+        found: list[Any] = []
+        try:
+            for read_one, one in zip(itertools.cycle(readers), data, strict=False):
+                found.append(read_one(one))
+        except _Wrong as wrong:
+            wrong.path.append(f"[{len(found)}]")
+            raise
+        return tuple(found)
+
+    return read
+
+
+def _enum_reader(kind: type[Enum]) -> _Reader:
+    def read(data: Json) -> Enum:
+        try:
+            return kind(data)
+        except ValueError:
+            known = ", ".join(str(one.value) for one in kind)
+            raise _Wrong(f"should be one of {known}, and is {_shown(data)}") from None
+
+    return read
+
+
+def _read_reason(data: Json) -> Reason:
+    if not isinstance(data, dict) or data.keys() != {"code", "params"}:
+        raise _Wrong(f"should be a reason, and is {_shown(data)}")
+    kind = REASONS.get(data["code"]) if isinstance(data["code"], str) else None
+    if kind is None:
+        raise _Wrong(f"has the code {_shown(data['code'])}, which is not known here")
+    try:
+        hashable: Any = kind
+        read: Reason = _reader(hashable)(data["params"])
+    except _Wrong as wrong:
+        wrong.path.append(f".{kind.__name__}")
+        raise
+    return read
+
+
+def _dataclass_reader(kind: Any) -> _Reader:
+    hints = typing.get_type_hints(kind)
+    readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
+    needed = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
+
+    def read(data: Json) -> Any:
+        if not isinstance(data, dict):
+            raise _Wrong(f"should be an object, and is {_shown(data)}")
+        name = ""
+        try:
+            found = {}
+            for name, one in data.items():
+                found[name] = readers[name](one)
+        except _Wrong as wrong:
+            wrong.path.append(f".{name}")
+            raise
+        except KeyError:
+            strange = ", ".join(sorted(map(str, data.keys() - readers.keys())))
+            raise _Wrong(f"has {strange[:200]}, which is not known here") from None
+        for name in needed:
+            if name not in found:
+                raise _Wrong(f"lacks {name}")
+        return kind(**found)
+
+    return read
+
+
+def _shown(data: Json) -> str:
+    text = repr(data)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,8 @@
+"""All reasons, by family. A new code goes to its family here, its text to the module of that name in `messages`."""
+
+from commonage.domain.reasons import attempts as attempts
+from commonage.domain.reasons import notes as notes
+from commonage.domain.reasons import refusals as refusals
+from commonage.domain.reasons import waiting as waiting
+from commonage.domain.reasons.base import REASONS as REASONS
+from commonage.domain.reasons.base import Reason as Reason

@@ -1,0 +1,502 @@
+"""How an attempt starts, what its owner should know while it runs, and why it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from commonage.domain.reasons.base import Reason, reason
+
+# --- starting and running -----------------------------------------------------------------------------------------
+
+
+@reason
+class Starting(Reason):
+    """The attempt is starting on its node."""
+
+    node: str = ""
+
+
+@reason
+class Running(Reason):
+    """The attempt runs."""
+
+    node: str
+
+
+@reason
+class PreparingEnvironment(Reason):
+    """The Python environment is being made, as it is used for the first time. `step` is what the installer does."""
+
+    environment: str
+    step: str
+
+
+@reason
+class PullingImage(Reason):
+    """The image is being pulled. `step` is what the engine says of it; amounts are in bytes, of all layers so far."""
+
+    image: str
+    step: str = ""
+    pulled_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+@reason
+class UnpackingFiles(Reason):
+    """The files that were sent along are being unpacked."""
+
+
+@reason
+class RetryingStart(Reason):
+    """The start failed for a reason that may pass, and is tried again after a pause."""
+
+    pause_s: float
+    cause: Reason
+
+
+@reason
+class WaitingForDaemon(Reason):
+    """The Docker daemon does not answer."""
+
+
+@reason
+class WaitingForAgent(Reason):
+    """The agent of the node does not answer."""
+
+
+@reason
+class WaitingForSwarm(Reason):
+    """Docker Swarm has not given the task to its node yet."""
+
+
+@reason
+class AssignedToNode(Reason):
+    """Docker Swarm has given the task to the node."""
+
+    node: str
+
+
+@reason
+class PreparingOnNode(Reason):
+    """The node prepares image and network."""
+
+    node: str
+
+
+@reason
+class SwarmRefuses(Reason):
+    """Docker Swarm does not place the task on its node. `error` is what Docker says."""
+
+    node: str
+    error: str
+
+
+@reason
+class SwarmSeesNoRoom(Reason):
+    """Others than Commonage hold resources of the node in Docker Swarm."""
+
+    node: str
+    memory_mib: int
+    gpu_memory_mib: int = 0
+
+
+@reason
+class SwarmSeesNoGpuMemory(Reason):
+    """The Docker daemon of the node declares no GPU memory that Docker Swarm could reserve."""
+
+    node: str
+
+
+@reason
+class LogTruncated(Reason):
+    """The log reached its limit, and its middle is left out."""
+
+    limit_mib: int
+
+
+@reason
+class TimeLimitNear(Reason):
+    """The time limit ends the workload soon."""
+
+    left_s: float
+
+
+@reason
+class Stopping(Reason):
+    """The workload is being stopped."""
+
+    cause: Reason
+
+
+# --- ended by itself ----------------------------------------------------------------------------------------------
+
+
+@reason
+class Completed(Reason):
+    """The command ended with exit code 0."""
+
+
+@reason
+class ExitCode(Reason):
+    """The command ended with another exit code."""
+
+    exit_code: int
+
+
+@reason
+class Signaled(Reason):
+    """A signal ended the command."""
+
+    exit_code: int
+    signal: int
+
+
+@reason
+class CommandNotExecutable(Reason):
+    """The command exists and cannot be run (exit code 126)."""
+
+
+@reason
+class CommandNotFound(Reason):
+    """The command was not found in its environment (exit code 127)."""
+
+
+@reason
+class OutOfMemory(Reason):
+    """The command used more memory than requested and was ended."""
+
+
+@reason
+class ProcessesRemain(Reason):
+    """The attempt ended, and some of its processes cannot be ended."""
+
+    cause: Reason
+
+
+# --- would not start ----------------------------------------------------------------------------------------------
+
+
+@reason
+class StartFailed(Reason):
+    """The engine could not start the attempt. `error` is what the engine says."""
+
+    error: str
+
+
+@reason
+class StoppedBeforeStart(Reason):
+    """The attempt was stopped before its command started."""
+
+
+@reason
+class NeverStarted(Reason):
+    """The attempt was started several times, and the engine never showed it."""
+
+
+@reason
+class ContainerStartFailed(Reason):
+    """The container could not run its command. `error` is what the engine says."""
+
+    error: str
+    node: str = ""
+
+
+@reason
+class SwarmWithdrew(Reason):
+    """Docker Swarm gave the task up before it started. Docker's text is in the server's log."""
+
+    node: str
+
+
+@reason
+class SharedFolderNotMounted(Reason):
+    """The node does not see the shared folder of the site."""
+
+    node: str
+    path: str
+
+
+@reason
+class PortTaken(Reason):
+    """The port that was chosen is in use on the node. Docker's text is in the server's log."""
+
+    node: str
+
+
+# --- lost ---------------------------------------------------------------------------------------------------------
+
+
+@reason
+class NodeLost(Reason):
+    """The node was lost, and the exit code with it. `detail` says how that is known."""
+
+    node: str
+    detail: str = ""
+
+
+@reason
+class NodeRestarted(Reason):
+    """The node was restarted while the attempt ran."""
+
+    node: str = ""
+
+
+@reason
+class DaemonRestarted(Reason):
+    """The Docker daemon was restarted, and ended the attempt."""
+
+
+@reason
+class RemovedFromOutside(Reason):
+    """The container or service of the attempt was removed by something other than Commonage."""
+
+
+@reason
+class SiteNotAnswering(Reason):
+    """A part of the site does not answer."""
+
+
+@reason
+class Disappeared(Reason):
+    """The attempt is gone, and nothing tells how it ended."""
+
+
+@reason
+class ExitCodeLost(Reason):
+    """The attempt ended, and its exit code is not known."""
+
+    why: ExitCodeLoss
+
+
+@reason
+class EndedFromOutside(Reason):
+    """Something other than Commonage ended the attempt."""
+
+    by: Outside
+    node: str = ""
+
+
+class ExitCodeLoss(StrEnum):
+    """Why an exit code is not known."""
+
+    CLAIM_UNREADABLE = "claim-unreadable"
+    NOT_WRITTEN = "not-written"
+    SHIM_KILLED = "shim-killed"
+    DAEMON_AWAY = "daemon-away"
+    STARTED_TWICE = "started-twice"
+
+
+class Outside(StrEnum):
+    """What ended an attempt from outside."""
+
+    DOCKER = "docker"
+    DAEMON = "daemon"
+    SWARM = "swarm"
+
+
+@reason
+class LostTooOften(Reason):
+    """The workload was lost as often as it may queue again."""
+
+    losses: int
+    cause: Reason
+
+
+# --- stopped ------------------------------------------------------------------------------------------------------
+
+
+@reason
+class StoppedBy(Reason):
+    """A user or an admin stopped the workload."""
+
+    by: str
+    comment: str = ""
+
+
+@reason
+class ServerStopped(Reason):
+    """The server was stopped together with its machine."""
+
+
+@reason
+class TimeLimitReached(Reason):
+    """The time limit is over."""
+
+    limit_s: int
+
+
+@reason
+class DependencyNotFound(Reason):
+    """The workload that it depends on does not exist."""
+
+    workload_id: str
+
+
+@reason
+class DependencyFailed(Reason):
+    """The workload that it depends on ended in a state that never meets the condition."""
+
+    workload_id: str
+    name: str
+    condition: str
+    state: str
+
+
+@reason
+class OverGpuShare(Reason):
+    """The attempt held more GPU memory than its share. `share_mib` 0: it was given no part of this GPU."""
+
+    gpu: str
+    used_mib: int
+    share_mib: int
+    request_mib: int
+    lasted_s: float | None = None
+    allowed_s: float | None = None
+    needed_by: NeededBy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NeededBy:
+    """Who needs the memory: workloads beside it (`is_queued` False), of whose shares `free_mib` are free, or one that
+    waits."""
+
+    is_queued: bool
+    needed_mib: int
+    free_mib: int = 0
+
+
+@reason
+class NodeDrained(Reason):
+    """The node is drained. `leave_by_at`: when it must be empty."""
+
+    node: str
+    by: str
+    leave_by_at: float | None = None
+
+
+@reason
+class NodeRemoved(Reason):
+    """An admin removed the node."""
+
+    node: str
+    by: str
+
+
+@reason
+class NodeLeft(Reason):
+    """The node left the site."""
+
+    node: str
+
+
+@reason
+class Preempted(Reason):
+    """A workload with a higher priority needs the place."""
+
+    by_owner: str
+    by_kind: str
+    is_session: bool
+
+
+@reason
+class Reclaimed(Reason):
+    """A tenant takes back what it lent."""
+
+    tenant: str
+    is_session: bool
+
+
+# --- gangs --------------------------------------------------------------------------------------------------------
+
+
+@reason
+class GangMemberEnded(Reason):
+    """Another member of the gang ended badly."""
+
+    rank: int
+    state: str
+    cause: Reason
+
+
+@reason
+class GangMemberMissing(Reason):
+    """Another member of the gang has ended, and the gang cannot start without it."""
+
+    rank: int
+
+
+@reason
+class GangMemberStopping(Reason):
+    """Another member of the gang is being stopped."""
+
+    rank: int
+
+
+@reason
+class GangOutOfRetries(Reason):
+    """Another member of the gang failed or was lost, and the gang has no retry left."""
+
+    rank: int
+    cause: Reason
+
+
+@reason
+class GangMemberRequeued(Reason):
+    """Another member of the gang left its node, so the whole gang starts again."""
+
+    rank: int
+    cause: Reason
+
+
+@reason
+class GangStartedInPart(Reason):
+    """Not all members of the gang could start at once."""
+
+
+# --- environments -------------------------------------------------------------------------------------------------
+
+
+@reason
+class WaitingForOtherSessions(Reason):
+    """Sessions start a few at a time on each node, and others are ahead."""
+
+    at_once: int
+    node: str
+
+
+@reason
+class OnFirstUse(Reason):
+    """The environment is made, or its image pulled, when it is used for the first time."""
+
+    is_image: bool
+
+
+@reason
+class EnvironmentFailed(Reason):
+    """The environment cannot be prepared. `error` is what the installer or the registry says."""
+
+    environment: str
+    error: str
+
+
+@reason
+class AskingNode(Reason):
+    """The node is being asked for the image."""
+
+
+@reason
+class NoEngineForSite(Reason):
+    """No engine answers for the site."""
+
+    site: str
+
+
+@reason
+class OnNodes(Reason):
+    """The image is on some nodes. `cause`: how it goes on `node`, where it is being pulled or failed."""
+
+    ready: int
+    nodes: int
+    node: str = ""
+    cause: Reason | None = None

@@ -1,0 +1,408 @@
+"""What users and admins are told by events, and notes on nodes, GPUs, reservations, images and sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from commonage.domain.reasons.base import Reason, reason
+
+# --- workloads ----------------------------------------------------------------------------------------------------
+
+
+@reason
+class Submitted(Reason):
+    """Workloads were submitted."""
+
+    count: int
+    request: str
+
+
+@reason
+class CommandStarted(Reason):
+    """Somebody runs a command beside a workload. `program` is empty for a shell."""
+
+    by: str
+    program: str
+    workload: str
+
+
+class OverGpuShareFollows(StrEnum):
+    """What happens to a workload over its GPU share, by the policy of the site."""
+
+    STOP = "stop"
+    STOP_WHEN_NEEDED = "stop-when-needed"
+    NOTHING = "nothing"
+
+
+@reason
+class OverGpuShareWarning(Reason):
+    """A workload holds more GPU memory than its share."""
+
+    gpu: str
+    used_mib: int
+    share_mib: int
+    lasted_s: float
+    follows: OverGpuShareFollows
+    left_s: float = 0.0
+
+
+@reason
+class GpuWarning(Reason):
+    """The driver or one of its daemons reports something about a workload. `detail` is what it says."""
+
+    detail: str
+
+
+@reason
+class HomeUsed(Reason):
+    """How much the user's home folder holds. `quota_mib` None: there is no quota."""
+
+    used_mib: int
+    quota_mib: int | None
+
+
+# --- sessions that start again ------------------------------------------------------------------------------------
+
+
+@reason
+class RestartedAs(Reason):
+    """The session ended with its node, and another one was started."""
+
+    workload_id: str
+
+
+@reason
+class RestartOf(Reason):
+    """The session replaces one that ended with its node."""
+
+    workload_id: str
+    cause: Reason
+
+
+@reason
+class RestartFailed(Reason):
+    """The session could not be started again."""
+
+    cause: Reason
+
+
+@reason
+class RestartedTooOften(Reason):
+    """The session ended with its node too many times in a row."""
+
+    times: int
+
+
+@reason
+class SessionInTrouble(Reason):
+    """Something is wrong with the node of the session."""
+
+    name: str
+    cause: Reason
+
+
+@reason
+class SessionRestarted(Reason):
+    """The session was started again."""
+
+    name: str
+    cause: Reason
+
+
+@reason
+class SessionEnded(Reason):
+    """The session ended with its node."""
+
+    name: str
+    cause: Reason
+    is_restarting: bool
+
+
+# --- nodes --------------------------------------------------------------------------------------------------------
+
+
+@reason
+class NodeStateChanged(Reason):
+    """A node changed its state."""
+
+    node: str
+    state: str
+    detail: str = ""
+
+
+@reason
+class NodeNotResponding(Reason):
+    """The node of a workload does not answer. `fate` is what happens once it is lost."""
+
+    node: str
+    fate: Fate
+    silent_s: float
+
+
+@reason
+class NodeUndecided(Reason):
+    """The node does not answer, and an admin must say what becomes of the workloads on it."""
+
+    node: str
+    detail: str
+    silent_s: float | None = None
+    workloads: int | None = None
+
+
+@reason
+class NodeHasFault(Reason):
+    """The node of a workload has a fault. Admins find it among the nodes."""
+
+    node: str
+    fate: Fate
+
+
+@reason
+class NodeMustBeEmpty(Reason):
+    """The node of a workload is drained, and must be empty by a deadline. `fate` is what happens then."""
+
+    node: str
+    by: str
+    left_s: float
+    leave_by_at: float | None = None
+    fate: Fate | None = None
+
+
+class Fate(StrEnum):
+    """What becomes of a workload when its node is lost or must be empty."""
+
+    SESSION_RESTARTS = "session-restarts"
+    SESSION_ENDS = "session-ends"
+    REQUEUED = "requeued"
+    ENDS = "ends"
+
+
+@reason
+class PoolNodeAdded(Reason):
+    """A node was requested from a cloud. Prices are per hour, of the whole pool; 0: not known."""
+
+    node: str
+    cause: Reason
+    price_per_h: float = 0.0
+    price_before_per_h: float = 0.0
+
+
+@reason
+class PoolNodeRemoved(Reason):
+    """A node was given back to its cloud. Prices are per hour, of the whole pool; 0: not known."""
+
+    node: str
+    cause: Reason
+    price_per_h: float = 0.0
+    price_before_per_h: float = 0.0
+
+
+# --- node pools: why they grow and shrink -------------------------------------------------------------------------
+
+
+@reason
+class PoolBelowMinimum(Reason):
+    """The pool has fewer nodes than its minimum."""
+
+    minimum: int
+
+
+@reason
+class PoolAboveMaximum(Reason):
+    """The pool has more nodes than its maximum."""
+
+    maximum: int
+
+
+@reason
+class PoolServesQueue(Reason):
+    """Queued workloads would start on more nodes."""
+
+    workloads: int
+    nodes: int
+
+
+@reason
+class PoolNodesComing(Reason):
+    """Nodes for queued workloads are on their way."""
+
+    nodes: int
+
+
+@reason
+class PoolAtMaximum(Reason):
+    """Workloads wait, and the pool has as many nodes as it may have; `leaving` of them are still to go."""
+
+    maximum: int
+    leaving: int
+
+
+@reason
+class PoolWaits(Reason):
+    """Workloads wait, but not long enough for a node to be added."""
+
+    wait_s: float
+
+
+@reason
+class PoolNodesIdle(Reason):
+    """Nodes of the pool have been idle for long enough to be removed."""
+
+    idle_s: float
+
+
+@reason
+class PoolIdle(Reason):
+    """Nothing waits for the pool."""
+
+
+@reason
+class PoolNodeFailed(Reason):
+    """The cloud says that the node failed."""
+
+
+@reason
+class PoolNodeDidNotJoin(Reason):
+    """The node did not join in time."""
+
+    join_s: float
+
+
+@reason
+class PoolNodeLost(Reason):
+    """The node was lost for a while."""
+
+    detail: str
+
+
+@reason
+class PoolNodeForgotten(Reason):
+    """An admin removed the node from the site."""
+
+
+@reason
+class PoolNodeEmpty(Reason):
+    """The node was drained, and nothing runs there."""
+
+    by: str
+
+
+# --- GPUs ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """A process of no workload."""
+
+    pid: int | None
+    name: str
+
+
+@reason
+class GpuFault(Reason):
+    """A GPU has a fault and takes no new work. `is_held`: the reader's workload holds a part of it."""
+
+    node: str
+    gpu: str
+    model: str
+    detail: str
+    is_held: bool = False
+
+
+@reason
+class GpuRecovered(Reason):
+    """A GPU has no fault any more."""
+
+    node: str
+    gpu: str
+    model: str
+    is_held: bool = False
+
+
+@reason
+class GpuMissing(Reason):
+    """A GPU is not reported any more."""
+
+    node: str
+    gpu: str
+    model: str
+    is_held: bool = False
+
+
+@reason
+class UnattributedGpuMemory(Reason):
+    """Processes that no workload started hold memory of a GPU. `used_mib` None: the driver does not say how much."""
+
+    gpu: str
+    model: str
+    used_mib: int | None
+    processes: tuple[ProcessInfo, ...]
+    more: int = 0
+
+
+@reason
+class UnattributedGpuMemoryFreed(Reason):
+    """No process of others holds memory of the GPU any more."""
+
+    gpu: str
+    model: str
+
+
+# --- reservations and images --------------------------------------------------------------------------------------
+
+
+@reason
+class ReservationMade(Reason):
+    """An admin reserved resources. `more`: how many like it were made with it."""
+
+    by: str
+    reservation: ReservationInfo
+    more: int = 0
+
+
+@reason
+class ReservationRemoved(Reason):
+    """An admin removed a reservation."""
+
+    by: str
+    reservation: ReservationInfo
+
+
+@reason
+class ReservationOver(Reason):
+    """A reservation has ended."""
+
+    reservation: ReservationInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationInfo:
+    """A reservation, as far as events tell of it."""
+
+    id: str
+    tenant: str
+    user: str
+    title: str
+    count: int
+    request: str
+    starts_at: float
+    ends_at: float
+
+
+@reason
+class ImageRegistered(Reason):
+    """An image was registered, or put in the place of another one of its name."""
+
+    by: str
+    image: str
+    digest: str
+    is_replacement: bool = False
+
+
+@reason
+class ImageUnregistered(Reason):
+    """An image was removed from the catalogue."""
+
+    by: str
+    image: str

@@ -1,0 +1,160 @@
+"""Why a request is refused: it could never start here, or a limit is reached."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from commonage.domain.reasons.base import Reason, reason
+from commonage.domain.reasons.waiting import Resource
+
+
+@reason
+class NoSuchAttempt(Reason):
+    """The workload has no attempt of this number, or none yet."""
+
+    workload_id: str
+    attempt: int | None
+
+
+@reason
+class NoGpus(Reason):
+    """A GPU was requested, and no node has one that takes work."""
+
+
+@reason
+class GpuModelNotFound(Reason):
+    """No node has a GPU of the requested model. `models` are those there are."""
+
+    model: str
+    models: tuple[str, ...]
+
+
+@reason
+class TooManyGpus(Reason):
+    """More whole GPUs were requested than any node has."""
+
+    requested: int
+    most: int
+
+
+@reason
+class TooMuchGpuMemory(Reason):
+    """More GPU memory was requested than any GPU has."""
+
+    requested_mib: int
+    most_mib: int
+
+
+@reason
+class RequestTooLarge(Reason):
+    """No node could run it with everything free. `shortfalls` are those of some nodes."""
+
+    request: str
+    shortfalls: tuple[Reason, ...]
+
+
+@reason
+class TooFewNodes(Reason):
+    """The gang has more members than there are nodes that could run one."""
+
+    requested: int
+    nodes: int
+    request: str
+
+
+@reason
+class UserQuotaTooSmall(Reason):
+    """One member of the tenant may never hold as much."""
+
+    tenant: str
+    resource: Resource
+    limit: int
+    requested: int
+
+
+@reason
+class QuotaTooSmall(Reason):
+    """The tenant may never hold as much. `borrowed`: how much of the limit would be borrowed."""
+
+    tenant: str
+    resource: Resource
+    limit: int
+    borrowed: int
+    requested: int
+
+
+class LimitOf(StrEnum):
+    """Whose live workloads a limit counts."""
+
+    USER = "user"
+    TENANT = "tenant"
+    EVERYBODY = "everybody"
+
+
+@reason
+class TooManyWorkloads(Reason):
+    """A limit on live workloads is reached. `name` is the user or tenant."""
+
+    of: LimitOf
+    name: str
+    sessions: bool
+    live: int
+    submitted: int
+    limit: int
+
+
+@reason
+class MountsNotSupported(Reason):
+    """A volume was requested at a place of its own, and nothing is mounted here."""
+
+    volume: str
+    name: str
+    target: str
+
+
+@reason
+class ReservationTooLarge(Reason):
+    """All nodes together have room for fewer places than were requested."""
+
+    count: int
+    request: str
+    room: int
+
+
+@reason
+class ReservationBlocked(Reason):
+    """Not all places can be kept then. `workloads` may still run, `endless` of them without a time limit; with none,
+    other reservations hold the rest."""
+
+    count: int
+    request: str
+    places: int
+    workloads: int
+    endless: int
+
+
+@reason
+class ReservationCollides(Reason):
+    """It would leave no room for reservations that were made before."""
+
+
+@reason
+class ReservationRefused(Reason):
+    """One window cannot be reserved."""
+
+    starts_at: float
+    ends_at: float
+    cause: Reason
+
+
+@reason
+class EnvironmentNotOffered(Reason):
+    """The environment does not exist, or workloads of this kind or tenant may not run in it. `removed`: why it is gone,
+    if it was there. `offered` are those to choose from."""
+
+    environment: str
+    kind: str
+    tenant: str
+    exists: bool
+    removed: Reason | None
+    offered: tuple[str, ...]

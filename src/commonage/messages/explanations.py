@@ -1,0 +1,47 @@
+"""What an explanation says: the whole answer in one paragraph, and whoever is ahead."""
+
+from __future__ import annotations
+
+from commonage.domain.explanations import Explanation, InFront, Precedence, Sureness
+from commonage.domain.quantities import format_duration
+from commonage.messages import text
+from commonage.messages.waiting import resources
+
+_AHEAD = {
+    Precedence.PRIORITY: "with a higher priority",
+    Precedence.FAIR_SHARE: "of users who used less lately",
+    Precedence.OLDER: "waiting longer",
+    Precedence.OWN: "of the same owner",
+}
+_STARTS = {
+    Sureness.LIMITS: "Expected to start within {}.",
+    Sureness.LIKELY: "Likely to start in about {}.",
+    Sureness.GUESS: "May start in about {} (a guess).",
+}
+
+
+def summary(found: Explanation) -> str:
+    """Why it waits and until when, or why it is where it is."""
+    if found.position is None or found.startable_now:
+        return " ".join(text(one) for one in found.reasons)
+    at = f" at {found.site}" if found.site else ""
+    would = "" if found.is_queued else "It would have "
+    parts = [f"{would}{'position' if would else 'Position'} {found.position} of {found.queue_length} in the queue{at}."]
+    parts += [text(one) for one in found.reasons[:1]]
+    if found.holders:
+        one = found.holders[0]
+        parts.append(f"A {one.kind} of {one.owner} holds {resources(one.holds)}.")
+    if found.expected_start_at is not None:
+        parts.append(_STARTS[found.sureness].format(format_duration(found.expected_start_at - found.at)))
+    if found.coming is not None:
+        parts.append(text(found.coming))
+    return " ".join(parts)
+
+
+def ahead(found: InFront) -> str:
+    """`3 with a higher priority (job of ann, session of bob, …)`."""
+    said = f"{found.count} {_AHEAD[found.precedence]}"
+    if found.precedence is Precedence.OWN:
+        return said
+    named = ", ".join(dict.fromkeys(f"{kind or 'workload'} of {owner}" for kind, owner in found.nearest))
+    return f"{said} ({named}{', …' if found.count > len(found.nearest) else ''})"

@@ -1,0 +1,187 @@
+"""Texts of `commonage.domain.reasons.notes`."""
+
+from __future__ import annotations
+
+from commonage.domain.quantities import format_duration, format_memory
+from commonage.domain.reasons import notes as r
+from commonage.messages.template import Say, Texts, count, moment
+
+_IF_LOST = {
+    r.Fate.SESSION_RESTARTS: "If the node is lost, the session is started again elsewhere.",
+    r.Fate.SESSION_ENDS: "If the node is lost, the session ends.",
+    r.Fate.REQUEUED: "If the node is lost, it queues again.",
+    r.Fate.ENDS: "If the node is lost, it is lost too.",
+}
+_AT_DEADLINE = {
+    r.Fate.SESSION_RESTARTS: "Then the session is started again elsewhere. Save your work: its kernels end.",
+    r.Fate.SESSION_ENDS: "Then the session ends. Save your work, and start it again elsewhere.",
+    r.Fate.REQUEUED: "Then it queues again and starts elsewhere.",
+    r.Fate.ENDS: "Then it is stopped, as it was submitted without requeue.",
+}
+_SAVE = "Results computed there may be wrong: save what you can."
+
+
+def _session(name: str) -> str:
+    return f"Your session {name}" if name else "Your session"
+
+
+def _submitted(reason: r.Submitted, _say: Say) -> str:
+    many = f"{reason.count} workloads, each with " if reason.count > 1 else ""
+    return f"Submitted: {many}{reason.request}."
+
+
+def _home(reason: r.HomeUsed, _say: Say) -> str:
+    used = f"Your home uses {format_memory(reason.used_mib)}"
+    if reason.quota_mib is None:
+        return f"{used}."
+    limit = f"the limit is {format_memory(reason.quota_mib)} (measured, not enforced)"
+    if reason.used_mib > reason.quota_mib:
+        return f"{used}, {limit}. Delete files that you do not need."
+    return f"{used}; {limit}."
+
+
+def _over_share(reason: r.OverGpuShareWarning, _say: Say) -> str:
+    used = f"{format_memory(reason.used_mib)} of GPU memory on GPU {reason.gpu}"
+    share = (
+        f"more than its share of {format_memory(reason.share_mib)}" if reason.share_mib else "of which it has no share"
+    )
+    follows = {
+        r.OverGpuShareFollows.STOP: f"It is stopped in {format_duration(reason.left_s)} unless it frees that memory.",
+        r.OverGpuShareFollows.STOP_WHEN_NEEDED: "It is stopped as soon as somebody else needs the memory.",
+        r.OverGpuShareFollows.NOTHING: "Nothing is done about it here, but workloads beside it may run out of memory.",
+    }[reason.follows]
+    return f"It has held {used}, {share}, for {format_duration(reason.lasted_s)}. {follows}"
+
+
+def _node_state(reason: r.NodeStateChanged, _say: Say) -> str:
+    return f"Node {reason.node} is {reason.state}{f': {reason.detail}' if reason.detail else ''}."
+
+
+def _undecided(reason: r.NodeUndecided, _say: Say) -> str:
+    since = "" if reason.silent_s is None else f" for {format_duration(reason.silent_s)}"
+    runs = "" if reason.workloads is None else f" and may still run {count(reason.workloads, 'workload')}"
+    return f"Node {reason.node} has not answered{since}{runs}: {reason.detail}."
+
+
+def _must_be_empty(reason: r.NodeMustBeEmpty, _say: Say) -> str:
+    by = "" if reason.leave_by_at is None else f" by {moment(reason.leave_by_at)}"
+    fate = "" if reason.fate is None else f" {_AT_DEADLINE[reason.fate]}"
+    left = format_duration(reason.left_s)
+    return f"Node {reason.node} is drained by {reason.by} and must be empty{by}, in {left}.{fate}"
+
+
+def _price(reason: r.PoolNodeAdded | r.PoolNodeRemoved) -> str:
+    if not (reason.price_per_h or reason.price_before_per_h):
+        return ""
+    return f" The pool costs {reason.price_per_h:.2f} an hour; before it was {reason.price_before_per_h:.2f}."
+
+
+def _serves(reason: r.PoolServesQueue, _say: Say) -> str:
+    return f"{count(reason.workloads, 'queued workload')} would start on {count(reason.nodes, 'more node')}."
+
+
+def _coming(reason: r.PoolNodesComing, _say: Say) -> str:
+    return f"{count(reason.nodes, 'node')} for queued workloads {'is' if reason.nodes == 1 else 'are'} on the way."
+
+
+def _at_maximum(reason: r.PoolAtMaximum, _say: Say) -> str:
+    still = (
+        f", and {reason.leaving} of them {'is' if reason.leaving == 1 else 'are'} still to go" if reason.leaving else ""
+    )
+    return f"Workloads wait, but the pool has its maximum of {count(reason.maximum, 'node')}{still}."
+
+
+def _gpu(reason: r.GpuFault | r.GpuRecovered | r.GpuMissing) -> str:
+    held = ", which it holds," if reason.is_held else ""
+    return f"GPU {reason.gpu} ({reason.model}) of {reason.node}{held}"
+
+
+def unattributed(reason: r.UnattributedGpuMemory) -> str:
+    """`2 GiB of VRAM are held by python3 (process 4711), which no workload started`."""
+    named = [f"{one.name or 'a process'}{f' (process {one.pid})' if one.pid else ''}" for one in reason.processes]
+    more = [f"{reason.more} more"] if reason.more else []
+    held = f"{format_memory(reason.used_mib)} of VRAM are" if reason.used_mib is not None else "VRAM is"
+    return f"{held} held by {', '.join([*named, *more])}, which no workload started"
+
+
+def _reservation(one: r.ReservationInfo) -> str:
+    whom = f"{one.user} of {one.tenant}" if one.user else one.tenant
+    title = f" ({one.title})" if one.title else ""
+    return (
+        f"{one.count} times {one.request} for {whom}, from {moment(one.starts_at)} until {moment(one.ends_at)}{title}"
+    )
+
+
+TEXTS: Texts = {
+    r.Submitted: _submitted,
+    r.CommandStarted: lambda reason, _: (
+        f"{reason.by} runs {repr(reason.program) if reason.program else 'a shell'} beside {reason.workload}."
+    ),
+    r.OverGpuShareWarning: _over_share,
+    r.HomeUsed: _home,
+    r.GpuWarning: lambda reason, _: f"{reason.detail[:1].upper()}{reason.detail[1:].rstrip('.')}.",
+    r.RestartedAs: "Started again as {workload_id}.",
+    r.RestartOf: (
+        "Started again in the place of {workload_id}. {cause} What was saved is there; kernels and their variables "
+        "are not."
+    ),
+    r.RestartFailed: "It could not be started again. {cause}",
+    r.RestartedTooOften: "It is not started again: it ended with its node {times} times in a row.",
+    r.SessionInTrouble: lambda reason, say: f"{_session(reason.name)}: {say(reason.cause)}",
+    r.SessionRestarted: lambda reason, say: (
+        f"{_session(reason.name)} was started again. {say(reason.cause)} What was not saved is gone."
+    ),
+    r.SessionEnded: lambda reason, say: (
+        f"{_session(reason.name)} ended. {say(reason.cause)}"
+        f"{' It is being started again.' if reason.is_restarting else ''}"
+    ),
+    r.NodeStateChanged: _node_state,
+    r.NodeNotResponding: lambda reason, _: (
+        f"Node {reason.node} has not answered for {format_duration(reason.silent_s)}. {_IF_LOST[reason.fate]}"
+    ),
+    r.NodeUndecided: _undecided,
+    r.NodeHasFault: lambda reason, _: (
+        f"Node {reason.node} is faulty, and an admin has to repair it. {_IF_LOST[reason.fate]}"
+    ),
+    r.NodeMustBeEmpty: _must_be_empty,
+    r.PoolNodeAdded: lambda reason, say: f"Node {reason.node} was requested. {say(reason.cause)}{_price(reason)}",
+    r.PoolNodeRemoved: lambda reason, say: f"Node {reason.node} was given back. {say(reason.cause)}{_price(reason)}",
+    r.PoolBelowMinimum: "The pool has fewer nodes than its minimum of {minimum}.",
+    r.PoolAboveMaximum: "The pool has more nodes than its maximum of {maximum}.",
+    r.PoolServesQueue: _serves,
+    r.PoolNodesComing: _coming,
+    r.PoolAtMaximum: _at_maximum,
+    r.PoolWaits: "Workloads wait, but not for {wait_s} yet.",
+    r.PoolNodesIdle: "Idle for {idle_s}.",
+    r.PoolIdle: "Nothing waits for the pool.",
+    r.PoolNodeFailed: "It failed at the cloud.",
+    r.PoolNodeDidNotJoin: "It did not join within {join_s}.",
+    r.PoolNodeLost: lambda reason, _: f"It was lost{f': {reason.detail}' if reason.detail else ''}.",
+    r.PoolNodeForgotten: "It was removed from the site.",
+    r.PoolNodeEmpty: "It was drained by {by}, and is empty.",
+    r.GpuFault: lambda reason, _: (
+        f"{_gpu(reason)} has a fault: it {reason.detail}. {_SAVE}"
+        if reason.is_held
+        else f"{_gpu(reason)} takes no new work: it {reason.detail}."
+    ),
+    r.GpuRecovered: lambda reason, _: (
+        f"{_gpu(reason)} has no fault any more." if reason.is_held else f"{_gpu(reason)} takes work again."
+    ),
+    r.GpuMissing: lambda reason, _: f"{_gpu(reason)} is missing.{f' {_SAVE}' if reason.is_held else ''}",
+    r.UnattributedGpuMemory: lambda reason, _: f"GPU {reason.gpu} ({reason.model}): {unattributed(reason)}.",
+    r.UnattributedGpuMemoryFreed: "GPU {gpu} ({model}): no process of others holds VRAM any more.",
+    r.ReservationMade: lambda reason, _: (
+        f"{reason.by} reserved {_reservation(reason.reservation)}"
+        f"{f', and {reason.more} more like it' if reason.more else ''}."
+    ),
+    r.ReservationRemoved: lambda reason, _: (
+        f"{reason.by} removed reservation {reason.reservation.id}: {_reservation(reason.reservation)}."
+    ),
+    r.ReservationOver: lambda reason, _: (
+        f"Reservation {reason.reservation.id} is over: {_reservation(reason.reservation)}."
+    ),
+    r.ImageRegistered: lambda reason, _: (
+        f"{reason.by} {'replaced' if reason.is_replacement else 'registered'} image {reason.image}: {reason.digest}."
+    ),
+    r.ImageUnregistered: "{by} removed image {image}.",
+}

@@ -1,0 +1,90 @@
+"""Texts of `commonage.domain.reasons.refusals`."""
+
+from __future__ import annotations
+
+from commonage.domain.reasons import refusals as r
+from commonage.messages.template import Say, Texts, count
+from commonage.messages.waiting import amount, number
+
+
+def _user_quota(reason: r.UserQuotaTooSmall, _say: Say) -> str:
+    return (
+        f"Quota too small: {number(reason.resource, reason.requested)} requested, and one member of tenant "
+        f"{reason.tenant} may use {amount(reason.resource, reason.limit)}. Request less."
+    )
+
+
+def _quota(reason: r.QuotaTooSmall, _say: Say) -> str:
+    borrowed = f", {number(reason.resource, reason.borrowed)} of them borrowed" if reason.borrowed else ""
+    return (
+        f"Quota too small: {number(reason.resource, reason.requested)} requested, and tenant {reason.tenant} may use "
+        f"{amount(reason.resource, reason.limit)}{borrowed}. Request less."
+    )
+
+
+def _too_many(reason: r.TooManyWorkloads, _say: Say) -> str:
+    if reason.of is r.LimitOf.EVERYBODY:
+        has = f"all users together have {reason.live} live workloads"
+    else:
+        has = (
+            f"{reason.of} {reason.name} has {reason.live} live {'sessions' if reason.sessions else 'jobs and services'}"
+        )
+    return (
+        f"Too many workloads: {has}, {reason.submitted} more submitted, at most {reason.limit} allowed. "
+        "Wait until some have ended, stop some, or submit fewer at once."
+    )
+
+
+def _blocked(reason: r.ReservationBlocked, _say: Say) -> str:
+    rest = "Other reservations hold the rest. Reserve fewer, or choose another time."
+    if reason.workloads:
+        rest = (
+            f"{count(reason.workloads, 'workload')} may still run then, {reason.endless} without a time limit. "
+            "Reserve fewer, choose another time, or stop some of them."
+        )
+    return f"Room for {reason.places} of {reason.count} times {reason.request} then. {rest}"
+
+
+def _environment(reason: r.EnvironmentNotOffered, say: Say) -> str:
+    if reason.removed is not None:
+        why = say(reason.removed)
+    elif reason.exists:
+        why = f"A {reason.kind} of tenant {reason.tenant} cannot run in environment {reason.environment}."
+    else:
+        why = f"Environment {reason.environment} not found."
+    return f"{why} Available for a {reason.kind}: {', '.join(reason.offered) or 'none'}."
+
+
+TEXTS: Texts = {
+    r.EnvironmentNotOffered: _environment,
+    r.NoSuchAttempt: lambda reason, _: (
+        f"{reason.workload_id} has no attempt{' yet' if reason.attempt is None else f' {reason.attempt}'}."
+    ),
+    r.NoGpus: "No node has a GPU that takes work. Request none.",
+    r.GpuModelNotFound: "No GPU of the model {model} here. Available: {models}.",
+    r.TooManyGpus: "Too many GPUs: {requested} requested, and no node has more than {most}. Request {most} or fewer.",
+    r.TooMuchGpuMemory: (
+        "Not enough GPU memory: {requested_mib} requested, and the largest GPU has {most_mib}. Request {most_mib} or "
+        "less."
+    ),
+    r.RequestTooLarge: lambda reason, say: (
+        f"Request too large: {reason.request}. With everything free: "
+        f"{' '.join(say(one) for one in reason.shortfalls)} Request less."
+    ),
+    r.TooFewNodes: (
+        "Too few nodes: {requested} requested at once, and {nodes} could run {request}. Request fewer nodes."
+    ),
+    r.UserQuotaTooSmall: _user_quota,
+    r.QuotaTooSmall: _quota,
+    r.TooManyWorkloads: _too_many,
+    r.MountsNotSupported: (
+        "{volume}: nothing is mounted here, as workloads are processes of this machine. Leave @{target} out and use "
+        "~/volumes/{name}."
+    ),
+    r.ReservationTooLarge: (
+        "All nodes together have room for {room} of {count} times {request}. Reserve fewer, or less for each."
+    ),
+    r.ReservationBlocked: _blocked,
+    r.ReservationCollides: "No room would be left for reservations that were made before. Choose another time.",
+    r.ReservationRefused: "From {starts_at} until {ends_at}: {cause}",
+}

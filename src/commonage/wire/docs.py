@@ -1,0 +1,13 @@
+"""Addresses of the documentation that the server itself serves. For messages and pages that refer to it."""
+
+from __future__ import annotations
+
+from commonage.wire.hub import PORTAL_PATH
+
+DOCS_PATH = f"{PORTAL_PATH}docs/"
+
+
+def docs_page(page: str) -> str:
+    """`operate/swarm` or `operate/swarm#shared-folder` as a path of the server; tests/shape sees that it exists."""
+    name, _, anchor = page.partition("#")
+    return f"{DOCS_PATH}{name}.html" + (f"#{anchor}" if anchor else "")

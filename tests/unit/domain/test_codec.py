@@ -1,0 +1,99 @@
+"""Dataclasses to JSON and back: what goes in comes out, and nothing else comes in."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commonage.domain.codec import Unreadable, from_json, to_json
+from commonage.domain.fleet import Device, Isolation, NodeReport
+from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.link.messages import Report
+from commonage.ports.devices import DeviceSample
+from commonage.testing import factories
+
+WORDS = st.text(max_size=20)
+NUMBERS = st.integers(0, 2**40)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def through(value: Any) -> Any:
+    return from_json(type(value), json.loads(json.dumps(to_json(value))))
+
+
+@given(st.builds(Device), st.builds(DeviceSample, uuid=WORDS), st.builds(ProcessOwner))
+def test_what_goes_in_comes_out(device: Device, sample: DeviceSample, owner: ProcessOwner) -> None:
+    report = Report(1, NodeReport("n", 1, 2, (device,)), samples=(sample,), owners=(owner,), warnings=(("a", "b"),))
+    strange: list[str] = []
+
+    def note(word: str) -> float:  # NaN and the like where a number is due; in a text they are words
+        strange.append(word)
+        return float(word)
+
+    plain = json.loads(json.dumps(to_json(report)), parse_constant=note)
+    if strange:
+        with pytest.raises(Unreadable):
+            from_json(Report, plain)
+    else:
+        assert from_json(Report, plain) == report
+
+
+@given(st.builds(Measurement, attempt_id=WORDS, cpu_s=FLOATS, memory_mib=NUMBERS))
+def test_figures_too(measured: Measurement) -> None:
+    assert through(measured) == measured
+
+
+def test_a_device_with_all_its_parts() -> None:
+    device = factories.device(
+        numa=1, peers=(("GPU-2", 4),), unavailable=((Isolation.MIG, "off"),), faults=("lost",), simulated=False
+    )
+    assert through(device) == device
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"memory_mib": "many"}, r"Device\.memory_mib should be int, and is 'many'"),
+        ({"memory_mib": True}, r"Device\.memory_mib should be int"),
+        ({"memory_mib": 1.0}, r"Device\.memory_mib should be int"),
+        ({"uuid": None}, r"Device\.uuid should be str"),
+        ({"isolation": "strong"}, r"Device\.isolation should be one of driver-limit, mig, mps, cooperative"),
+        ({"isolation": []}, r"Device\.isolation should be one of"),
+        ({"peers": [["GPU-2", 1], ["GPU-3"]]}, r"Device\.peers\[1\] should have 2 parts, and has 1"),
+        ({"peers": [["GPU-2", "x"]]}, r"Device\.peers\[0\]\[1\] should be int"),
+        ({"faults": "lost"}, r"Device\.faults should be a list"),
+        ({"colour": 1, "shape": 2}, r"Device has colour, shape, which is not known here"),
+    ],
+)
+def test_what_is_not_of_its_type_is_named(change: dict[str, Any], words: str) -> None:
+    plain = json.loads(json.dumps(to_json(factories.device()))) | change
+    with pytest.raises(Unreadable, match=words):
+        from_json(Device, plain)
+
+
+def test_what_is_missing_takes_its_default_or_is_named() -> None:
+    assert from_json(Device, {"uuid": "GPU-1", "index": 0, "model": "A30", "memory_mib": 1}).faults == ()
+    with pytest.raises(Unreadable, match="Device lacks index"):
+        from_json(Device, {"uuid": "GPU-1"})
+    with pytest.raises(Unreadable, match="should be an object"):
+        from_json(Device, [])
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), True, "1"])
+def test_a_number_is_a_finite_one(number: Any) -> None:
+    with pytest.raises(Unreadable, match=r"cpu_s should be a number"):
+        from_json(Measurement, {"attempt_id": "a", "cpu_s": number, "memory_mib": 1})
+
+
+def test_what_cannot_cross_is_a_mistake_of_ours() -> None:
+    @dataclass
+    class Odd:
+        inside: object
+
+    with pytest.raises(TypeError, match="does not cross"):
+        to_json(Odd({1, 2}))
