@@ -28,7 +28,7 @@ from commonage.api.auth import Auth
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
 
-SUBMIT = json.dumps({"command": ["true"], "name": "bench", "gpus": "6GiB", "time": "10m"}).encode()
+SUBMIT = json.dumps({"command": ["true"], "name": "bench", "gpus": "6GiB", "time_limit_s": 600}).encode()
 TOKEN = "ann"
 LISTS = {
     "list, a page of 100": "limit=100",

@@ -14,7 +14,7 @@ from benchmarks.report import BenchmarkError, Figure, as_json, median, percentil
 from benchmarks.server import Served, server
 from commonage.sdk import AsyncClient
 
-NO_OP: dict[str, Any] = {"kind": "job", "command": ["/bin/true"], "cpus": "10m", "memory": "16MiB", "name": "no-op"}
+NO_OP: dict[str, Any] = {"kind": "job", "command": ["/bin/true"], "cpus": "10m", "memory_mib": 16, "name": "no-op"}
 
 
 @click.command

@@ -50,13 +50,13 @@ def _different(number: int) -> dict[str, Any]:
         "name": f"work {number}",
         "owner": f"user-{number % 50}",
         "cpus": f"{10 + number % 1000}m",
-        "memory": f"{16 + number % 97}MiB",
+        "memory_mib": 16 + number % 97,
         "variables": {"NUMBER": str(number)},
     }
     if number % 3 == 0:
         body["gpus"] = f"{1 + number % 20}GiB"
     if number % 2 == 0:
-        body["time"] = f"{10 + number % 50}m"
+        body["time_limit_s"] = (10 + number % 50) * 60
     return body
 
 

@@ -70,7 +70,7 @@ def _refused(site: SwarmSite, gpus: str) -> Figure:
 def _all_gpus_held(site: SwarmSite) -> Iterator[None]:
     """Another user holds every GPU of the site."""
     bob = site.client("bob")
-    request = SubmitIn(command=["sleep", "600"], gpus="1", array=len(WORKERS), memory="64MiB", cpus="0.1")
+    request = SubmitIn(command=["sleep", "600"], gpus="1", array=len(WORKERS), memory_mib=64, cpus="0.1")
     held = bob.submit(request).ids
     for one in held:
         site.runs("bob", one)

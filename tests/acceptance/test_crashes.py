@@ -61,7 +61,7 @@ def _submit_all(client: Client, ledger: Path, acknowledged: list[str]) -> None:
     for number in range(JOBS):
         line = f"echo {number} >> {ledger}; sleep 0.05"
         ask = SubmitIn(
-            command=["sh", "-c", line], cpus="50m", memory="32MiB", name=f"job {number}", key=f"crash-{number}"
+            command=["sh", "-c", line], cpus="50m", memory_mib=32, name=f"job {number}", key=f"crash-{number}"
         )
         while True:
             try:

@@ -25,7 +25,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     for name, value in {
         "LD_LIBRARY_PATH": str(build_library(library).parent),
         "FAKE_NVML_STATE": str(driver.path),
-        "COMMONAGE_SAMPLE_EVERY": "1",
+        "COMMONAGE_SAMPLE_EVERY_S": "1",
         "COMMONAGE_GPU_ISOLATION": "cooperative",
     }.items():
         monkeypatch.setenv(name, value)

@@ -95,7 +95,7 @@ class Site:
 
     def submit(self, node: str, script: str, **fields: Any) -> WorkloadOut:
         """A job on this machine."""
-        ask = SubmitIn(command=["sh", "-c", script], on={"node": node}, memory="64MiB", cpus="0.1", **fields)
+        ask = SubmitIn(command=["sh", "-c", script], on={"node": node}, memory_mib=64, cpus="0.1", **fields)
         return self.admin.submit(ask).workload
 
     def said_of(self, node: str, script: str, **fields: Any) -> list[str]:

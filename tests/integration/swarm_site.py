@@ -124,7 +124,7 @@ class SwarmSite:
 
     def ask(self, user: str, **options: Any) -> httpx2.Response:
         """Ask the hub for a session, as its page does."""
-        small = {"cpus": "0.1", "memory": "64MiB"}
+        small = {"cpus": "0.1", "memory_mib": 64}
         return self.browser(user).post(f"/hub/api/users/{user}/server", json={**small, **options})
 
     def session(self, user: str, **options: Any) -> WorkloadOut:
@@ -160,7 +160,7 @@ class SwarmSite:
 
     def run(self, user: str, node: str, script: str, **fields: Any) -> list[str]:
         """What a job of the user says on this machine; it must end well."""
-        ask = SubmitIn(command=["sh", "-c", script], on={"node": node}, memory="64MiB", cpus="0.1", **fields)
+        ask = SubmitIn(command=["sh", "-c", script], on={"node": node}, memory_mib=64, cpus="0.1", **fields)
         client = self.client(user)
         job = client.submit(ask).workload
         ended = client.wait(job.id, timeout_s=120)

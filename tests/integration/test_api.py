@@ -49,7 +49,7 @@ async def reaches(client: httpx2.AsyncClient, workload_id: str, *states: str) ->
 async def test_a_job_is_submitted_runs_and_tells_what_it_cost(api: Api, ann: httpx2.AsyncClient) -> None:
     api.engine.default = Behaviour(lasts_s=0.2, prints=("hello", "wörld"))
     made = await submitted(
-        ann, name="greet", gpus="6GiB", memory="2GiB", cpus="1500m", time="10m", variables={"A": "b"}
+        ann, name="greet", gpus="6GiB", memory_mib=2048, cpus="1500m", time_limit_s=600, variables={"A": "b"}
     )
     assert made["request"] == {
         "cpus_milli": 1500,
@@ -203,7 +203,7 @@ async def test_files_are_sent_ahead(ann: httpx2.AsyncClient) -> None:
         archive.addfile(tarfile.TarInfo("train.py"))
     headers = {"Content-Type": "application/gzip"}
     sent = await ann.post("/bundles", content=packed.getvalue(), headers=headers)
-    assert (sent.status_code, sent.json()["size"]) == (201, len(packed.getvalue()))
+    assert (sent.status_code, sent.json()["size_bytes"]) == (201, len(packed.getvalue()))
     assert (await submitted(ann, bundle=sent.json()["digest"]))["bundle"] == sent.json()["digest"]
     missing = await ann.post("/workloads", json={"command": ["x"], "bundle": "0" * 64})
     assert (missing.status_code, missing.json()["code"]) == (404, "bundle-not-found")

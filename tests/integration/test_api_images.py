@@ -75,7 +75,7 @@ async def test_an_image_is_registered_seen_and_run_in(api: Api, ann: httpx2.Asyn
         "commit": "c0ffee1",
         "dirty": True,
     }
-    ask = wanted("lab/torch:2.4", size_bytes=5_000_000, title="Torch", vram="4GiB", provenance=provenance)
+    ask = wanted("lab/torch:2.4", size_bytes=5_000_000, title="Torch", vram_mib=4096, provenance=provenance)
     answer = await ann.post("/images", json=ask)
     assert answer.status_code == 201, answer.text
     made = answer.json()
@@ -194,7 +194,7 @@ async def test_what_is_removed_is_refused_with_the_reason(api: Api, ann: httpx2.
         (wanted(kernels=[*TWO, TWO[0]]), 422, "invalid-image"),
         (wanted(kinds=[]), 422, "invalid-image"),
         (wanted(kinds=["party"]), 422, "invalid-input"),
-        (wanted(vram="much"), 422, "invalid-memory"),
+        (wanted(vram_mib="much"), 422, "invalid-memory"),
         (wanted(provenance={"files": [{"path": "x", "digest": "md5:1"}]}), 422, "invalid-input"),
     ],
 )
@@ -225,7 +225,7 @@ def test_the_list_of_environments_says_whose_they_are_and_what_they_need(tmp_pat
 
     with served(tmp_path, prepare=prepare, rules=RULES) as url:
         with Client(url, "ann") as client:
-            client.register_image(ImageIn.model_validate(wanted(vram="4GiB", title="Torch")))
+            client.register_image(ImageIn.model_validate(wanted(vram_mib=4096, title="Torch")))
         told = {}
         for person in ("ann", "bob"):
             variables = {

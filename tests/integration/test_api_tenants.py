@@ -23,7 +23,7 @@ RULES = Rules(
         Tenant("course", quota=Quota(Bounds(gpu_milli=1000), per_user=Bounds(vram_mib=4096))),
     )
 )
-SOON = {"tenant": "course", "starts_at": "now", "count": 2, "gpus": "4GiB", "cpus": 1, "memory": "512MiB"}
+SOON = {"tenant": "course", "starts_at": "now", "count": 2, "gpus": "4GiB", "cpus": 1, "memory_mib": 512}
 
 
 @pytest.fixture(params=STORES)

@@ -211,6 +211,7 @@ def test_login_keeps_the_token_for_its_owner(commonage: Run, url: str, tmp_path:
         (["run"], 2, "a command is needed"),
         (["run", "--gpus", "6XiB", "--no-files", "--", "true"], 2, "gpus '6XiB'"),
         (["run", "--gpus", "H100:1", "--no-files", "--", "true"], 2, "H100"),
+        (["run", "--time", "90", "--no-files", "--", "true"], 2, "--time 90 has no unit. Write 90m for minutes"),
         (["run", "--time", "-5m", "--no-files", "--", "true"], 2, "-5m"),
         (["run", "--env", "gone", "--no-files", "--", "true"], 2, "environment 'gone'"),
         (["run", "--name", "n" * 300, "--no-files", "--", "true"], 2, "name"),

@@ -55,7 +55,7 @@ def ann(url: str) -> Iterator[Client]:
 @pytest.fixture
 def job(ann: Client) -> Iterator[str]:
     """A job that runs, by its id."""
-    ask = SubmitIn(command=["sh", "-c", "exec sleep 300"], name="train", variables={"PLAIN": "a b"}, memory="256MiB")
+    ask = SubmitIn(command=["sh", "-c", "exec sleep 300"], name="train", variables={"PLAIN": "a b"}, memory_mib=256)
     made = ann.submit(ask).workload.id
     until(lambda: ann.workload(made).state == "running", "it runs")
     yield made
@@ -277,7 +277,7 @@ def test_a_server_that_stops_ends_them(tmp_path: Path) -> None:
         served(tmp_path, engine=lambda: ProcessEngine("here", tmp_path, settings=engine)) as url,
         Client(url, "ann") as ann,
     ):
-        made = ann.submit(SubmitIn(command=["sleep", "20"], memory="64MiB")).workload.id
+        made = ann.submit(SubmitIn(command=["sleep", "20"], memory_mib=64)).workload.id
         until(lambda: ann.workload(made).state == "running", "it runs")
         process = begun(url, made, "--", "sleep", mark, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
         until(lambda: running(mark), "it runs")

@@ -19,7 +19,7 @@ from commonage.clouds.libcloud_machines import LibcloudMachines, Rental
 from commonage.control.fleets import Fleets, Renting
 from commonage.domain.fleets import FleetPolicy, MachineKind
 
-POLICY = FleetPolicy("burst", MachineKind(8000, 32768, price_h=1.5), least=1, most=3)
+POLICY = FleetPolicy("burst", MachineKind(8000, 32768, price_per_h=1.5), least=1, most=3)
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,8 @@ def test_what_there_is_and_what_it_costs(url: str, tmp_path: Path) -> None:
     assert "burst-0000aa: on its way for" in done.stdout
     (fleet,) = json.loads(commonage(url, tmp_path, "fleet", "ls", "--json").stdout)
     assert [machine["name"] for machine in fleet["machines"]] == ["burst-0000aa"]
-    assert (fleet["min"], fleet["max"], fleet["price_h"]) == (1, 3, 1.5)
-    assert fleet["cost_after_h"] == fleet["cost_h"] + 1.5 * fleet["adding"]
+    assert (fleet["min"], fleet["max"], fleet["price_per_h"]) == (1, 3, 1.5)
+    assert fleet["cost_after_per_h"] == fleet["cost_per_h"] + 1.5 * fleet["adding"]
 
 
 def test_they_are_for_admins(url: str, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Installation:
 
     async def run(self, gpus: str, script: str = "sleep 60") -> dict[str, Any]:
         """Submit, and wait until it runs."""
-        asked = {"kind": "job", "gpus": gpus, "command": ["sh", "-c", script], "memory": "64MiB", "cpus": "0.1"}
+        asked = {"kind": "job", "gpus": gpus, "command": ["sh", "-c", script], "memory_mib": 64, "cpus": "0.1"}
         made = await self.client.post("/workloads", json=asked)
         assert made.status_code == 201, made.text
         (workload_id,) = made.json()["ids"]

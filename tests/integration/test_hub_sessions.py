@@ -74,7 +74,8 @@ async def test_what_is_submitted(here: Installation, user: str) -> None:
     id = await started(here, user, "big-one", environment="notebook", gpus="6GiB", cpus=2, memory="4GiB", time="8h")
     body = here.control.bodies[id]
     assert {
-        name: body[name] for name in ("kind", "owner", "name", "environment", "gpus", "cpus", "memory", "time")
+        name: body[name]
+        for name in ("kind", "owner", "name", "environment", "gpus", "cpus", "memory_mib", "time_limit_s")
     } == {
         "kind": "session",
         "owner": user,
@@ -82,8 +83,8 @@ async def test_what_is_submitted(here: Installation, user: str) -> None:
         "environment": "notebook",
         "gpus": "6GiB",
         "cpus": "2",
-        "memory": "4GiB",
-        "time": "8h",
+        "memory_mib": 4096,
+        "time_limit_s": 28_800,
     }
     assert "command" not in body
     assert body["variables"]["JUPYTERHUB_SERVICE_URL"] == f"http://127.0.0.1:{{port}}/user/{user}/big-one/"

@@ -326,14 +326,14 @@ def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
 ) -> None:
     """By libcloud, whose own driver starts nothing: what it is told to start is booted here."""
     cloud = site.server.folder / "cloud"
-    ask = SubmitIn(command=["sh", "-c", "true"], on={"fleet": "burst"}, memory="64MiB", cpus="0.1")
+    ask = SubmitIn(command=["sh", "-c", "true"], on={"fleet": "burst"}, memory_mib=64, cpus="0.1")
     job = site.admin.submit(ask).workload
     [rented] = until(lambda: list(cloud.glob("*.yaml")))
     name = rented.stem
     assert re.fullmatch("burst-[0-9a-f]{6}", name)
     until(lambda: [one.params["pool"] for one in site.admin.workload(job.id).notes] == ["burst"])
     [fleet] = json.loads(site.done("fleet", "ls", "--json"))
-    assert (fleet["cost_h"], [one["name"] for one in fleet["machines"]]) == (1.5, [name])
+    assert (fleet["cost_per_h"], [one["name"] for one in fleet["machines"]]) == (1.5, [name])
     machine = new_worker("as-the-cloud-calls-it", 14)
     site.load_image(machine)
     assert f"{name} has joined Test site" in boot_with(machine, rented.read_text())
@@ -342,11 +342,11 @@ def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
     until(lambda: not list(cloud.iterdir()), 90)
     until(lambda: site.node(name) is None and not site.states(name))
     assert "was removed from this site" in until(lambda: refusal(machine)), "should it come back, it is not let in"
-    until(lambda: site.admin.fleets()[0].cost_h == 0)
+    until(lambda: site.admin.fleets()[0].cost_per_h == 0)
     told = {one.reason.code: one.reason.params for one in site.admin.event_page().items}
     added, removed = told["PoolNodeAdded"], told["PoolNodeRemoved"]
-    assert (added["node"], added["price_before_h"], added["price_h"]) == (name, 0.0, 1.5)
-    assert (removed["node"], removed["price_before_h"], removed["price_h"]) == (name, 1.5, 0.0)
+    assert (added["node"], added["price_before_per_h"], added["price_per_h"]) == (name, 0.0, 1.5)
+    assert (removed["node"], removed["price_before_per_h"], removed["price_per_h"]) == (name, 1.5, 0.0)
 
 
 def test_a_template_without_cloud_init_is_a_script_with_a_token(site: Site) -> None:

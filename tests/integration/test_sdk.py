@@ -77,10 +77,10 @@ def test_the_installation(ann: Client, url: str) -> None:
 
 def test_a_refusal_has_the_fields_of_its_problem(ann: Client) -> None:
     with pytest.raises(ApiError) as caught:
-        ann.submit(SubmitIn(command=["x"], memory="lots"))
+        ann.submit(SubmitIn(command=["x"], gpus="1/0"))
     error = caught.value
-    assert (error.code, error.field, error.status) == ("invalid-memory", "memory", 422)
-    assert "lots" in error.detail == str(error)
+    assert (error.code, error.field, error.status) == ("invalid-gpus", "gpus", 422)
+    assert "1/0" in error.detail == str(error)
     assert error.title
 
 

@@ -52,7 +52,7 @@ def test_a_share_that_no_card_has_is_refused_with_its_numbers(site: SwarmSite, g
 
 def test_a_share_that_others_hold_is_waited_for_with_its_numbers(site: SwarmSite) -> None:
     bob = site.client("bob")
-    ask = SubmitIn(command=["sleep", "600"], gpus="1", array=len(WORKERS), memory="64MiB", cpus="0.1")
+    ask = SubmitIn(command=["sleep", "600"], gpus="1", array=len(WORKERS), memory_mib=64, cpus="0.1")
     holders = bob.submit(ask).ids
     for one in holders:
         site.runs("bob", one)
@@ -130,7 +130,7 @@ def test_an_image_of_the_sites_registry_is_fetched_once_by_the_machines_agent(si
     def pulled(listens: bool = False) -> tuple[int, list[str]]:
         began, client = time.time(), site.client("ada")
         ask = SubmitIn(command=["sh", "-c", "echo $COMMONAGE_USER"], environment="public/small", on={"node": STAYS})
-        job = client.submit(ask.model_copy(update={"memory": "64MiB", "cpus": "0.1"})).workload
+        job = client.submit(ask.model_copy(update={"memory_mib": 64, "cpus": "0.1"})).workload
         told = []
         while (now := client.workload(job.id)).ended_at is None:
             told.append(f"{now.reason.message} {now.progress}")
@@ -160,7 +160,7 @@ def test_who_is_on_a_machine_that_is_drained_is_told_and_goes_on_elsewhere_where
     site.use(DIES)
     ada, bob = site.session("ada", requeue="true"), site.session("bob")
     client = site.client("ada")
-    small = {"memory": "64MiB", "cpus": "0.1"}
+    small = {"memory_mib": 64, "cpus": "0.1"}
     serve = "exec python3 -m http.server $COMMONAGE_PORT"
     job = client.submit(SubmitIn(command=["sleep", "600"], **small)).workload
     service = client.submit(SubmitIn(kind="service", command=["sh", "-c", serve], **small)).workload

@@ -38,7 +38,7 @@ def _ask(*command: str) -> SubmitIn:
     """A small job; `@NAME` before its command names its machine."""
     first, *rest = command
     on = {"node": first[1:]} if first.startswith("@") else {}
-    return SubmitIn(command=rest if on else list(command), memory=64, cpus=0.1, on=on)
+    return SubmitIn(command=rest if on else list(command), memory_mib=64, cpus=0.1, on=on)
 
 
 def job(token: str, *command: str) -> dict[str, object]:

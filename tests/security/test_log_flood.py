@@ -24,7 +24,7 @@ async def test_a_workload_that_prints_without_end_does_not_fill_the_disk(tmp_pat
     settings = ProcessSettings(node_name="m", max_log_mib=MOST, cgroups=False)
     async with site(tmp_path, engine=lambda: ProcessEngine("here", tmp_path, settings=settings)) as here:
         flood = f"echo first; yes 0123456789abcdef | head -c {FLOOD}M; echo; echo last; exec sleep 300"
-        job = await here.running(command=["sh", "-c", flood], memory="256MiB")
+        job = await here.running(command=["sh", "-c", flood], memory_mib=256)
         [log] = tmp_path.glob("runs/*/log")
         await until(lambda: log.stat().st_size > FLOOD * MIB, 240)
         await until(lambda: log.stat().st_blocks * 512 <= MOST * MIB)
@@ -45,7 +45,7 @@ async def test_a_workload_that_prints_much_and_ends_at_once_leaves_a_short_log(t
     async with site(tmp_path, engine=lambda: ProcessEngine("here", tmp_path, settings=settings)) as here:
         async with here.client() as ann:
             command = ["sh", "-c", "yes 0123456789abcdef | head -c 64M"]
-            await ann.post("/workloads", json={"command": command, "memory": "256MiB"})
+            await ann.post("/workloads", json={"command": command, "memory_mib": 256})
         await until(lambda: list(tmp_path.glob("runs/.old/*/log")))
         [log] = tmp_path.glob("runs/.old/*/log")
         assert log.stat().st_size == 64 * MIB

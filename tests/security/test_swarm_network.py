@@ -155,7 +155,7 @@ def _links(machine: Machine) -> Sequence[str]:
 def test_a_published_port_takes_connections_from_the_control_plane_only(site: SwarmSite, outsider: Machine) -> None:
     client = site.client("ada")
     command = ["sh", "-c", "exec python3 -m http.server $COMMONAGE_PORT"]
-    asked = SubmitIn(kind="service", command=command, on={"node": NODE}, memory="64MiB", cpus="0.1")
+    asked = SubmitIn(kind="service", command=command, on={"node": NODE}, memory_mib=64, cpus="0.1")
     service = client.submit(asked).workload.id
     site.runs("ada", service)
     try:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from commonage.catalogue import builtin_environments
 from commonage.cli.job_file import read
+from commonage.units import TEXT_FIELDS, with_units_in_names
 from commonage.wire.workloads import SubmitIn
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,10 @@ def test_job_files_are_read_and_send_files_that_are_there() -> None:
 
 def test_every_field_of_a_job_is_explained() -> None:
     explained = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/use/write-a-job.md").read_text(), re.MULTILINE))
-    assert explained - {"files"} == set(SubmitIn.model_fields) - NOT_IN_FILES - {"kind"}
+    text = {"time": "1s", "grace": "1s", "backoff": "1s", "memory": "1MiB"}
+    assert text.keys() == TEXT_FIELDS <= explained
+    fields = explained - {"files"} - TEXT_FIELDS | with_units_in_names(text).keys()
+    assert fields == set(SubmitIn.model_fields) - NOT_IN_FILES - {"kind"}
 
 
 def test_the_job_shown_in_the_document_is_the_example_shortened() -> None:

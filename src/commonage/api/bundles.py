@@ -37,4 +37,4 @@ async def send(request: Request) -> Response:
     if kind not in _KINDS:
         raise NotJson(f"files are sent as {_KINDS[0]}, not {kind[:60]!r}")
     kept = await door(request).control.bundles.send(who, request.stream())
-    return answer(BundleOut(digest=kept.digest, size=kept.size), 201)
+    return answer(BundleOut(digest=kept.digest, size_bytes=kept.size), 201)

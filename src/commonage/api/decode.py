@@ -1,4 +1,4 @@
-"""From the wire to control: text becomes quantities, names become the domain's own. The only place that does.
+"""From the wire to control: names and texts become the domain's own. The only place that does.
 
 Shapes were checked by pydantic before (`commonage.wire`); here is what needs the domain to judge.
 """
@@ -12,7 +12,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission
 from commonage.control.windows import window_of, windows, zone_of
 from commonage.domain.errors import InvalidInput
-from commonage.domain.quantities import parse_cpus, parse_duration, parse_memory
+from commonage.domain.quantities import parse_cpus
 from commonage.domain.requests import GpuRequest, Request, parse_gpus, parse_labels
 from commonage.domain.volumes import parse_volume
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State
@@ -22,7 +22,7 @@ from commonage.wire.tenants import ReservationIn
 from commonage.wire.workloads import SubmitIn
 
 # A pebibyte: beyond any machine, and small enough for every database.
-MAX_MEMORY_MIB = 1024**3
+MAX_VRAM_MIB = 1024**3
 MOST_PRIORITY = 100
 _DEFAULT_RETRY = RetryPolicy()
 _DEFAULT_GRACE_S = 10
@@ -36,13 +36,13 @@ def submission(ask: SubmitIn) -> Submission:
         name=ask.name,
         environment=ask.environment,
         cpus_milli=None if ask.cpus is None else parse_cpus(ask.cpus),
-        memory_mib=None if ask.memory is None else _memory(ask.memory),
+        memory_mib=ask.memory_mib,
         gpu=_gpu(ask.gpus),
         variables=tuple(ask.variables.items()),
         secrets=tuple(ask.secrets.items()),
         priority=_priority(ask.priority),
-        time_limit_s=None if ask.time is None else parse_duration(ask.time),
-        grace_s=_DEFAULT_GRACE_S if ask.grace is None else _pause(ask.grace, "grace"),
+        time_limit_s=ask.time_limit_s,
+        grace_s=_DEFAULT_GRACE_S if ask.grace_s is None else ask.grace_s,
         retry=_retry(ask),
         depends_on=tuple(Dependency(one.id, Condition(one.condition)) for one in ask.depends_on),
         array_size=_members(ask),
@@ -79,29 +79,17 @@ def _members(ask: SubmitIn) -> int:
     return ask.nodes or ask.array or 0
 
 
-def _memory(text: str | int) -> int:
-    mib = parse_memory(text)
-    if mib > MAX_MEMORY_MIB:
-        raise InvalidInput("memory is more than a PiB; no machine has that", field="memory", code="invalid-memory")
-    return mib
-
-
 def _gpu(text: str | float | None) -> GpuRequest | None:
     gpu = parse_gpus(text)
-    if gpu is not None and gpu.vram_mib > MAX_MEMORY_MIB:
+    if gpu is not None and gpu.vram_mib > MAX_VRAM_MIB:
         raise InvalidInput("gpus asks for more than a PiB of VRAM", field="gpus", code="invalid-gpus")
     return gpu
 
 
 def _retry(ask: SubmitIn) -> RetryPolicy:
-    if ask.backoff is None:
+    if ask.backoff_s is None:
         return _DEFAULT_RETRY if ask.retries == 0 else RetryPolicy(ask.retries)
-    return RetryPolicy(ask.retries, float(_pause(ask.backoff, "backoff")))
-
-
-def _pause(text: str | float, field: str) -> int:
-    """A duration that may also be nothing."""
-    return 0 if text in (0, "0", "0s") else parse_duration(text, field=field)
+    return RetryPolicy(ask.retries, float(ask.backoff_s))
 
 
 def which(query: WorkloadsQuery) -> Filter:
@@ -125,7 +113,7 @@ def reservation(ask: ReservationIn, now: float, settings: ControlSettings) -> Wa
         windows=windows(begin, end, ask.every, ask.last_day),
         request=Request(
             settings.default_cpus_milli if ask.cpus is None else parse_cpus(ask.cpus),
-            settings.default_memory_mib if ask.memory is None else _memory(ask.memory),
+            settings.default_memory_mib if ask.memory_mib is None else ask.memory_mib,
             _gpu(ask.gpus),
             parse_labels(ask.on.items()),
         ),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from commonage.domain.images import USUAL_PATH, Image, Kernel, Provenance, SourceFile
-from commonage.domain.quantities import parse_memory
 from commonage.domain.workloads import Kind
 from commonage.wire.images import ImageIn, ProvenanceIn
 
 
 def image(ask: ImageIn) -> Image:
-    """What is asked; whose it is and who asks is control's to fill in. Raises InvalidInput(code="invalid-memory")."""
+    """What is asked; whose it is and who asks is control's to fill in."""
     with_server = (Kind.SESSION,) if ask.server_prefix else ()
     kinds = (*with_server, Kind.JOB, Kind.SERVICE) if ask.kinds is None else tuple(Kind(one) for one in ask.kinds)
     return Image(
@@ -27,7 +26,7 @@ def image(ask: ImageIn) -> Image:
         path=ask.path or USUAL_PATH,
         variables=tuple(ask.variables.items()),
         needs_gpu=ask.needs_gpu,
-        least_vram_mib=0 if ask.vram is None else parse_memory(ask.vram, field="vram"),
+        least_vram_mib=ask.vram_mib or 0,
         provenance=_provenance(ask.provenance),
     )
 

@@ -28,12 +28,13 @@ log = logging.getLogger(__name__)
 
 # What a body's field is about decides the code where it does not even have the right shape.
 _CODE_OF_FIELD = {
-    "memory": "invalid-memory",
+    "memory_mib": "invalid-memory",
+    "vram_mib": "invalid-memory",
     "cpus": "invalid-cpus",
     "gpus": "invalid-gpus",
-    "time": "invalid-time",
-    "grace": "invalid-time",
-    "backoff": "invalid-time",
+    "time_limit_s": "invalid-time",
+    "grace_s": "invalid-time",
+    "backoff_s": "invalid-time",
     "name": "invalid-name",
     "command": "invalid-command",
     "array": "invalid-array",

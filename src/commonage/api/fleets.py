@@ -40,9 +40,9 @@ def _fleet(one: FleetView, currency: str) -> FleetOut:
         adding=one.adding,
         removing=list(one.removing),
         reason=encode_reasons.reason(one.why),
-        price_h=kind.price_h,
-        cost_h=one.cost_h,
-        cost_after_h=one.cost_after_h,
+        price_per_h=kind.price_per_h,
+        cost_per_h=one.cost_per_h,
+        cost_after_per_h=one.cost_after_per_h,
         currency=currency,
         trouble=one.trouble,
     )

@@ -21,7 +21,7 @@ _EXAMPLE = {
     "title": "PyTorch 2.4",
     "kernels": [{"name": "torch", "title": "PyTorch", "prefix": "/opt/commonage/kernels/torch"}],
     "server_prefix": "/opt/commonage/server",
-    "vram": "4GiB",
+    "vram_mib": 4096,
     "provenance": {"builder": "buildah 1.28.2", "base": "debian:bookworm"},
 }
 _PREPULL_EXAMPLE = {"nodes": ["gpu-1", "gpu-2"]}

@@ -116,7 +116,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "invalid-by": ("Cannot be summed so", "Usage is summed by owner, tenant, workload or environment."),
         "invalid-memory": (
             "Not an amount of memory",
-            "Memory is written like `6GiB` or `512MiB`, and is more than nothing.",
+            "Memory is above zero and at most a pebibyte: a number of MiB in JSON, text like `6GiB` elsewhere.",
         ),
         "invalid-cpus": (
             "Not a number of cores",
@@ -128,7 +128,8 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         ),
         "invalid-time": (
             "Not a duration",
-            "Durations are written like `30m`, `1h30m`, `2d` or `01:30:00`: more than nothing, at most 366 days.",
+            "A duration is at most 366 days: a number of seconds in JSON, text with a unit elsewhere, like `30m`, "
+            "`1h30m`, `2d` or `01:30:00`.",
         ),
         "invalid-name": ("Not a name", "A name has at most 128 characters, none of them a control character."),
         "invalid-command": (

@@ -52,7 +52,7 @@ _INVALID = (
     "dependency-broken",
     "too-many-workloads",
 )
-_EXAMPLE = {"command": ["python", "train.py"], "gpus": "6GiB", "time": "30m", "key": "first-try"}
+_EXAMPLE = {"command": ["python", "train.py"], "gpus": "6GiB", "time_limit_s": 1800, "key": "first-try"}
 _PAGE_OF_IDS = 500
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from commonage.cli.failures import MISUSED, Failure
+from commonage.units import UnitError, with_units_in_names
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -24,13 +25,14 @@ _PLAIN = {
     "dict_type": "must be names with values",
     "string_unicode": "is not valid UTF-8",
 }
+_OPTIONS_WITH_UNITS = {"time": "--time", "memory": "--mem", "grace": "--grace"}
 CONDITIONS = ("afterok", "afternotok", "afterany", "after")
 
 _REQUEST = (
     click.option("--gpus", metavar="SHARE", help="GPU: 6GiB of VRAM, 0.25 or 1/3 of a card, 2 cards, A100|H100:6GiB."),
     click.option("--cpus", metavar="N", help="Cores: 2, 0.5 or 1500m."),
-    click.option("--mem", "memory", metavar="SIZE", help="Memory: 4GiB or 512MiB."),
-    click.option("--time", metavar="LIMIT", help="Time limit: 30m, 1h30m, 2d or 01:30:00; 90 is 90 minutes."),
+    click.option("--mem", "memory", metavar="SIZE", help="Memory: 4GiB or 512MiB; 4096 is MiB, as in Slurm."),
+    click.option("--time", metavar="LIMIT", help="Time limit: 90s, 30m, 1h30m, 2d, or 01:30:00 as in Slurm."),
     click.option("--env", "environment", metavar="NAME", help="Environment; `commonage env ls` lists them."),
     click.option("--priority", metavar="CLASS|N", help="low, normal, high …, or -100 to 100; above 0 for admins."),
     click.option("--preemptible", is_flag=True, default=None, help="Others may take its place; it then queues again."),
@@ -52,13 +54,21 @@ def request_options(verb: F) -> F:
 def of_request(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that the options of a request stand for; what was not given is left out. Raises Failure."""
     names = ("gpus", "cpus", "memory", "time", "environment", "priority", "preemptible", "tenant", "one_numa")
-    fields = {name: given[name] for name in names if given[name] is not None}
+    fields = with_units({name: given[name] for name in names if given[name] is not None})
     if given["volumes"]:
         fields["volumes"] = list(given["volumes"])
     found = labels(given["on"])
     if given["site"] is not None and found.setdefault("site", given["site"]) != given["site"]:
         raise Failure(f"--site {given['site']} and --on site={found['site']} exclude each other", MISUSED)
     return {**fields, "on": found} if found else fields
+
+
+def with_units(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the message for options with units (`--time 90m` is time_limit_s=5400). Raises Failure."""
+    try:
+        return with_units_in_names(fields, _OPTIONS_WITH_UNITS)
+    except UnitError as error:
+        raise Failure(str(error), MISUSED) from None
 
 
 def labels(given: Iterable[str]) -> dict[str, str]:

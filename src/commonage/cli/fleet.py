@@ -48,7 +48,7 @@ def ls(server: Server, as_json: bool) -> None:
     for one in found:
         made.add_row(
             show.text(one.name), show.text(one.provider), str(len(one.machines)), str(one.min), str(one.max),
-            _next(one), _cost(one.cost_h, one), _cost(one.cost_after_h, one),
+            _next(one), _cost(one.cost_per_h, one), _cost(one.cost_after_per_h, one),
         )  # fmt: skip
     show.console().print(made)
     for one in found:
@@ -67,4 +67,4 @@ def _next(one: FleetOut) -> str:
 
 def _cost(cost: float, one: FleetOut) -> str:
     """`3.00 EUR/h`; nothing where no price is known."""
-    return f"{cost:.2f} {one.currency}/h".replace(" /h", "/h") if one.price_h else ""
+    return f"{cost:.2f} {one.currency}/h".replace(" /h", "/h") if one.price_per_h else ""

@@ -1,8 +1,9 @@
 """Job files, `NAME.commonage.yml`: one workload or a list of them, read with the line of whatever is wrong.
 
-A workload is written with the fields of the API; besides, `command` may be a text as in a shell, `depends_on` takes
-`afterok:ID` with an id or the name of a workload above, `retries: 2` and quantities stand as on the command line, and
-`files` says what goes along: `true` (the file's folder), `false`, or a list of paths in it. Used by submit.
+A workload is written with the fields of the API, with three differences. `time`, `grace`, `backoff` and `memory` are
+text with a unit, as on the command line, in place of `time_limit_s`, `grace_s`, `backoff_s` and `memory_mib`. `command`
+may be text as in a shell, and `depends_on` takes `afterok:ID` with an id or the name of a workload above. `files` says
+what goes along: `true` (the file's folder), `false`, or a list of paths in it. Used by submit.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from commonage.cli.asks import CONDITIONS
 from commonage.cli.failures import MISUSED, Failure
+from commonage.units import TEXT_FIELDS, UnitError, with_units_in_names
 
 if TYPE_CHECKING:
     import yaml
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 LARGEST_BYTES = 1024 * 1024
 MOST_WORKLOADS = 1000
-_YAML_BOOL, _YAML_TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
+_YAML_BOOL, _YAML_NULL, _YAML_TEXT = (f"tag:yaml.org,2002:{name}" for name in ("bool", "null", "str"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,11 @@ def _entry(node: yaml.Node, above: set[str]) -> Entry:
     files = _files(values.pop("files", True), lines.get("files", line))
     if isinstance(values.get("command"), str):
         values["command"] = _split(values["command"], lines["command"])
+    for name in values.keys() & TEXT_FIELDS:
+        number = _number(name, values.pop(name), lines[name])
+        if number.keys() & values.keys():
+            raise _Wrong(lines[name], f"{name} and {', '.join(number)} are the same. Give one of them.")
+        values |= number
     values["depends_on"], after = _dependencies(values.get("depends_on", []), above, lines.get("depends_on", line))
     try:
         return Entry(SubmitIn.model_validate({k: v for k, v in values.items() if v not in (None, [])}), files, after)
@@ -123,14 +130,24 @@ def _entry(node: yaml.Node, above: set[str]) -> Entry:
 def _plain(node: yaml.MappingNode) -> dict[str, Any]:
     import yaml
 
-    for key, _ in node.value:  # `on` is a field here, not YAML's word for true
-        if key.tag == _YAML_BOOL:
+    for key, value in node.value:
+        if key.tag == _YAML_BOOL:  # `on` is a field here, not YAML's word for true
             key.tag = _YAML_TEXT
+        if key.value in TEXT_FIELDS and isinstance(value, yaml.ScalarNode) and value.tag != _YAML_NULL:
+            value.tag = _YAML_TEXT  # 1:30:00 is a time here, not YAML's number to the base of 60
     try:
         values = yaml.constructor.SafeConstructor().construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _Wrong(node.start_mark.line + 1, f"not understood: {error}") from None
     return {str(key): value for key, value in values.items()}
+
+
+def _number(name: str, text: object, line: int) -> dict[str, Any]:
+    """The field that JSON has in place of this text with a unit."""
+    try:
+        return with_units_in_names({name: text})
+    except UnitError as error:
+        raise _Wrong(line, str(error)) from None
 
 
 def _files(given: object, line: int) -> list[str] | bool:

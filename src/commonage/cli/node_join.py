@@ -15,13 +15,14 @@ from commonage.cli import show
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import MISUSED, Failure
+from commonage.units import UnitError, parse_duration
 
 if TYPE_CHECKING:
     from commonage.wire.joining import JoinTokenOut
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNITS = {"m": 60, "h": 3600, "d": 86400}
+_SHORTEST_S = 60
 _LONGEST_S = 7 * 86400
 _FOR = click.option(
     "--for", "how_long", default="1h", show_default=True, metavar="TIME", help="How long it is good for."
@@ -241,12 +242,12 @@ def template(server: Server, cloud_init: bool, how_long: str, options: list[str]
 
 
 def _seconds(text: str) -> int:
-    number, unit = text[:-1], text[-1:]
-    if unit not in _UNITS or not (number.isascii() and number.isdigit()) or int(number) < 1:
-        raise Failure(f"--for takes a time like 30m, 1h or 2d, not {text!r}", MISUSED)
-    seconds = int(number) * _UNITS[unit]
-    if seconds > _LONGEST_S:
-        raise Failure(f"--for {text}: a token is good for 7 days at most; whoever has it lets machines in", MISUSED)
+    try:
+        seconds = parse_duration(text, "--for")
+    except UnitError as error:
+        raise Failure(str(error), MISUSED) from None
+    if not _SHORTEST_S <= seconds <= _LONGEST_S:
+        raise Failure(f"--for {text}: a join token is valid for 1 minute to 7 days. Write it like 1h or 2d.", MISUSED)
     return seconds
 
 

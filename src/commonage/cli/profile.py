@@ -100,7 +100,7 @@ def _without_limits(client: Client) -> dict[str, Any]:
     memory = chosen.free_memory_mib // _MEMORY_STEP_MIB * _MEMORY_STEP_MIB
     return {
         **({"gpus": "1"} if any_card else {}),
-        **({"memory": memory} if memory else {}),
+        **({"memory_mib": memory} if memory else {}),
         **({"cpus": f"{chosen.free_cpus_milli}m"} if chosen.free_cpus_milli > 0 else {}),
     }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commonage.cli import show
-from commonage.cli.asks import labels
+from commonage.cli.asks import labels, with_units
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import MISUSED, Failure
@@ -69,7 +69,7 @@ def ls(server: Server, as_json: bool) -> None:
 @click.option("--count", type=click.IntRange(1, 10_000), default=1, metavar="N", help="For N workloads at once.")
 @click.option("--gpus", metavar="SHARE", help="GPU for each, as for run: 4GiB, 0.25, 1, A100:1.")
 @click.option("--cpus", metavar="N", help="Cores for each.")
-@click.option("--mem", "memory", metavar="SIZE", help="Memory for each.")
+@click.option("--mem", "memory", metavar="SIZE", help="Memory for each: 4GiB or 512MiB; 4096 is MiB.")
 @click.option("--on", "on", multiple=True, metavar="KEY=VALUE", help="Only on such machines.")
 @click.option("--owner", metavar="USER", help="For one member alone.")
 @click.option("--title", default="", metavar="TEXT", help="What it is for.")
@@ -90,7 +90,7 @@ def add(server: Server, as_json: bool, on: tuple[str, ...], **ask: str | int | N
       commonage reservation add --tenant lab --from 22:00 --until 06:00 --gpus 8 --every day --last-day 2026-12-01
     """
     zone = ask.pop("time_zone") or time_zone()
-    message = _message({**ask, "time_zone": zone, "on": labels(on)})
+    message = _message({**with_units(ask), "time_zone": zone, "on": labels(on)})
     with connect(server) as client:
         made = client.reserve(message)
     if as_json:

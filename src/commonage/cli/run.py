@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commonage.cli import receipts, show
-from commonage.cli.asks import dependencies, message, of_request, request_options, variables
+from commonage.cli.asks import dependencies, message, of_request, request_options, variables, with_units
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import FAILED, MISUSED, Failure
@@ -28,7 +28,7 @@ _OF_THE_JOB = (
     click.option("--dependency", "depends_on", multiple=True, metavar="afterok:ID", help="Wait for others."),
     click.option("--retries", type=click.IntRange(0, 100), metavar="N", help="Try so often again when it fails."),
     click.option("--requeue/--no-requeue", default=None, help="Begin anew when its machine is lost, as a rule."),
-    click.option("--grace", metavar="TIME", help="Between the wish to stop and force: 30s."),
+    click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL: 30s."),
     click.option("--key", metavar="KEY", help="Your own key: running again with it gives the same job."),
     click.option("-e", "--var", "given", multiple=True, metavar="NAME[=VALUE]", help="A variable for the job."),
     click.option("--secret", "secret", multiple=True, metavar="NAME[=VALUE]", help="The same, never shown again."),
@@ -90,7 +90,8 @@ def asked(ask: dict[str, Any], command: list[str]) -> dict[str, Any]:
     """The options as the fields of the message."""
     return {
         **of_request(ask),
-        **{name: ask[name] for name in ("name", "array", "nodes", "retries", "requeue", "grace")},
+        **with_units({"grace": ask["grace"]}),
+        **{name: ask[name] for name in ("name", "array", "nodes", "retries", "requeue")},
         "kind": "job",
         "command": command,
         "variables": variables(ask["given"], "--var"),

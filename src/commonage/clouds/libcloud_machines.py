@@ -84,7 +84,7 @@ class LibcloudMachines:
         """What it is called."""
         return self._rental.provider.rpartition(":")[2]
 
-    async def price_h(self) -> float | None:
+    async def price_per_h(self) -> float | None:
         """What one machine costs an hour, where libcloud knows it."""
         price = (await self._ask(self._size)).price
         return float(price) if price else None

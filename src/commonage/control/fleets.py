@@ -118,7 +118,7 @@ class Fleets:
         return [self._view(one) for one in self._fleets]
 
     def _view(self, one: _Standing) -> FleetView:
-        now, price = self._clock.now(), one.policy.kind.price_h
+        now, price = self._clock.now(), one.policy.kind.price_per_h
         count = len(one.kept)
         goes = [rented.machine.name for rented in one.kept if self._leaves(one, rented.machine.name)]
         removing = tuple(dict.fromkeys((*goes, *one.decision.remove)))
@@ -182,9 +182,9 @@ class Fleets:
 
         One that was just created is not forgotten because the cloud does not list it yet.
         """
-        price = await one.cloud.price_h()
-        if price is not None and not one.policy.kind.price_h:
-            one.policy = replace(one.policy, kind=replace(one.policy.kind, price_h=price))
+        price = await one.cloud.price_per_h()
+        if price is not None and not one.policy.kind.price_per_h:
+            one.policy = replace(one.policy, kind=replace(one.policy.kind, price_per_h=price))
         listed = {machine.name: machine for machine in await one.cloud.machines() if one.policy.owns(machine.name)}
         for name, machine in listed.items():
             rented = one.rented.setdefault(name, _Rented(machine, machine.created_at or now))
@@ -310,7 +310,7 @@ class Fleets:
 
     async def _tell(self, one: _Standing, what: notes.PoolNodeAdded | notes.PoolNodeRemoved, change: int) -> None:
         """An event, with what the fleet cost an hour before and costs after."""
-        price, count = one.policy.kind.price_h, len(one.kept)
-        what = replace(what, price_h=count * price, price_before_h=(count - change) * price)
+        price, count = one.policy.kind.price_per_h, len(one.kept)
+        what = replace(what, price_per_h=count * price, price_before_per_h=(count - change) * price)
         log.info("fleet %s: %s", one.policy.name, what)
         await self._ledger.write(events=[Event(EventKind.NODE, self._clock.now(), what)])

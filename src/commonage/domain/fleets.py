@@ -22,7 +22,7 @@ class MachineKind:
     gpus: int = 0
     gpu_model: str = ""
     gpu_memory_mib: int = 0
-    price_h: float = 0.0
+    price_per_h: float = 0.0
     labels: tuple[tuple[str, str], ...] = ()
 
     def node(self, name: str, site: str, engine: str) -> Node:
@@ -112,6 +112,6 @@ class FleetView:
     adding: int
     removing: tuple[str, ...]
     why: Reason
-    cost_h: float
-    cost_after_h: float
+    cost_per_h: float
+    cost_after_per_h: float
     trouble: str = ""

@@ -12,7 +12,8 @@ import jinja2
 
 from commonage.wire.platform import LaunchOptions
 
-# The fields of `SubmitIn` that a session's owner chooses, by the same names everywhere: form, query, API, portal.
+# What a session's owner chooses, by the same names everywhere: form, query, the hub's API, portal. They are fields of
+# `SubmitIn`; `time` and `memory` are text with a unit, as on the command line.
 CHOICES = ("environment", "cpus", "memory", "gpus", "time", "tenant", "volumes", "requeue")
 # Of which there may be several; as one text they have commas between.
 _SEVERAL = ("volumes",)

@@ -23,6 +23,7 @@ from commonage.hub.following import Follower, SessionEnded, Steps
 from commonage.hub.options import EXTRAS, read_options, render_apology, render_form
 from commonage.sdk.asynchronous import AsyncClient
 from commonage.sdk.errors import ApiError
+from commonage.units import UnitError, with_units_in_names
 from commonage.wire.hub import SERVICE_NAME
 from commonage.wire.workloads import TERMINAL_STATES, SubmitIn, WorkloadOut
 
@@ -222,13 +223,17 @@ class CommonageSpawner(Spawner):
     def _ask(self) -> SubmitIn:
         """The submission, from the options and what a Jupyter server needs to know of its hub."""
         given = self.user_options or {}
-        options: dict[str, Any] = _options(given)
+        options: dict[str, Any] = dict(_options(given))
         if "volumes" in options:
             options["volumes"] = [one.strip() for one in options["volumes"].split(",") if one.strip()]
         if self._asked_by_control:
             options |= {name: given[name] for name in EXTRAS if name in given}
         else:  # whether its owner may have what was chosen is still to be judged
             options["groups"] = self._groups
+        try:
+            options = with_units_in_names(options)
+        except UnitError as error:
+            raise _Refused(str(error), reason="invalid-input") from error
         environment = {name: str(value) for name, value in self.get_env().items() if value is not None}
         environment["JUPYTERHUB_SERVICE_URL"] = f"http://{self.session_ip}:{{port}}{self.server.base_url}"
         environment["COMMONAGE_URL"] = self.api_url

@@ -71,9 +71,9 @@ def _must_be_empty(reason: r.NodeMustBeEmpty, _say: Say) -> str:
 
 
 def _price(reason: r.PoolNodeAdded | r.PoolNodeRemoved) -> str:
-    if not (reason.price_h or reason.price_before_h):
+    if not (reason.price_per_h or reason.price_before_per_h):
         return ""
-    return f" The pool costs {reason.price_h:.2f} an hour; before it was {reason.price_before_h:.2f}."
+    return f" The pool costs {reason.price_per_h:.2f} an hour; before it was {reason.price_before_per_h:.2f}."
 
 
 def _serves(reason: r.PoolServesQueue, _say: Say) -> str:

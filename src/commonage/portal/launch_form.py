@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from commonage import messages
@@ -154,7 +155,7 @@ class LaunchForm:
         size = (parsed("nodes", _nodes) or parsed("array", _array) or 0) if is_job else 0
         if is_job and self.values["nodes"] and self.values["array"]:
             errors["array"] = "A gang cannot be an array. Clear Nodes or Array."
-        grace_s = parsed("grace", parse_duration) if has_command else None
+        grace_s = parsed("grace", partial(parse_duration, field="grace", zero=True)) if has_command else None
         submission = Submission(
             kind=self.kind,
             command=command,

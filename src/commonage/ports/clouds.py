@@ -16,7 +16,7 @@ class Cloud(Protocol):
         """What it is called."""
         ...
 
-    async def price_h(self) -> float | None:
+    async def price_per_h(self) -> float | None:
         """What one machine costs an hour; None where the cloud does not tell."""
         return None
 

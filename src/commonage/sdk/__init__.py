@@ -6,7 +6,7 @@ Importing it costs nothing: what it needs is imported when one of its names is f
     from commonage.sdk import Client, SubmitIn
 
     with Client("http://127.0.0.1:8000", token) as commonage:
-        job = commonage.submit(SubmitIn(command=["python", "train.py"], gpus="6GiB", time="30m")).workload
+        job = commonage.submit(SubmitIn(command=["python", "train.py"], gpus="6GiB", time_limit_s=1800)).workload
         for line in commonage.logs(job.id, follow=True):
             print(line.text)
 """

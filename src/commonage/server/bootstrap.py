@@ -138,7 +138,7 @@ def control_settings(settings: Settings) -> ControlSettings:
         bundles=bundle_limits(settings),
         prepull=settings.prepull,
         warn_before_s=settings.warn_before,
-        sample_every_s=settings.sample_every,
+        sample_every_s=settings.sample_every_s,
         gpu_over_share=settings.gpu_over_share,
         gpu_over_share_after_s=settings.gpu_over_share_after,
         gpu_over_share_tolerance_mib=settings.gpu_over_share_tolerance,

@@ -340,7 +340,7 @@ class _Settings(BaseModel):
         "", "What the prices are in, as it is shown.", Row("at most 12 characters, like EUR", "Prices")
     )
 
-    sample_every: Annotated[float, Field(ge=0.5, le=3600)] = _setting(
+    sample_every_s: Annotated[float, Field(ge=0.5, le=3600)] = _setting(
         5.0, "Seconds between two measurements.", Row("a number of seconds from 0.5 to 3600", "Looking on")
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lambda v: str(v).lower())] = (

@@ -159,7 +159,7 @@ def _sentence(name: str, value: object, origin: str, error: Any) -> str:
     """`COMMONAGE_PORT: port is 'http', but it takes a port from 1 to 65535 (why)`."""
     row = row_of(name)
     shown = "what was given" if row.secret else repr(value if len(str(value)) <= 60 else str(value)[:57] + "...")
-    why = str(error["msg"]).removeprefix("Value error, ")
+    why = str(error["msg"]).removeprefix("Value error, ").removesuffix(".")
     if error["type"] == "extra_forbidden" and (there := _fields_beside(error["loc"])):
         why = f"there is no such setting; there are: {', '.join(there)}"
     if name in TABLES or name == "node_labels":

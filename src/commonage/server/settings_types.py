@@ -35,6 +35,11 @@ def quantity(parse: Any, *, zero: bool = False) -> BeforeValidator:
     return BeforeValidator(read)
 
 
+def _duration(value: object) -> int:
+    """A number of the file has no unit either, and is refused like its text."""
+    return parse_duration(str(value), field="the value")
+
+
 def listed(value: object) -> object:
     """`alice,bob` of a variable or flag as a list; a file has lists of its own."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
@@ -63,7 +68,7 @@ def _private_range(value: str) -> str:
 
 Mib = Annotated[int, quantity(parse_memory)]
 Milli = Annotated[int, quantity(parse_cpus)]
-Seconds = Annotated[int, quantity(parse_duration)]
+Seconds = Annotated[int, quantity(_duration)]
 Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
 Mounts = Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(_mounts)]
 PrivateRange = Annotated[str, AfterValidator(_private_range)]
@@ -73,4 +78,4 @@ OptionalText = Annotated[str | None, BeforeValidator(no_empty)]
 # Of a quota or a pause nothing is an amount, too.
 MibOrNone = Annotated[int, quantity(parse_memory, zero=True)]
 MilliOrNone = Annotated[int, quantity(parse_cpus, zero=True)]
-SecondsOrNone = Annotated[int, quantity(parse_duration, zero=True)]
+SecondsOrNone = Annotated[int, quantity(_duration, zero=True)]

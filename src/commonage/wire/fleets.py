@@ -31,9 +31,9 @@ class FleetOut(BaseModel):
     adding: int = Field(description="So many more come next.")
     removing: list[str] = Field(description="These go next.")
     reason: ReasonOut
-    price_h: float = Field(description="Of one machine, an hour; 0 where it is not known.")
-    cost_h: float
-    cost_after_h: float
+    price_per_h: float = Field(description="Of one machine, an hour; 0 where it is not known.")
+    cost_per_h: float
+    cost_after_per_h: float
     currency: str
     trouble: str = Field(description="What the cloud last refused, in its words; empty when all is well.")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, StringConstraints
 
 from commonage.wire.queries import Instant, Name
-from commonage.wire.workloads import Argument, KindName, PlainText, ReasonOut, Strict, VariableName
+from commonage.wire.workloads import Argument, KindName, Mib, PlainText, ReasonOut, Strict, VariableName
 
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Folder = Annotated[PlainText, Field(max_length=255)]
@@ -71,7 +71,7 @@ class ImageIn(Strict):
     )
     variables: dict[VariableName, Argument] = Field(default_factory=dict, max_length=100)
     needs_gpu: bool = Field(False, description="Nothing runs in it without a GPU.")
-    vram: str | int | None = Field(None, description="The least VRAM it runs with; a number is MiB.", examples=["6GiB"])
+    vram_mib: Mib | None = Field(None, description="The least VRAM it runs with, in MiB.", examples=[6144])
     provenance: ProvenanceIn = Field(default_factory=ProvenanceIn)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from commonage.wire.queries import Instant, Name
-from commonage.wire.workloads import LabelName, LabelValue, PlainText, ReasonOut, RequestOut, Strict
+from commonage.wire.workloads import LabelName, LabelValue, Mib, PlainText, ReasonOut, RequestOut, Strict
 
 When = Instant | Annotated[PlainText, Field(min_length=1, max_length=64)]
 
@@ -60,7 +60,7 @@ class TenantList(BaseModel):
 
 
 class ReservationIn(Strict):
-    """Room for a tenant in a window of time. Quantities are text, as for a workload.
+    """Room for a tenant in a window of time. Resources are written as for a workload.
 
     A time is unix seconds or text: `2026-11-24 14:00` in `time_zone`, `16:00` on the same day, `now`, or with a zone of
     its own, `2026-11-24T14:00+01:00`.
@@ -78,7 +78,7 @@ class ReservationIn(Strict):
     )
     count: int = Field(1, ge=1, le=10_000, description="For so many workloads at once.")
     cpus: str | float | None = Field(None, description="Cores for each.")
-    memory: str | int | None = Field(None, description="Memory for each; a number is MiB.")
+    memory_mib: Mib | None = Field(None, description="Memory for each, in MiB.")
     gpus: str | float | None = Field(
         None, description="GPU for each: cards, a part of one, or VRAM.", examples=["4GiB"]
     )

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from commonage.units import MAX_DURATION_S
 from commonage.wire.receipts import ReceiptOut, SuggestionOut
 
 KindName = Literal["session", "job", "service"]
@@ -16,6 +17,8 @@ PlainText = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")]
 Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=131_072)]
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$")]
 LabelValue = Annotated[PlainText, StringConstraints(min_length=1, max_length=128)]
+Seconds = Annotated[int, Field(strict=True, ge=0, le=MAX_DURATION_S)]
+Mib = Annotated[int, Field(strict=True, ge=1, le=1024**3)]  # at most a PiB: more than any node has
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
@@ -33,10 +36,10 @@ class DependencyIn(Strict):
 
 
 class SubmitIn(Strict):
-    """What to run. Quantities are text, as on the command line.
+    """What to run. Durations and amounts of memory are numbers; their names carry the unit.
 
-    memory `6GiB`; cpus `2`, `1500m`; gpus `1` (cards), `0.25`, `1/3` (of one), `6GiB` (VRAM), `A100:6GiB`,
-    `A100|H100:2` (any of these models); times `90m`.
+    cpus `2`, `1500m`; gpus as on the command line: `1` (cards), `0.25`, `1/3` (of one), `6GiB` (VRAM), `A100:6GiB`,
+    `A100|H100:2` (any of these models).
     """
 
     kind: KindName = "job"
@@ -53,12 +56,12 @@ class SubmitIn(Strict):
         examples=[["python", "train.py"]],
     )
     cpus: str | float | None = Field(None, description="Cores.", examples=["2", 0.5, "1500m"])
-    memory: str | int | None = Field(None, description="A number is MiB.", examples=["6GiB", "512MiB", 2048])
+    memory_mib: Mib | None = Field(None, description="Memory in MiB.", examples=[2048])
     gpus: str | float | None = Field(
         None, description="Cards, a part of one, or VRAM; of a model if named.", examples=["6GiB", 0.25, "1", "A100:2"]
     )
-    time: str | float | None = Field(
-        None, description="Time limit; a number is seconds, text without a unit minutes.", examples=["30m", 90]
+    time_limit_s: Annotated[Seconds, Field(ge=1)] | None = Field(
+        None, description="Time limit in seconds.", examples=[1800]
     )
     priority: Annotated[int, Field(ge=-100, le=100)] | Annotated[PlainText, Field(max_length=64)] = Field(
         0, description="A number, or the name of a priority class.", examples=[0, "low"]
@@ -78,10 +81,10 @@ class SubmitIn(Strict):
         examples=[{"zone": "basement"}],
     )
     one_numa: bool = Field(False, description="Several cards must hang on the same NUMA node.")
-    grace: str | float | None = Field(None, description="Between the wish to stop and force.", examples=["30s"])
+    grace_s: Seconds | None = Field(None, description="Seconds between SIGTERM and SIGKILL.", examples=[30])
     retries: int = Field(0, ge=0, le=100)
-    backoff: str | float | None = Field(
-        None, description="Pause before the first retry, then doubling.", examples=["1m"]
+    backoff_s: Seconds | None = Field(
+        None, description="Seconds before the first retry; doubled for each further one.", examples=[60]
     )
     depends_on: list[DependencyIn] = Field(default_factory=list, max_length=100)
     array: int | None = Field(
@@ -351,7 +354,7 @@ class BundleOut(BaseModel):
     """Files kept to be sent along with workloads."""
 
     digest: str
-    size: int
+    size_bytes: int
 
 
 class Problem(BaseModel):

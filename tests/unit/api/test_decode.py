@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from commonage.api import decode
 from commonage.domain.errors import InvalidInput
@@ -17,8 +18,8 @@ from commonage.wire.workloads import DependencyIn, SubmitIn
 
 def test_everything_that_can_be_asked_arrives() -> None:
     ask = SubmitIn(
-        kind="service", name="n", environment="e", command=["a", "b"], cpus="1500m", memory="6GiB", gpus="A100:6GiB",
-        time="1h30m", priority=-3, grace="0", retries=2, backoff="1m",
+        kind="service", name="n", environment="e", command=["a", "b"], cpus="1500m", memory_mib=6144, gpus="A100:6GiB",
+        time_limit_s=5400, priority=-3, grace_s=0, retries=2, backoff_s=60,
         depends_on=[DependencyIn(id="w", condition="afterany")], array=4, variables={"A": "1"}, secrets={"B": "2"},
         bundle="0" * 64, tenant="t", key="k", owner="o",
     )  # fmt: skip
@@ -43,32 +44,36 @@ def test_what_is_not_asked_is_left_to_the_installation() -> None:
     assert (made.time_limit_s, made.grace_s, made.retry, made.array_size) == (None, 10, RetryPolicy(), 0)
 
 
-@pytest.mark.parametrize("field", ["memory", "gpus"])
-def test_more_than_any_store_can_hold_is_refused_here(field: str) -> None:
+def test_more_vram_than_any_store_can_hold_is_refused_here() -> None:
     with pytest.raises(InvalidInput) as caught:
-        decode.submission(SubmitIn(**{field: "999999999999PiB"}))
-    assert (caught.value.field, caught.value.problem_code) == (field, f"invalid-{field}")
+        decode.submission(SubmitIn(gpus="999999999999PiB"))
+    assert (caught.value.field, caught.value.problem_code) == ("gpus", "invalid-gpus")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("time_limit_s", "90m"), ("time_limit_s", "90"), ("time_limit_s", 0), ("grace_s", -1), ("backoff_s", True),
+     ("memory_mib", "6GiB"), ("memory_mib", 0), ("memory_mib", 2**31), ("time", "90m"), ("memory", "6GiB")],
+)  # fmt: skip
+def test_durations_and_memory_are_numbers_with_the_unit_in_the_name(field: str, value: object) -> None:
+    with pytest.raises(ValidationError) as caught:
+        SubmitIn.model_validate({field: value})
+    assert [one["loc"] for one in caught.value.errors()] == [(field,)]
 
 
 @given(
     cpus=st.none() | st.text(max_size=10) | st.floats(allow_nan=False, allow_infinity=False),
-    memory=st.none() | st.text(max_size=10) | st.integers(),
     gpus=st.none() | st.text(max_size=10) | st.floats(allow_nan=False, allow_infinity=False),
-    time=st.none() | st.text(max_size=10) | st.floats(allow_nan=False, allow_infinity=False),
-    grace=st.none() | st.text(max_size=10) | st.floats(allow_nan=False, allow_infinity=False),
 )
-def test_whatever_comes_is_understood_or_refused(cpus, memory, gpus, time, grace) -> None:
-    ask = SubmitIn.model_construct(**{**SubmitIn().__dict__, "cpus": cpus, "memory": memory, "gpus": gpus,
-                                      "time": time, "grace": grace})  # fmt: skip
+def test_whatever_comes_is_understood_or_refused(cpus, gpus) -> None:
+    ask = SubmitIn.model_construct(**{**SubmitIn().__dict__, "cpus": cpus, "gpus": gpus})
     try:
         made = decode.submission(ask)
     except InvalidInput as refused:
-        assert refused.field in {"cpus", "memory", "gpus", "time", "grace"}
+        assert refused.field in {"cpus", "gpus"}
         return
     assert made.cpus_milli is None or made.cpus_milli > 0
-    assert made.memory_mib is None or 0 < made.memory_mib <= decode.MAX_MEMORY_MIB
-    assert made.time_limit_s is None or made.time_limit_s > 0
-    assert made.grace_s >= 0
+    assert made.gpu is None or made.gpu.vram_mib <= decode.MAX_VRAM_MIB
 
 
 def test_a_list_query_becomes_a_filter() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from commonage.cli.asks import dependencies, message, of_request, variables
+from commonage.cli.asks import dependencies, message, of_request, variables, with_units
 from commonage.cli.failures import Failure
 from commonage.cli.usage import Instant
 
@@ -106,3 +106,22 @@ def test_places_that_cannot_be(given: dict[str, Any], said: str) -> None:
 def test_volumes_are_passed_on_as_they_stand() -> None:
     given = of_request(NOTHING | {"volumes": ("datasets", "results:rw@/out")})
     assert message({"command": ["true"], **given}).volumes == ["datasets", "results:rw@/out"]
+
+
+def test_options_with_units_become_the_numbers_of_the_message() -> None:
+    given = NOTHING | {"time": "1h30m", "memory": "4G"}
+    assert of_request(given) == {"time_limit_s": 5400, "memory_mib": 4096}
+    assert with_units({"grace": "0s"}) == {"grace_s": 0}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"time": "90"}, "--time 90 has no unit. Write 90m for minutes or 90s for seconds."),
+        ({"memory": "lots"}, "--mem 'lots' is not an amount of memory. Write it like 6GiB or 512MiB."),
+    ],
+)
+def test_options_without_a_unit_are_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(Failure) as caught:
+        of_request(NOTHING | given)
+    assert caught.value.format_message() == said

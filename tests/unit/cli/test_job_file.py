@@ -29,11 +29,34 @@ def test_one_workload(tmp_path: Path) -> None:
             "name": "train",
             "command": ["python", "train.py", "a b"],
             "gpus": "6GiB",
-            "time": "2h",
+            "time_limit_s": 7200,
             "retries": 2,
             "variables": {"A": "1"},
         }
     ]
+
+
+def test_text_with_units_becomes_the_numbers_of_the_api(tmp_path: Path) -> None:
+    text = "command: x\ntime: 1:30:00\ngrace: 0\nbackoff: 1m\nmemory: 2048\n"
+    numbers = {"time_limit_s": 5400, "grace_s": 0, "backoff_s": 60, "memory_mib": 2048}
+    assert entries(tmp_path, text) == [{"command": ["x"], **numbers}]
+    as_json = "".join(f"{name}: {value}\n" for name, value in numbers.items())
+    assert entries(tmp_path, f"command: x\n{as_json}") == [{"command": ["x"], **numbers}]
+    assert entries(tmp_path, "command: x\ntime:\n") == [{"command": ["x"]}]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("time: 90", "line 2: time 90 has no unit. Write 90m for minutes or 90s for seconds."),
+        ("time: soon", "line 2: time 'soon' is not a duration. Write it like 90s, 30m, 1h30m, 2d or 01:30:00."),
+        ("time: 1h\ntime_limit_s: 60", "line 2: time and time_limit_s are the same. Give one of them."),
+        ("time: [1h]", "line 2: time \"['1h']\" is not a duration."),
+        ("time_limit_s: 1h", "line 2: time_limit_s: input should be a valid integer"),
+    ],
+)
+def test_what_has_no_unit_or_two(tmp_path: Path, line: str, said: str) -> None:
+    assert said in wrong(tmp_path, f"command: x\n{line}\n")
 
 
 def test_where_and_how_it_may_run(tmp_path: Path) -> None:

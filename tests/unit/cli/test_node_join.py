@@ -76,7 +76,10 @@ def test_a_token_that_outlives_the_day_is_told_with_its_date() -> None:
     assert re.fullmatch(r"On the machine that is to join, until \d{4}-\d\d-\d\d \d\d:\d\d:", commands(made)[0])
 
 
-@pytest.mark.parametrize(("text", "said"), [("8d", "7 days at most"), ("99999h", "7 days at most"), ("x", "like 30m")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("8d", "1 minute to 7 days"), ("30s", "1 minute to 7 days"), ("x", "like 90s, 30m"), ("30", "has no unit")],
+)
 def test_how_long_a_token_may_be_good_is_said(text: str, said: str) -> None:
     words = ["token", "--for", text, "--url", "http://127.0.0.1:9", "--token", "t"]
     result = CliRunner().invoke(app, ["node", *words], prog_name="commonage")

@@ -86,9 +86,9 @@ async def test_one_more_begins_with_its_user_data_and_one_less_is_gone() -> None
 
 
 async def test_size_and_image_go_by_id_or_name_and_what_is_not_there_is_said() -> None:
-    assert await machines("b", size="Small").price_h() is not None
+    assert await machines("b", size="Small").price_per_h() is not None
     with pytest.raises(Unavailable, match=r"Trying has no size 'huge'; it has \d+, among them 1"):
-        await machines("b", size="huge").price_h()
+        await machines("b", size="huge").price_per_h()
     with pytest.raises(Unavailable, match="Trying has no image 'none'"):
         await machines("b", image="none").create("burst-0000ab", "")
     with pytest.raises(Unavailable, match="Trying has no location 'moon'"):

@@ -28,7 +28,7 @@ from commonage.testing.behaviour import Behaviour
 from commonage.testing.fake_clock import FakeClock
 
 pytestmark = pytest.mark.anyio
-KIND = MachineKind(8000, 32768, price_h=1.5)
+KIND = MachineKind(8000, 32768, price_per_h=1.5)
 
 
 @dataclass(slots=True)
@@ -159,8 +159,8 @@ async def test_work_that_waits_brings_a_machine_that_goes_when_it_idles(rented: 
         told = [event.reason for event in site.store.shelf.events if event.kind is EventKind.NODE]
         (added,) = [one for one in told if isinstance(one, PoolNodeAdded)]
         (removed,) = [one for one in told if isinstance(one, PoolNodeRemoved)]
-        assert (added.price_before_h, added.price_h) == (0.0, 1.5)
-        assert (removed.price_before_h, removed.price_h) == (1.5, 0.0)
+        assert (added.price_before_per_h, added.price_per_h) == (0.0, 1.5)
+        assert (removed.price_before_per_h, removed.price_per_h) == (1.5, 0.0)
         assert "somebody-elses" in rented.cloud.there
 
 
@@ -187,7 +187,7 @@ async def test_the_least_are_there_and_a_restart_finds_them() -> None:
         assert rented.cloud.ours == before
         (view,) = control.fleets.views(ROOT)
         assert [name for name, _ in view.machines] == sorted(before)
-        assert (view.cost_h, view.cost_after_h) == (3.0, 3.0)
+        assert (view.cost_per_h, view.cost_after_per_h) == (3.0, 3.0)
 
 
 async def test_one_that_never_joins_is_given_back_and_the_fleet_rests() -> None:
@@ -347,7 +347,7 @@ async def test_one_that_the_cloud_lists_late_is_not_rented_twice() -> None:
         (name,) = rented.cloud.ours
         rented.joins()
         await rented.pass_time(60)
-        assert (rented.cloud.ours, rented.view(control).cost_h) == ([name], 1.5)
+        assert (rented.cloud.ours, rented.view(control).cost_per_h) == ([name], 1.5)
 
 
 async def test_one_that_the_cloud_lists_long_was_given_back_all_the_same() -> None:
@@ -364,7 +364,7 @@ async def test_one_that_the_cloud_lists_long_was_given_back_all_the_same() -> No
         while rented.cloud.ours:
             await rented.pass_time(5)
         view = rented.view(control)
-        assert (view.machines, view.cost_h, view.trouble) == (((name, "given back"),), 0.0, "")
+        assert (view.machines, view.cost_per_h, view.trouble) == (((name, "given back"),), 0.0, "")
         await rented.pass_time(120)
         assert (rented.view(control).machines, rented.cloud.destroyed) == ((), 1)
 
@@ -420,7 +420,7 @@ async def test_a_restart_between_drain_and_end_lets_it_go_and_work_gets_another(
     async with rented.site.open() as control:
         first = await leaving(rented, control)
         assert dict(rented.view(control).machines) == {first: "leaving"}
-        assert rented.view(control).cost_after_h == 0.0
+        assert rented.view(control).cost_after_per_h == 0.0
         await control.work.submit(ANN, job("true", cpus_milli=6000))
     async with rented.site.open() as control:
         await rented.pass_time(120)

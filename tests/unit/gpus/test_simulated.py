@@ -45,7 +45,7 @@ def test_parse(text: str, cards: list[Cards]) -> None:
         ("simulated:٢x24GiB", "has the part"),
         ("simulated:2x24GiB:" + "x" * 64, "has the part"),
         ("simulated:0x24GiB", "asks for no card"),
-        ("simulated:2x0GiB", "more than nothing"),
+        ("simulated:2x0GiB", "above zero"),
         ("simulated:2x24parsecs", "is not an amount of memory"),
         ("simulated:2x99999999GiB", "more than 16384 GiB"),
         ("simulated:200x1GiB,57x1GiB", "more than 256 cards"),

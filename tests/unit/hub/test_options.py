@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.hub.options import CHOICES, EXTRAS, read_options, render_apology, render_form
+from commonage.units import TEXT_FIELDS, with_units_in_names
 from commonage.wire.platform import LaunchOptions
 from commonage.wire.workloads import SubmitIn
 
@@ -48,7 +49,10 @@ def offer(**changes: object) -> LaunchOptions:
 
 
 def test_every_choice_is_a_field_of_the_submission() -> None:
-    assert {*CHOICES, *EXTRAS} <= set(SubmitIn.model_fields)
+    assert {*CHOICES, *EXTRAS} <= set(SubmitIn.model_fields) | TEXT_FIELDS
+    text = {"time": "90m", "memory": "2048", "grace": "10s", "backoff": "0"}
+    assert text.keys() == TEXT_FIELDS
+    assert with_units_in_names(text).keys() <= set(SubmitIn.model_fields)
 
 
 def test_what_only_the_control_plane_may_add_counts_for_nothing_here() -> None:

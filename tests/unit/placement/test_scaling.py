@@ -9,7 +9,7 @@ from commonage.domain.reasons.waiting import NodeRequested
 from commonage.domain.requests import Request, parse_gpus
 from commonage.placement.scaling import Decision, Member, Waiting, decide, machines_for, on_its_way
 
-KIND = MachineKind(8000, 32768, gpus=2, gpu_model="L4", gpu_memory_mib=24576, price_h=1.5)
+KIND = MachineKind(8000, 32768, gpus=2, gpu_model="L4", gpu_memory_mib=24576, price_per_h=1.5)
 POLICY = FleetPolicy("burst", KIND, least=0, most=4, idle_s=600, wait_s=60)
 NOW = 10_000.0
 

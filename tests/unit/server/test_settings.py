@@ -91,6 +91,21 @@ def test_quantities_and_lists_are_read_as_people_write_them(tmp_path: Path) -> N
     assert (settings.prices.gpu_gib_h, settings.prices.currency) == (0.25, "EUR")
 
 
+@pytest.mark.parametrize("value", ["300", '"300"', "5.5"])
+def test_a_duration_without_a_unit_is_refused(tmp_path: Path, value: str) -> None:
+    (tmp_path / "commonage.toml").write_text(f"warn_before = {value}\n")
+    with pytest.raises(SettingsError, match=r"line 1: warn_before .* has no unit\. Write \d+m for minutes or \d+s for"):
+        resolve({}, environ={}, folder=tmp_path)
+    with pytest.raises(SettingsError, match=r"COMMONAGE_WARN_BEFORE: .* has no unit"):
+        resolve({}, environ={"COMMONAGE_WARN_BEFORE": "300"}, folder=tmp_path)
+
+
+def test_a_number_of_memory_is_mib_in_the_file_and_in_variables(tmp_path: Path) -> None:
+    (tmp_path / "commonage.toml").write_text("default_memory = 2048\n")
+    settings = resolve({}, environ={"COMMONAGE_MEMORY": "4096"}, folder=tmp_path).settings
+    assert (settings.default_memory, settings.memory) == (2048, 4096)
+
+
 def test_environments_are_tables_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "commonage.toml").write_text(
         '[[environments]]\nname = "torch"\nrequirements = ["torch"]\nkinds = ["session", "job"]\n'

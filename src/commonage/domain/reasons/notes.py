@@ -184,8 +184,8 @@ class PoolNodeAdded(Reason):
 
     node: str
     cause: Reason
-    price_h: float = 0.0
-    price_before_h: float = 0.0
+    price_per_h: float = 0.0
+    price_before_per_h: float = 0.0
 
 
 @reason
@@ -194,8 +194,8 @@ class PoolNodeRemoved(Reason):
 
     node: str
     cause: Reason
-    price_h: float = 0.0
-    price_before_h: float = 0.0
+    price_per_h: float = 0.0
+    price_before_per_h: float = 0.0
 
 
 # --- node pools: why they grow and shrink -------------------------------------------------------------------------

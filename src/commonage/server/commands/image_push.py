@@ -15,6 +15,7 @@ from commonage.cli.connection import asks_server, connect
 from commonage.cli.credentials import Server
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import ImageName, parse_image_name
+from commonage.domain.quantities import parse_memory
 from commonage.images import buildah
 from commonage.images.buildah import ImageError
 from commonage.images.builder import local_name
@@ -37,7 +38,7 @@ _MANIFESTS = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker
 @click.option("--title", default="", metavar="TEXT", help="As people see it where they choose.")
 @click.option("--description", default="", metavar="TEXT", help="What it is for.")
 @click.option("--needs-gpu", is_flag=True, help="Nothing runs in it without a GPU.")
-@click.option("--vram", metavar="MEM", help="The least VRAM it runs with: 6GiB.")
+@click.option("--vram", metavar="MEM", help="The least VRAM it runs with: 6GiB; 6144 is MiB.")
 @isolation_option
 @click.option("-v", "--verbose", is_flag=True, help="Show every line of the push.")
 @as_json
@@ -103,7 +104,7 @@ def described(
         server_prefix=found.server_prefix or "",
         path=found.path,
         needs_gpu=options["needs_gpu"],
-        vram=options["vram"],
+        vram_mib=None if options["vram"] is None else parse_memory(options["vram"], field="--vram"),
         provenance=ProvenanceIn(
             at=known.at,
             builder=known.builder,

@@ -94,7 +94,7 @@ def _policies(_context: click.Context, _parameter: click.Parameter, text: str | 
 
 def _span(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
     try:
-        return None if text is None else float(parse_duration(text))
+        return None if text is None else float(parse_duration(text, field="--last"))
     except InvalidInput as error:
         raise click.BadParameter(error.message) from None
 

@@ -39,7 +39,7 @@ def token(resolved: Resolved, user: str, admin: bool, expires: str | None, note:
     """
     data_dir = resolved.settings.data_dir
     try:
-        expires_s = None if expires is None else parse_duration(expires, field="expires")
+        expires_s = None if expires is None else parse_duration(expires, field="--expires")
         running = _ready_server(data_dir)
         secret = load_secrets(data_dir).hub_service_token
         made = asyncio.run(_mint(HubIdentity(running.hub_url, secret), user, admin, note, expires_s))
