@@ -21,6 +21,7 @@ from commonage.agent.contact import answers
 from commonage.agent.dialling import Dialler, NotLetIn, client_context
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease, NodeReport, Share
+from commonage.domain.reasons import Reason, attempts
 from commonage.domain.sightings import Measurement
 from commonage.link import messages
 from commonage.link.agents import LinkedAgents
@@ -533,22 +534,23 @@ async def test_what_fails_there_fails_here_in_the_same_words(site: Site) -> None
 
 async def test_progress_is_told_and_who_gives_up_is_not_waited_for(site: Site) -> None:
     ended = asyncio.Event()
+    half = attempts.PullingImage(image="lab/torch:1", pulled_bytes=50, total_bytes=100)
 
     async def pull(told: Told) -> messages.Nothing:
-        told("10 of 100 MB", 0.1)
+        told(half, 0.5)
         try:
             await asyncio.sleep(3600)
         finally:
             ended.set()
         return messages.Nothing()
 
-    told: list[tuple[str, float | None]] = []
+    told: list[tuple[Reason, float | None]] = []
     async with Machine(site.config()) as machine:
         await site.connected()
         machine.answers["pull"] = pull
-        pulling = asyncio.create_task(site.agents.pull(NODE, "lab/torch:1", lambda *words: told.append(words)))
+        pulling = asyncio.create_task(site.agents.pull(NODE, "lab/torch:1", lambda *progress: told.append(progress)))
         await until(lambda: told, "progress")
-        assert told == [("10 of 100 MB", 0.1)]
+        assert told == [(half, 0.5)]
         pulling.cancel()
         await asyncio.wait_for(ended.wait(), _WITHIN_S)
 

@@ -272,7 +272,7 @@ async def test_the_log_has_the_engines_own_text_of_a_refused_start(
     async with site.open() as control:
         one = await submit(control)
         await site.clock.advance(1)
-    assert site.there(one).reason == "the Docker daemon refuses it"
+    assert site.there(one).reason == attempts.StartFailed(error="the Docker daemon refuses it")
     assert "Docker: invalid mount config" in caplog.text
 
 
