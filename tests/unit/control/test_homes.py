@@ -6,6 +6,7 @@ from commonage.control.homes import HomeWatch
 from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.folders import folder_name
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.notes import HomeUsed
 from commonage.testing.fake_clock import FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -32,9 +33,7 @@ async def test_who_has_more_than_is_allowed_is_told() -> None:
     await watch.look()
     view = watch.of(ADA)
     assert view is not None and view.is_over
-    assert str(view) == (
-        "Your home uses 3 GiB, the limit is 2 GiB (measured, not enforced): delete files that you do not need."
-    )
+    assert view.reason == HomeUsed(used_mib=3 * 1024, quota_mib=2 * 1024)
     homes.used = None
     await watch.look()
     assert watch.of(ADA) == view, "what cannot be measured stays as it was"
@@ -43,16 +42,9 @@ async def test_who_has_more_than_is_allowed_is_told() -> None:
         watch.all(ADA)
 
 
-async def test_a_limit_is_never_said_to_be_enforced() -> None:
-    watch = HomeWatch(Measured({"bob": 1024}), FakeClock(), 2 * 1024)
-    await watch.look()
-    view = watch.of(Principal("bob", frozenset({Scope.READ})))
-    assert str(view) == "Your home uses 1 GiB; the limit is 2 GiB (measured, not enforced)."
-
-
 async def test_without_a_bound_there_is_only_a_figure() -> None:
     watch = HomeWatch(Measured({"bob": 2048}), FakeClock(), None)
     await watch.look()
     view = watch.of(Principal("bob", frozenset({Scope.READ})))
     assert view is not None and not view.is_over
-    assert str(view) == "Your home uses 2 GiB."
+    assert view.reason == HomeUsed(used_mib=2048, quota_mib=None)

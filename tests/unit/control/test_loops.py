@@ -9,6 +9,7 @@ from commonage.control.ledger import Ledger
 from commonage.control.timers import Timers, Verdict, judge
 from commonage.domain.errors import Unavailable
 from commonage.domain.fleet import NodeState
+from commonage.domain.reasons.attempts import PreparingEnvironment
 from commonage.domain.reasons.waiting import Other
 from commonage.domain.requests import parse_gpus
 from commonage.domain.workloads import Condition, Dependency, State
@@ -136,7 +137,9 @@ async def test_samples_of_attempts_devices_and_machines() -> None:
 
 async def test_simulated_cards_show_use_from_the_start_of_the_program_on() -> None:
     site = Site()
-    site.engine.default = Behaviour(lasts_s=None, start_delay_s=60, start_detail="preparing the environment")
+    site.engine.default = Behaviour(
+        lasts_s=None, start_delay_s=60, start_reason=PreparingEnvironment(environment="PyTorch", step="")
+    )
     async with site.open() as control:
         one = (await control.work.submit(ANN, job(gpu=parse_gpus("6GiB")))).workloads[0]
         await site.clock.advance(30)

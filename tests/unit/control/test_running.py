@@ -11,6 +11,7 @@ from commonage.domain.errors import Conflict, EngineFailure, NotFound
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import NodeState
 from commonage.domain.reasons import attempts, waiting
+from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.requests import parse_gpus
 from commonage.domain.sightings import Order
 from commonage.domain.turns import Turns
@@ -272,7 +273,7 @@ async def test_the_log_has_the_engines_own_text_of_a_refused_start(
     async with site.open() as control:
         one = await submit(control)
         await site.clock.advance(1)
-    assert site.there(one).reason == attempts.StartFailed(error="the Docker daemon refuses it")
+    assert site.there(one).reason == StartFailed(error="the Docker daemon refuses it")
     assert "Docker: invalid mount config" in caplog.text
 
 

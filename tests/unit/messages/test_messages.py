@@ -149,6 +149,15 @@ def test_what_is_written_down_is_read_again(kind: type[Reason], rich: bool) -> N
             ),
             "GPU 0 (A30): 2 GiB of VRAM are held by python3 (process 4711), 1 more, which no workload started.",
         ),
+        (notes.HomeUsed(used_mib=2 * GIB, quota_mib=None), "Your home uses 2 GiB."),
+        (
+            notes.HomeUsed(used_mib=GIB, quota_mib=2 * GIB),
+            "Your home uses 1 GiB; the limit is 2 GiB (measured, not enforced).",
+        ),
+        (
+            notes.HomeUsed(used_mib=3 * GIB, quota_mib=2 * GIB),
+            "Your home uses 3 GiB, the limit is 2 GiB (measured, not enforced). Delete files that you do not need.",
+        ),
         (refusals.GpuModelNotFound(model="H100", models=("A30",)), "No GPU of the model H100 here. Available: A30."),
         (
             refusals.TooMuchGpuMemory(requested_mib=30 * GIB, most_mib=24 * GIB),

@@ -170,7 +170,7 @@ async def test_only_admins_read_what_a_daemon_says(
         page = (await ann.get(path)).text
         assert "systemctl" not in page, path
     assert (
-        "is faulty, and an admin has to repair it; if it is lost, the job queues again"
+        "is faulty, and an admin has to repair it. If the node is lost, it queues again."
         in (await ann.get(f"workloads/{running.id}")).text
     )
     assert "an admin has to repair it; it takes no new work" in (await ann.get("nodes")).text

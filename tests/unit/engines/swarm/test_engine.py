@@ -31,7 +31,7 @@ async def test_what_an_older_version_left_is_moved_by_the_command_that_it_names(
     (shared / "swarm" / "installation").write_text("0123456789abcdef")
     said = await refusal(data, shared)
     assert "is of an older version" in said
-    command = said.partition("once: ")[2].partition(" (")[0]
+    command = said.partition("once: ")[2].partition(" (/services")[0]
     await asyncio.to_thread(subprocess.run, ["sh", "-c", command], check=True)
     assert "Docker daemon does not answer" in await refusal(data, shared)
     assert (data / "swarm" / "installation").read_text() == "0123456789abcdef"
