@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 import os
+import random
 import shutil
 import time
 from collections.abc import Collection, Sequence
@@ -67,7 +68,8 @@ class ProcessEngine(RunsEngine[Run]):
         super().__init__(site, "process", data.absolute() / "runs", Board(), self._settings.max_log_mib)
         self._data = data.absolute()
         self._devices = devices
-        self._ports = PortRange(self._settings.first_port, self._settings.last_port)
+        first, last = self._settings.first_port, self._settings.last_port
+        self._ports = PortRange(first, last, start=random.randint(first, last))  # noqa: S311 - not a secret
         told = uv_environment(os.environ, read_pip_settings(os.environ))
         self._environments = Environments(self._data / "environments", site, told)
         self._groups: Groups = self._find_groups()

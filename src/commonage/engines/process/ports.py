@@ -11,11 +11,15 @@ from commonage.domain.errors import EngineFailure
 
 
 class PortRange:
-    """Hands out ports from `first` to `last`, in turn, so that one just given back is not at once given again."""
+    """Hands out ports from `first` to `last`, in turn, so that one just given back is not at once given again.
 
-    def __init__(self, first: int, last: int) -> None:
+    The turn begins at `start`. Several servers on one machine should begin at different ports: a port is free until its
+    session listens, which may take minutes, and two servers that began at the same one would both give it out.
+    """
+
+    def __init__(self, first: int, last: int, start: int) -> None:
         self._first, self._last = first, last
-        self._next = first
+        self._next = start
         self._held: set[int] = set()
 
     def take(self) -> int:

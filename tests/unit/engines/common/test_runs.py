@@ -141,7 +141,7 @@ def test_what_cannot_be_an_id_reaches_no_folder(runs: Runs, name: str) -> None:
 
 def test_ports_are_given_in_turn_and_not_twice() -> None:
     first = 20_900 + int(time.time()) % 50
-    ports = PortRange(first, first + 2)
+    ports = PortRange(first, first + 2, start=first)
     taken = [ports.take() for _ in range(3)]
     assert len(set(taken)) == 3
     with pytest.raises(EngineFailure, match="no port"):
@@ -153,6 +153,12 @@ def test_ports_are_given_in_turn_and_not_twice() -> None:
     ports.hold(taken[0])
     with pytest.raises(EngineFailure):
         ports.take()
+
+
+def test_ports_begin_where_they_are_told_and_go_on_at_the_first() -> None:
+    first = 20_960 + int(time.time()) % 30
+    ports = PortRange(first, first + 2, start=first + 1)
+    assert [ports.take() for _ in range(3)] == [first + 1, first + 2, first]
 
 
 def test_what_other_machines_see_is_a_log_and_nothing_else(tmp_path: Path) -> None:
