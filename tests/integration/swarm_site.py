@@ -124,7 +124,7 @@ class SwarmSite:
 
     def ask(self, user: str, **options: Any) -> httpx2.Response:
         """Ask the hub for a session, as its page does."""
-        small = {"cpus": "0.1", "memory_mib": 64}
+        small = {"cpus": "0.1", "memory": "64MiB"}
         return self.browser(user).post(f"/hub/api/users/{user}/server", json={**small, **options})
 
     def session(self, user: str, **options: Any) -> WorkloadOut:
