@@ -581,7 +581,8 @@ def test_a_service_is_given_configs_and_secrets_of_ours_alone(swarm: Swarm, real
 
     node = swarm.nodes()["manager"]["ID"]
     spec = _without_mounts(service_with_files(), node)
-    spec = but(spec, "TaskTemplate.ContainerSpec.Configs.0.ConfigID", ids["configs"])
+    for number in range(len(service_with_files()["TaskTemplate"]["ContainerSpec"]["Configs"])):
+        spec = but(spec, f"TaskTemplate.ContainerSpec.Configs.{number}.ConfigID", ids["configs"])
     spec = but(spec, "TaskTemplate.ContainerSpec.Secrets.0.SecretID", ids["secrets"])
     spec = but(
         spec,

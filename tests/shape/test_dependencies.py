@@ -11,7 +11,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-OURS = {"benchmarks", "commonage", "tests"}
+OURS = {"benchmarks", "commonage", "tests", *(path.stem for path in (ROOT / "scripts").glob("*.py"))}
 # Why a dependency is needed that no code of ours imports.
 LOADED_BY_NAME = {
     "aiosqlite": "SQLAlchemy's driver for SQLite: the URL of the database names it",

@@ -19,6 +19,7 @@ TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, tex
 NO_MODULES = {
     "commonage.attempt",
     "commonage.child.hub",
+    "commonage.css",
     "commonage.db",
     "commonage.example",
     "commonage.installation",
