@@ -16,7 +16,7 @@ from commonage.domain.sightings import LogLine, Seen, Sighting
 from commonage.domain.turns import Turns
 from commonage.engines.common.board import NoticeBoard
 from commonage.engines.common.log_limit import Logged, LogLimit
-from commonage.engines.common.logs import read_log
+from commonage.engines.common.logs import open_log, read_log
 from commonage.engines.common.runs import Runs
 from commonage.engines.common.tasks import Tasks
 from commonage.files.beneath import Beneath
@@ -124,13 +124,13 @@ class RunsEngine(Engine, ABC, Generic[R]):
         self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
     ) -> AsyncIterator[LogLine]:
         """Its output."""
-        place = await self._in_thread(lambda: self._files.log_path(attempt_id))
-        if place is None:
+        descriptor = await self._in_thread(lambda: open_log(self._files.log_places(attempt_id)))
+        if descriptor is None:
             raise NotFound(f"there is no log of {attempt_id[:100]} (any more)", code="log-not-found")
 
         def has_ended() -> bool:
             run = self._board.runs.get(attempt_id)
             return run is None or run.sighting.seen is Seen.ENDED
 
-        async for line in read_log(place, offset, tail, follow, has_ended):
+        async for line in read_log(descriptor, offset, tail, follow, has_ended):
             yield line

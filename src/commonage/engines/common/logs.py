@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import LogLine
@@ -76,19 +76,31 @@ def _text(raw: bytes, dropped: int) -> str:
     return f"{text} … ({dropped} more bytes in this line)" if dropped else text
 
 
-async def read_log(
-    place: Beneath, offset: int, tail: int | None, follow: bool, has_ended: Callable[[], bool]
-) -> AsyncGenerator[LogLine]:
-    """Lines from byte `offset`, or the last `tail` of them.
+def open_log(places: Iterable[Beneath]) -> int | None:
+    """A descriptor of the log in the first of these places that has one; None if none has.
 
-    With `follow` until `has_ended` and all was read. Raises EngineFailure for what is no log.
+    The log moves from the first place to the next while this looks: what is gone here is there. Raises EngineFailure
+    for what is no log.
     """
-    try:
-        descriptor = await asyncio.to_thread(place.open, os.O_RDONLY)
-    except OSError as error:
-        raise EngineFailure(
-            f"the log {place} cannot be read: {error.strerror}; look whether somebody replaced it"
-        ) from error
+    for place in places:
+        try:
+            return place.open(os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise EngineFailure(
+                f"the log {place} cannot be read: {error.strerror}; look whether somebody replaced it"
+            ) from error
+    return None
+
+
+async def read_log(
+    descriptor: int, offset: int, tail: int | None, follow: bool, has_ended: Callable[[], bool]
+) -> AsyncGenerator[LogLine]:
+    """Lines from byte `offset`, or the last `tail` of them; closes the descriptor.
+
+    With `follow` until `has_ended` and all was read.
+    """
     try:
         if tail is not None:
             offset = max(offset, await asyncio.to_thread(_tail_offset, descriptor, tail))

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -237,12 +238,15 @@ class Runs:
         """True if it ran, ended, and was forgotten."""
         return (self._old / attempt_id).is_dir()
 
-    def log_path(self, attempt_id: str) -> Beneath | None:
-        """Where its log is, also after it was forgotten; None if there is none."""
+    def log_places(self, attempt_id: str) -> Sequence[Beneath]:
+        """Where its log may be: as long as it is known, and after it was forgotten."""
         if not _ID.fullmatch(attempt_id):
-            return None
-        candidates = (self._outside / attempt_id / "log", self._old_outside / attempt_id / "log")
-        return next((place for place in candidates if place.is_there()), None)
+            return ()
+        return (self._outside / attempt_id / "log", self._old_outside / attempt_id / "log")
+
+    def log_path(self, attempt_id: str) -> Beneath | None:
+        """Where its log is now; None if there is none."""
+        return next((place for place in self.log_places(attempt_id) if place.is_there()), None)
 
     def forget(self, attempt_id: str) -> None:
         """Keep nothing but the log. Idempotent."""

@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def read(path: Path, offset: int = 0, tail: int | None = None) -> list[LogLine]:
-    return [line async for line in read_log(absolute(path), offset, tail, False, lambda: True)]
+    return [line async for line in read_log(os.open(path, os.O_RDONLY), offset, tail, False, lambda: True)]
 
 
 def taken(path: Path) -> int:

@@ -1,6 +1,7 @@
 """Cutting output into lines; reading, tailing and bounding a file of them."""
 
 import asyncio
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commonage.domain.errors import EngineFailure
 from commonage.domain.sightings import LogLine
-from commonage.engines.common.logs import LINE_MAX, Lines, read_log
+from commonage.engines.common.logs import LINE_MAX, Lines, open_log, read_log
 from commonage.files.beneath import absolute
 
 MIB = 1024 * 1024
@@ -61,7 +63,7 @@ def test_a_progress_bar_shows_its_newest_state_while_it_grows() -> None:
 
 def read(path: Path, **how: int | None) -> list[LogLine]:
     async def collect() -> list[LogLine]:
-        reading = read_log(absolute(path), how.get("offset") or 0, how.get("tail"), False, lambda: True)
+        reading = read_log(os.open(path, os.O_RDONLY), how.get("offset") or 0, how.get("tail"), False, lambda: True)
         return [line async for line in reading]
 
     return asyncio.run(collect())
@@ -98,7 +100,7 @@ async def test_following_gives_lines_as_they_come_and_all_of_them(tmp_path: Path
     got: asyncio.Queue[str] = asyncio.Queue()
 
     async def follow() -> None:
-        async for line in read_log(absolute(path), 0, None, True, lambda: ended):
+        async for line in read_log(os.open(path, os.O_RDONLY), 0, None, True, lambda: ended):
             got.put_nowait(line.text)
 
     def append(data: bytes) -> None:
@@ -125,3 +127,20 @@ def test_a_tail_does_not_go_back_through_a_hole_as_large_as_a_disk(tmp_path: Pat
     *before, last = read(log, tail=5)
     assert last.text == "last"
     assert not any("first" in line.text for line in before)
+
+
+def test_a_log_that_moves_while_it_is_looked_for_is_found(tmp_path: Path) -> None:
+    here, there = tmp_path / "a-1" / "log", tmp_path / ".old" / "a-1" / "log"
+    there.parent.mkdir(parents=True)
+    there.write_text("hello")
+    descriptor = open_log([absolute(here), absolute(there)])
+    assert descriptor is not None
+    with os.fdopen(descriptor) as log:
+        assert log.read() == "hello"
+    assert open_log([absolute(here)]) is None
+
+
+def test_a_log_that_is_a_link_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "log").symlink_to("/etc/hostname")
+    with pytest.raises(EngineFailure, match="look whether somebody replaced it"):
+        open_log([absolute(tmp_path / "log")])
