@@ -9,7 +9,7 @@ _MIB = 1024 * 1024
 
 
 def free_on(*places: Path) -> tuple[int | None, tuple[str, ...]]:
-    """Free MiB on the fullest of these places, and an error for each unreadable one (its value is then None).
+    """Free MiB on the fullest of these places, and a fault for one that cannot be read (then None).
 
     An unavailable shared folder is only a fault of the node (`NodeReport.faults`). Blocks.
     """

@@ -69,7 +69,7 @@ class LogLimit(Generic[R]):
         await self._in_thread(partial(self._cut_all, [run]))
 
     def _cut_all(self, runs: Iterable[R]) -> list[R]:
-        """Cut all logs; return the attempts whose logs were beyond the limit."""
+        """Return the attempts whose logs were beyond the limit and are cut now."""
         return [run for run in runs if self._cut(run)]
 
     def _cut(self, run: R) -> bool:

@@ -44,7 +44,7 @@ class Lines:
             self.position, self._rest, self._dropped = position, b"", 0
 
     def overwritten(self) -> Iterator[LogLine]:
-        """Return the latest state of a progress bar, which returns to the start of its line repeatedly."""
+        """Yield the latest state of a progress bar, which returns to the start of its line repeatedly."""
         end = self._rest.rfind(b"\r")
         if end <= 0 or self._dropped:
             return
@@ -53,7 +53,7 @@ class Lines:
         yield LogLine(_text(shown, 0), self.position)
 
     def last(self) -> Iterator[LogLine]:
-        """Return the unterminated last line, if any."""
+        """Yield the unterminated last line, if any."""
         if self._rest or self._dropped:
             yield self._line(b"", 0)
 

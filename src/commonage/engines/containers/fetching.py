@@ -50,7 +50,7 @@ def registry_of(image: str) -> str:
 def progress_of(
     image: str, message: Mapping[str, Any], layers: dict[str, tuple[int, int]]
 ) -> tuple[PullingImage, float | None]:
-    """Text of a progress message, and the fraction of all layers that is here.
+    """The step that a progress message reports, and the fraction of all layers that is here.
 
     Updates `layers` (bytes here, bytes in total).
     """

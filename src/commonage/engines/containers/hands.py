@@ -40,7 +40,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Another party will start it: `doing` and progress (0..1)."""
+    """It will be started by others: the current step, and its progress (0..1)."""
 
     reason: Reason
     progress: float | None = None
