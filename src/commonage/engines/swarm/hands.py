@@ -98,7 +98,7 @@ class SwarmHands:
         return order.lease.node
 
     def port_for(self, order: Order, taken: Collection[int]) -> int | None:
-        """A port of the settings' range that is not known to be taken; each call starts its search at another one."""
+        """A port of the settings' range that is not known to be taken; the search begins at a hash of the attempt."""
         if not order.wants_port:
             return None
         first, last = self._ports
