@@ -1,5 +1,5 @@
 # Runs one attempt and writes how it ended, so that this is known even if the control plane was down.
-# Called by spawn.py: sh shim.sh RUN_FOLDER BOOT_ID GROUPS COMMAND..., in a session of its own, output going to the log.
+# Called by processes.py: sh shim.sh RUN_FOLDER BOOT_ID GROUPS COMMAND..., in a session of its own, output to the log.
 # GROUPS: the cgroup.procs files that the command joins, separated by colons. The shim itself stays outside, so that
 # neither a limit nor a stop of the attempt affects it. It forks only the command: a no-op job is mostly this file.
 # In braces, so that the shell has read all of it before it begins: an upgrade may replace this file meanwhile.
