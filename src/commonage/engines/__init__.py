@@ -1,1 +1,1 @@
-"""What runs workloads: one package for each kind of engine, each an implementation of the engine port."""
+"""Engines, which run workloads: one package for each kind, each an implementation of the engine port."""

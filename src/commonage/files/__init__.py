@@ -1,1 +1,1 @@
-"""Files below folders that somebody else can write to. Of the standard library alone: agents use it, too."""
+"""Files below folders that other users can write to. Standard library only, because agents use it too."""

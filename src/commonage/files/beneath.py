@@ -1,8 +1,8 @@
-"""A file or folder below a folder that somebody else can write to, opened without following any link.
+"""Opens a file or folder below a folder that other users can write to, without following any link.
 
-A path is followed anew with each call, and root of another machine may put a link in the place of any part of a shared
-folder meanwhile. So every part is opened by its name in the open folder above it. Used by engines, by agents, and where
-machines join. Everything here blocks.
+A path is resolved again with each call, and root of another node may meanwhile replace any part of a shared folder by a
+link. So every part is opened by its name in the open folder above it. Used by engines, by agents, and where nodes join.
+Everything here blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PASSES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Beneath:
-    """`names`, one below the other, in the folder `root`.
+    """The path `names`, one below the other, in the folder `root`.
 
     The path to `root` is trusted, and may have links in it. Raises ValueError for a name that leads elsewhere.
     """
@@ -44,28 +44,28 @@ class Beneath:
 
     @property
     def path(self) -> Path:
-        """As it is written. For messages, and for somebody who opens it just as carefully."""
+        """The path as text. For messages, and for callers that open it just as carefully."""
         return self.root.joinpath(*self.names)
 
     @property
     def name(self) -> str:
-        """The last part. There must be one."""
+        """The last part. The path must have one."""
         return self.names[-1]
 
     @property
     def above(self) -> Beneath:
-        """The folder that it lies in."""
+        """The folder that contains it."""
         return Beneath(self.root, self.names[:-1])
 
-    # --- looking --------------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------------
 
     def stat(self) -> os.stat_result:
-        """Of itself, also where it is a link. Raises OSError."""
+        """Status of the entry itself, also if it is a link. Raises OSError."""
         with self._above() as above:
             return os.stat(self.name, dir_fd=above, follow_symlinks=False)
 
     def is_there(self) -> bool:
-        """True if there is something of this name, whatever it is."""
+        """True if an entry of this name exists, of any type."""
         try:
             self.stat()
         except OSError:
@@ -87,7 +87,7 @@ class Beneath:
 
     @contextmanager
     def walked(self) -> Iterator[int]:
-        """The folder as a descriptor that only leads on (O_PATH). Raises OSError for a link on the way."""
+        """Open the folder as a path-only descriptor (O_PATH). Raises OSError for a link on the path."""
         descriptor = os.open(self.root, os.O_PATH | os.O_DIRECTORY)
         try:
             for name in self.names:
@@ -108,7 +108,7 @@ class Beneath:
 
     @contextmanager
     def folder(self) -> Iterator[int]:
-        """The open folder, which can be read. Raises OSError for a link, here or on the way."""
+        """Open the folder for reading. Raises OSError for a link, here or on the path."""
         with self.walked() as descriptor:
             opened = os.open(".", _FOLDER, dir_fd=descriptor)
         try:
@@ -117,10 +117,10 @@ class Beneath:
             os.close(opened)
 
     def open(self, flags: int, mode: int = 0o600) -> int:
-        """A descriptor of the plain file. Raises OSError for anything else, links and devices included.
+        """Open the plain file; return its descriptor. Raises OSError for anything else, links and devices included.
 
-        With O_CREAT one that is there already is taken as it is, unless O_EXCL is said. Nothing but a plain file is
-        ever opened: opening a device or a pipe can do something, or wait for ever.
+        With O_CREAT an existing file is accepted, except with O_EXCL. Only plain files are opened: opening a device or
+        a pipe can have effects, or block forever.
         """
         with self._above() as above:
             if flags & os.O_CREAT:
@@ -148,7 +148,7 @@ class Beneath:
     # --- changing -------------------------------------------------------------------------------------------------
 
     def make_folder(self, mode: int = 0o700, *, parents: bool = False) -> bool:
-        """Make the folder where it is missing; False if it is there. Raises OSError, also for a link in its place."""
+        """Create the folder if it is missing; False if it exists. Raises OSError, also for a link in its place."""
         if parents:
             if not self.names:
                 self.root.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ class Beneath:
         return True
 
     def put(self, content: bytes, mode: int = 0o600) -> None:
-        """Have this content there, whole or not at all; what was there before is replaced. Raises OSError."""
+        """Write this content atomically; an existing file is replaced. Raises OSError."""
         new = self.above / f".{self.name}.{secrets.token_hex(6)}"
         try:
             with os.fdopen(new.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -180,12 +180,12 @@ class Beneath:
             os.rename(self.name, to.name, src_dir_fd=above, dst_dir_fd=target)
 
     def give(self, uid: int, gid: int) -> None:
-        """Have it belong to this user; of a link the link itself. Raises OSError."""
+        """Change its owner; for a link, the link's own. Raises OSError."""
         with self._above() as above:
             os.chown(self.name, uid, gid, dir_fd=above, follow_symlinks=False)
 
     def remove(self) -> None:
-        """Remove a file, a link, or a folder with all that is in it. One that is not there is no error.
+        """Remove a file, a link, or a folder with its contents. A missing one is no error.
 
         Raises OSError.
         """
@@ -210,14 +210,14 @@ class Beneath:
 
 
 def absolute(path: Path) -> Beneath:
-    """An absolute path of which no part at all may be a link. Raises ValueError for one with `..` in it."""
+    """An absolute path in which no part may be a link. Raises ValueError for one with `..` in it."""
     if not path.is_absolute():
         raise ValueError(f"{path} is not an absolute path")
     return Beneath(Path("/"), path.parts[1:])
 
 
 def _empty(folder: int) -> None:
-    """Remove all that is in an open folder, however deep it is: folders move up until they are empty."""
+    """Remove all contents of an open folder at any depth: nested folders move up until they are empty."""
     for _ in range(_PASSES):
         names = os.listdir(folder)
         if not names:

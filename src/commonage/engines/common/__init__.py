@@ -1,4 +1,4 @@
-"""What engines share that keep their runs on this disk: run folders, logs, workspaces, the newest sightings.
+"""Shared by engines that keep their runs on this disk: run folders, logs, workspaces, latest statuses.
 
-Imported by engines; knows none of them. Nothing here starts or ends anything.
+Imported by engines; imports none of them. Nothing here starts or ends a process.
 """

@@ -1,4 +1,4 @@
-"""The newest sighting of each attempt, and who is told when it changes. Kept in memory by an engine."""
+"""Latest status (sighting) of each attempt, and its watchers. Kept in memory by an engine."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _ORDER = {Seen.STARTING: 0, Seen.RUNNING: 1, Seen.ENDED: 2}
 
 
 class InThread(Protocol):
-    """Runs what may block a little."""
+    """Runs short blocking work in a thread."""
 
     def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]:
-        """The result of `work`."""
+        """Return the result of `work`."""
         ...
 
 
 class Sighted(Protocol):
-    """An attempt as an engine keeps it: its newest sighting; `ended` is set with the last one."""
+    """An attempt as an engine keeps it: its latest status; `ended` is set with the final one."""
 
     sighting: Sighting
     ended: asyncio.Event
@@ -41,7 +41,7 @@ class NoticeBoard(Generic[R]):
         return iter(list(self.runs.values()))
 
     def tell(self, run: R, sighting: Sighting) -> None:
-        """Take a newer sighting; one that would go back is ignored."""
+        """Take a newer status; one that would go backwards is ignored."""
         if _ORDER[sighting.seen] < _ORDER[run.sighting.seen] or run.sighting.seen is Seen.ENDED:
             return
         run.sighting = sighting
@@ -51,7 +51,7 @@ class NoticeBoard(Generic[R]):
             watcher.put_nowait(sighting)
 
     async def watch(self) -> AsyncGenerator[Sighting]:
-        """Sightings from now on."""
+        """Yield statuses from now on."""
         mine: asyncio.Queue[Sighting] = asyncio.Queue()
         self._watchers.add(mine)
         try:

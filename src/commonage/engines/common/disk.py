@@ -1,4 +1,4 @@
-"""What a machine says of its disk: how much is free, that it is nearly full, or that it cannot be read."""
+"""Disk state of a node: free space, nearly full, or unreadable. Called by engines for their node reports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _MIB = 1024 * 1024
 
 
 def free_on(*places: Path) -> tuple[int | None, tuple[str, ...]]:
-    """MiB that are free on the fullest of these places, and what is wrong with one that cannot be read (then None).
+    """Free MiB on the fullest of these places, and a fault for one that cannot be read (then None).
 
-    A shared folder may be away for a while: that is a fault of the machine (`NodeReport.faults`), no more. Blocks.
+    An unavailable shared folder is only a fault of the node (`NodeReport.faults`). Blocks.
     """
     found = []
     for place in places:
@@ -23,7 +23,7 @@ def free_on(*places: Path) -> tuple[int | None, tuple[str, ...]]:
 
 
 def tight_disk(free_mib: int | None, least_mib: int, where: str) -> str:
-    """The words for a node's report (`NodeReport.tight`); empty while `least_mib` are free, or nobody knows."""
+    """Text for a node report (`NodeReport.tight`); empty while `least_mib` are free, or if free space is unknown."""
     if free_mib is None or free_mib >= least_mib:
         return ""
     return f"only {free_mib} MiB are free on {where}, where {least_mib} MiB are needed; sessions start, to delete in"

@@ -1,6 +1,6 @@
-"""What commands beside an attempt share on every engine: the mark that they carry, the shell that begins and ends them.
+"""Shared by exec commands on every engine: the mark that they carry, and the shell that starts and ends them.
 
-Of the standard library alone: agents use it, too.
+Standard library only, because agents use it too.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import secrets
 from commonage.ports.execs import NotRunning
 
 MARK = "COMMONAGE_EXEC"
-"""The variable by which all that such a command starts is found again; its value is one command's own."""
+"""Variable that marks all processes of a command; its value is unique per command."""
 GRACE_S = 1.0
-"""Between the request to end (SIGHUP) and force."""
+"""Seconds between the request to end (SIGHUP) and SIGKILL."""
 KILLED = 137
 
 SHELL = """
@@ -21,17 +21,17 @@ if [ "$#" -eq 0 ]; then
 fi
 exec "$@"
 """
-"""The end of what begins a command, for /bin/sh -c: its arguments are the command, a shell if there are none."""
+"""End of the /bin/sh -c script that starts a command. Its arguments are the command; without any it starts a shell."""
 
 NAME = "commonage exec"
-"""What that shell calls itself where it says that a command is not there."""
+"""Name under which that shell reports a command that is not found."""
 
 
 def new_mark() -> str:
-    """Another than all before."""
+    """Return a new, unique mark."""
     return secrets.token_hex(12)
 
 
 def not_running(attempt_id: str) -> NotRunning:
-    """Nothing runs there, or not any more."""
+    """The error for an attempt that does not run, or no longer runs."""
     return NotRunning(f"{attempt_id[:100]} does not run, so that nothing can run beside it")

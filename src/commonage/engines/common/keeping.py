@@ -1,6 +1,6 @@
-"""What is the same for all engines that keep their attempts in run folders: how one is stopped, seen and read.
+"""Stopping, status and logs for all engines that keep their attempts in run folders.
 
-Inherited by engines, which say how an attempt ends.
+Base class of engines, which implement how an attempt ends.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from commonage.ports.engine import Engine
 class Kept(Logged, Protocol):
     """An attempt as an engine keeps it.
 
-    `begun` is done once it is written down, or failed to be; `kill_at` is the loop's time at which a stop turns to
-    force, and `ending` the task that sees to it.
+    `begun` is done once the request is written to disk, or writing it failed. `kill_at` is the event loop's time at
+    which a stop turns to SIGKILL, and `ending` is the task that ends it.
     """
 
     begun: asyncio.Future[None]
@@ -39,10 +39,9 @@ R = TypeVar("R", bound=Kept)
 
 
 class RunsEngine(Engine, ABC, Generic[R]):
-    """The part of the engine port that needs nothing but run folders, which lie in `folder`, and a notice board.
+    """Engine port methods that need only run folders, which lie in `folder`, and a notice board.
 
-    `max_log_mib`: what the log of an attempt may take on disk. `shared`: the folder for what other machines see of the
-    runs (`Runs`).
+    `max_log_mib`: disk limit for the log of an attempt. `shared`: the folder for files that other nodes see (`Runs`).
     """
 
     def __init__(
@@ -63,19 +62,22 @@ class RunsEngine(Engine, ABC, Generic[R]):
 
     @property
     def site(self) -> str:
-        """The name of its site."""
+        """Name of its site."""
         return self._site
 
     def loops(self) -> Sequence[Turns]:
-        """Those that this engine keeps."""
+        """The loops of this engine."""
         return self._tasks.loops
 
     @abstractmethod
     async def _end(self, run: R) -> None:
-        """See to its end; `kill_at` may come closer meanwhile."""
+        """End the attempt and wait until it ended; `kill_at` may move closer meanwhile."""
 
     async def stop(self, attempt_id: str, grace_s: float) -> None:
-        """Ask it to end, and see to it; one that is not known yet will not start. Raises EngineFailure."""
+        """Request the end and start ending it.
+
+        An attempt that is not known yet will never start. Raises EngineFailure.
+        """
         run = self._board.runs.get(attempt_id)
         if run is None:
             try:
@@ -93,14 +95,14 @@ class RunsEngine(Engine, ABC, Generic[R]):
     def _stop_early(self, attempt_id: str) -> None:
         try:
             folder = self._files.folder(attempt_id)
-        except EngineFailure:  # cannot be an id: nothing of ours has it
+        except EngineFailure:  # not a valid id: no attempt has it
             return
         if not self._files.is_forgotten(attempt_id):
             folder.path.mkdir(mode=0o700, exist_ok=True)
             folder.claim_never()
 
     async def forget(self, attempt_id: str) -> None:
-        """Keep its log only."""
+        """Keep only its log."""
         run = self._board.runs.get(attempt_id)
         if run is None or run.sighting.seen is not Seen.ENDED:
             return
@@ -110,14 +112,14 @@ class RunsEngine(Engine, ABC, Generic[R]):
         self._board.runs.pop(attempt_id, None)
 
     async def _remove(self, run: R) -> None:
-        """Remove what there is of it besides its run folder. Raises EngineFailure."""
+        """Remove what exists of it outside its run folder. Raises EngineFailure."""
 
     async def sightings(self) -> Sequence[Sighting]:
-        """The newest of each."""
+        """Return the latest status of each attempt."""
         return [run.sighting for run in self._board]
 
     def watch(self) -> AsyncIterator[Sighting]:
-        """Sightings from now on."""
+        """Yield statuses from now on."""
         return self._board.watch()
 
     async def logs(

@@ -1,7 +1,7 @@
-"""Holding the disk space of logs within a limit while they are written, however fast that is.
+"""Limits the disk space of logs while they are written, however fast that is.
 
-Of a log beyond the limit the start and the end are kept, and the middle is given back to the file system as a hole, so
-that offsets stay what they were. A note in the log says so. Used by the engines.
+For a log beyond the limit the start and the end are kept. The middle becomes a hole in the file, so offsets stay the
+same. A note in the log says so. Used by the engines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from commonage.engines.common.runs import RunFolder
 from commonage.files.beneath import Beneath
 
 PAUSE_S = 0.5
-_LOOK_PART = 10  # between two looks there is at least this many times what a look takes
+_LOOK_PART = 10  # the pause between two looks is at least this many times the duration of one
 _MIB = 1024 * 1024
 _BLOCK = 4096
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
@@ -47,16 +47,16 @@ R = TypeVar("R", bound=Logged)
 
 
 class LogLimit(Generic[R]):
-    """Holds the logs of all attempts on a notice board within `most_mib` each."""
+    """Limits the logs of all attempts on a notice board to `most_mib` each."""
 
     def __init__(self, board: NoticeBoard[R], most_mib: int, in_thread: InThread) -> None:
         self._board = board
         self._most_mib = most_mib
         self._in_thread = in_thread
-        self._troubled: set[str] = set()  # attempts whose log cannot be held; said once
+        self._troubled: set[str] = set()  # attempts whose log cannot be limited; logged once
 
     async def keep(self, turns: Turns) -> None:
-        """Look again and again, for ever. A log grows beyond the limit by what is written between two looks."""
+        """Loop forever. A log exceeds the limit by what is written between two looks."""
         while True:
             began = perf_counter()
             for run in await self._in_thread(partial(self._cut_all, list(self._board))):
@@ -65,11 +65,11 @@ class LogLimit(Generic[R]):
                 await asyncio.sleep(max(PAUSE_S, _LOOK_PART * (perf_counter() - began)))
 
     async def cut(self, run: R) -> None:
-        """Once it has ended: it may have written much since the last look."""
+        """Cut the log of an ended attempt: it may have written much since the last look."""
         await self._in_thread(partial(self._cut_all, [run]))
 
     def _cut_all(self, runs: Iterable[R]) -> list[R]:
-        """Those whose logs were beyond the limit."""
+        """Return the attempts whose logs were beyond the limit and are cut now."""
         return [run for run in runs if self._cut(run)]
 
     def _cut(self, run: R) -> bool:
@@ -91,12 +91,12 @@ class LogLimit(Generic[R]):
 
 
 def cut_log(place: Beneath, most_mib: int) -> bool:
-    """Leave out the middle of a log that takes more than `most_mib` of disk; True if that was done. Raises OSError.
+    """Cut the middle out of a log that takes more than `most_mib` of disk; True if it did. Raises OSError.
 
     An eighth of the limit is kept at the start, three eighths at the end.
     """
     most = most_mib * _MIB
-    descriptor = place.open(os.O_WRONLY)  # asks a network file system anew, as a mere stat would not
+    descriptor = place.open(os.O_WRONLY)  # opening makes a network file system refresh its data; stat alone would not
     try:
         status = os.fstat(descriptor)
         begin = most // 8
@@ -105,12 +105,12 @@ def cut_log(place: Beneath, most_mib: int) -> bool:
             return False
         if end > begin:
             _leave_out(descriptor, begin, end, status.st_size)
-            # In the place of the last bytes of the start, so that it takes no space in the hole.
+            # The note replaces the last bytes of the start, so that it takes no space in the hole.
             note = f"\n[commonage: {end - begin:>15} bytes are left out here: a log takes at most {most_mib} MiB]\n"
             os.pwrite(descriptor, note.encode(), begin - len(note))
         after = os.fstat(descriptor)
-        # The workload reserved space behind the end: that is given back by this. Not while it writes, whose last bytes
-        # would be lost.
+        # Releases space that the workload reserved past the end. Not while it writes, because its last bytes would be
+        # lost.
         if after.st_size == status.st_size and after.st_blocks * 512 > most:
             os.ftruncate(descriptor, after.st_size)
         return True
@@ -125,6 +125,6 @@ def _leave_out(descriptor: int, begin: int, end: int, size: int) -> None:
     code = ctypes.get_errno()
     if code != errno.EOPNOTSUPP:
         raise OSError(code, os.strerror(code))
-    # The file system makes no holes in what is there (NFS before 4.2): the end is lost as well, offsets stay.
+    # The file system cannot make holes in existing data (NFS before 4.2): the end is lost too; offsets stay the same.
     os.ftruncate(descriptor, begin)
     os.ftruncate(descriptor, size)

@@ -1,7 +1,7 @@
-"""Reading the output of runs while it is written.
+"""Reads the output of runs while it is written.
 
-A log is a plain file, appended to by the program itself, so that it needs nobody of ours to go on. Of a long one the
-middle is a hole (see `log_limit`): offsets stay what they were, and reading goes on behind it. Used by the engines.
+A log is a plain file that the program itself appends to, so it needs no process of the control plane. The middle of a
+long log is a hole (see `log_limit`): offsets stay the same, and reading continues after it. Used by the engines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from commonage.domain.sightings import LogLine
 from commonage.files.beneath import Beneath
 
 LINE_MAX = 16 * 1024
-"""Bytes of a line that are shown; what is cut off is said."""
+"""Bytes of a line that are shown; a longer line is cut with a note."""
 
 _CHUNK = 64 * 1024
 _POLL_MIN_S, _POLL_MAX_S = 0.1, 0.4
@@ -24,27 +24,27 @@ _LOOK_BACK = 64 * _MIB
 
 
 class Lines:
-    """Cuts bytes into lines. `position` is the byte behind the last line given out."""
+    """Cuts bytes into lines. `position` is the offset after the last line returned."""
 
     def __init__(self, position: int) -> None:
         self.position = position
         self._rest = b""
-        self._dropped = 0  # bytes of the present line beyond what is shown
+        self._dropped = 0  # bytes of the current line beyond what is shown
 
     def feed(self, data: bytes) -> Iterator[LogLine]:
-        """The lines that end in `data`."""
+        """Return the lines that end in `data`."""
         *whole, rest = data.split(b"\n")
         for part in whole:
             yield self._line(part, 1)
         self._keep(rest)
 
     def skip_to(self, position: int) -> None:
-        """What is fed next begins at `position`: if that is further on, the bytes between are gone."""
+        """Declare that the next data starts at `position`: if that is further on, the bytes in between are skipped."""
         if position > self.position + len(self._rest) + self._dropped:
             self.position, self._rest, self._dropped = position, b"", 0
 
     def overwritten(self) -> Iterator[LogLine]:
-        """Of a progress bar, which returns to the start of its line again and again, the newest state."""
+        """Yield the latest state of a progress bar, which returns to the start of its line repeatedly."""
         end = self._rest.rfind(b"\r")
         if end <= 0 or self._dropped:
             return
@@ -53,7 +53,7 @@ class Lines:
         yield LogLine(_text(shown, 0), self.position)
 
     def last(self) -> Iterator[LogLine]:
-        """The line without an end, if there is one."""
+        """Yield the unterminated last line, if any."""
         if self._rest or self._dropped:
             yield self._line(b"", 0)
 
@@ -71,7 +71,7 @@ class Lines:
 
 
 def _text(raw: bytes, dropped: int) -> str:
-    """What a terminal would show of the line: after carriage returns only what came last."""
+    """Text that a terminal would show: only what follows the last carriage return."""
     text = raw.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
     return f"{text} … ({dropped} more bytes in this line)" if dropped else text
 
@@ -106,7 +106,7 @@ async def read_log(
             offset = max(offset, await asyncio.to_thread(_tail_offset, descriptor, tail))
         lines, position, pause = Lines(offset), offset, _POLL_MIN_S
         while True:
-            # Asked before reading: what was written before it ended is then read for certain.
+            # Asked before reading, so that everything written before the end is certainly read.
             ended = has_ended()
             data, position = await asyncio.to_thread(_read, descriptor, position)
             if data:
@@ -128,25 +128,25 @@ async def read_log(
 
 
 def _read(descriptor: int, position: int) -> tuple[bytes, int]:
-    """A chunk at `position`, or behind the hole that begins there; and the position behind it."""
+    """Return a chunk at `position`, or after the hole that begins there, and the position after it."""
     try:
         position = os.lseek(descriptor, position, os.SEEK_DATA)
-    except OSError:  # nothing behind it
+    except OSError:  # no data after it
         return b"", position
     data = os.pread(descriptor, _CHUNK, position)
     return data, position + len(data)
 
 
 def _tail_offset(descriptor: int, count: int) -> int:
-    """The byte at which the last `count` lines begin; a last line without an end counts as one.
+    """Return the byte at which the last `count` lines begin; an unterminated last line counts as one.
 
-    At most so far back: who writes the log may have it seem to be as large as any disk.
+    The search backwards is limited: the writer of the log can make it look as large as any disk.
     """
     end = os.fstat(descriptor).st_size
     if count <= 0 or end == 0:
         return end
     position, found, first = end, 0, max(0, end - _LOOK_BACK)
-    # The line ending at the very end closes the last line, it does not begin another.
+    # A newline at the very end closes the last line; it does not begin another.
     wanted = count + 1 if os.pread(descriptor, 1, end - 1) == b"\n" else count
     while position > first:
         start = max(first, position - _CHUNK)

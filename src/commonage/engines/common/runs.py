@@ -1,16 +1,16 @@
-"""The run folders: what is known of each attempt on disk, so that it outlives the control plane.
+"""Run folders: state of each attempt on disk, so that it survives the control plane.
 
-    runs/<attempt id>/order.json   what was ordered, without secrets; there before anything is started
-                      secrets.json the secrets, 0600, until it ended
-                      pid          who runs it ("pid start-time boot-id"), or that it never shall ("never")
-                      exit         its exit code, and in a second line why (JSON), where that is not the program's
+    runs/<attempt id>/order.json   the start request, without secrets; written before anything is started
+                      secrets.json the secrets, 0600, until the end
+                      pid          the process that runs it ("pid start-time boot-id"), or "never" if it must not run
+                      exit         its exit code, and in a second line a reason (JSON), if the end is not the program's
                       log          stdout and stderr together
-                      tmp/         its TMPDIR, until it ended
-                      room         a little room, given up where none is left to write `exit`
-    runs/.old/<attempt id>/log     what is left of forgotten ones, for some time
+                      tmp/         its TMPDIR, until the end
+                      room         reserved disk space, freed if a full disk leaves none to write `exit`
+    runs/.old/<attempt id>/log     log of a forgotten attempt, kept for some time
 
-`pid` is created exclusively, by the shim or by a stop: so an attempt runs at most once, whoever died when.
-Where workloads run on other machines, `log` (and the box) lie in a folder that those see, and nothing else of this:
+The shim or a stop creates `pid` exclusively: so an attempt runs at most once, whichever process dies when.
+If workloads run on other nodes, `log` (and the box) lie in a folder that those see, and nothing else of this:
 see `Runs`. Used by the engine, mostly in threads; nothing here starts or ends processes.
 """
 
@@ -42,15 +42,15 @@ _OLD = ".old"
 _ROOM = bytes(8192)
 _DAY_S = 24 * 3600
 _MIB = 1024 * 1024
-# A folder without a log still says that its attempt has been, and is not to be started again.
+# A folder without a log still records that its attempt existed and must not be started again.
 _REMEMBER_DAYS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who runs an attempt.
+    """The process that runs an attempt.
 
-    `pid` with `began` (clock ticks since boot), at `at`; all zero if it never shall run.
+    `pid` with `began` (clock ticks since boot), at `at`; all zero if it must never run.
     """
 
     pid: int
@@ -66,7 +66,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How it ended, as written down: `code` (None: nobody knows), `reason` (None if the program's own doing)."""
+    """The recorded end: `code` (None if unknown), `reason` (None if the program ended by itself)."""
 
     code: int | None
     reason: Reason | None
@@ -76,14 +76,14 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """One attempt's folder. `shared`: the folder of it that other machines see, if any does."""
+    """One attempt's folder. `shared`: the part of it that other nodes see, if any."""
 
     path: Path
     shared: Beneath | None = None
 
     @property
     def outside(self) -> Beneath:
-        """The folder with all that its workload may write to."""
+        """The folder with everything that its workload may write to."""
         return Beneath(self.path) if self.shared is None else self.shared
 
     @property
@@ -97,7 +97,7 @@ class RunFolder:
         return self.path / "tmp"
 
     def claim(self) -> Claim | None:
-        """Who runs it; None while nobody does. Half-written ones read as None, too: ask again."""
+        """Return the process that runs it; None if it is unclaimed. A half-written claim reads as None: ask again."""
         try:
             with open(self.path / "pid", encoding="ascii") as file:
                 words = file.read().split()
@@ -111,7 +111,7 @@ class RunFolder:
         return Claim(int(words[0]), int(words[1]), words[2], at)
 
     def claim_never(self) -> bool:
-        """Have it never run. False if it runs, or ran, already. Raises OSError."""
+        """Ensure that it never runs. False if it runs or ran already. Raises OSError."""
         path = self.path / "pid"
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -120,13 +120,13 @@ class RunFolder:
         try:
             with open(descriptor, "w", encoding="ascii") as file:
                 file.write(_NEVER)
-        except OSError:  # half written it would keep everybody from it, and nobody would know why
+        except OSError:  # a half-written claim would block every other one, with no explanation
             path.unlink()
             raise
         return True
 
     def exit(self) -> Exit | None:
-        """How it ended; None while that is not written."""
+        """Return how it ended; None while that is not written."""
         try:
             with open(self.path / "exit", encoding="utf-8", errors="replace") as file:
                 first, _, written = file.read().partition("\n")
@@ -138,12 +138,12 @@ class RunFolder:
             return None
 
     def has_empty_exit(self) -> bool:
-        """True if it ended, but there was no room to write how."""
+        """True if it ended, but there was no disk space to write how."""
         path = self.path / "exit"
         return path.exists() and path.stat().st_size == 0
 
     def write_exit(self, end: Exit) -> None:
-        """Write down how it ended, where the shim cannot know it."""
+        """Write how it ended, for an end that the shim cannot know."""
         temporary = self.path / "exit.new"
         first = f"{_LOST if end.code is None else end.code}{' ' + _OOM if end.oom else ''}"
         reason = "" if end.reason is None else json.dumps(to_json(end.reason))
@@ -152,13 +152,13 @@ class RunFolder:
         temporary.rename(self.path / "exit")
 
     def give_room(self) -> None:
-        """Give up what was kept for its end, so that there is room to write that down. Idempotent."""
+        """Free the disk space that was reserved for recording its end. Idempotent."""
         (self.path / "room").unlink(missing_ok=True)
 
     def order(self) -> tuple[Order, int | None] | None:
-        """What was ordered, with its secrets while they are there, and its port.
+        """Return the start request, with its secrets while they exist, and its port.
 
-        None if that is not complete.
+        None if that is incomplete.
         """
         try:
             document = json.loads((self.path / "order.json").read_bytes())
@@ -176,7 +176,7 @@ class RunFolder:
         return tuple((name, value) for name, value in pairs)
 
     def tidy(self) -> None:
-        """It ended: remove its secrets and its temporary files. Idempotent."""
+        """Remove the secrets and temporary files of an ended attempt. Idempotent."""
         (self.path / "secrets.json").unlink(missing_ok=True)
         self.give_room()
         try:
@@ -188,10 +188,10 @@ class RunFolder:
 
 
 class Runs:
-    """All run folders, under `root` (made when missing, 0700).
+    """All run folders, under `root` (created if missing, 0700).
 
-    `shared` is the folder that other machines see: one of the same names for each attempt, with its log and its box.
-    Whoever is root on one of those machines may change all that is in there, at any time.
+    `shared` is the folder that other nodes see: it has a folder of the same name for each attempt, with its log and its
+    box. Root on one of those nodes may change anything in it, at any time.
     """
 
     def __init__(self, root: Path, shared: Beneath | None = None) -> None:
@@ -202,22 +202,22 @@ class Runs:
         self._old_outside = self._outside / _OLD
 
     def open(self) -> None:
-        """Make the folders. Raises OSError."""
+        """Create the folders. Raises OSError."""
         self._old_outside.make_folder(parents=True)
         self._old.mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o700)
 
     def folder(self, attempt_id: str) -> RunFolder:
-        """The folder of an attempt, there or not. Raises EngineFailure for what cannot be an id."""
+        """Return the folder of an attempt, existing or not. Raises EngineFailure for an invalid id."""
         if not _ID.fullmatch(attempt_id):
             raise EngineFailure(f"{attempt_id[:100]!r} cannot be the id of an attempt")
         shared = None if self._shared is None else self._shared / attempt_id
         return RunFolder(self.root / attempt_id, shared)
 
     def create(self, order: Order, port: int | None) -> RunFolder:
-        """Write the order down, so that it is found after a crash.
+        """Write the start request, so that it is found after a crash.
 
-        A stop that came first (`claim_never`) stays.
+        An earlier stop (`claim_never`) stays in force.
         """
         folder = self.folder(order.attempt_id)
         folder.path.mkdir(mode=0o700, exist_ok=True)
@@ -229,7 +229,7 @@ class Runs:
         bare = _ORDERS.dump_json(replace(order, secrets=()))
         os.close(folder.log.open(os.O_WRONLY | os.O_CREAT | os.O_APPEND))
         _write_private(folder.path / "room", _ROOM)
-        # Last, in one go: a folder without a whole order is one whose attempt was never started.
+        # Last, and atomically: a folder without a complete request belongs to an attempt that was never started.
         document = b'{"port":%s,"order":%s}' % (json.dumps(port).encode(), bare)
         _write_private(folder.path / "order.json", document)
         return folder
@@ -249,16 +249,16 @@ class Runs:
         return next((place for place in self.log_places(attempt_id) if place.is_there()), None)
 
     def forget(self, attempt_id: str) -> None:
-        """Keep nothing but the log. Idempotent."""
+        """Keep only the log. Idempotent."""
         self.folder(attempt_id)
         if self._shared is not None:
             _keep_log(self._outside / attempt_id, self._old_outside / attempt_id)
         _keep_log(Beneath(self.root) / attempt_id, Beneath(self._old) / attempt_id)
 
     def clear_old(self, now: float, keep_days: int, keep_mib: int) -> int:
-        """Remove logs that were forgotten more than `keep_days` ago, and the oldest beyond `keep_mib` in all.
+        """Remove logs that were forgotten more than `keep_days` ago, and the oldest beyond `keep_mib` in total.
 
-        Gives how many.
+        Returns their number.
         """
         removed, kept, total = 0, [], 0
         for name in {*self._old_outside.listed(), *os.listdir(self._old)}:
@@ -267,7 +267,7 @@ class Runs:
             log = outside / "log"
             try:
                 size = log.stat().st_blocks * 512
-            except OSError:  # it has no log, or what is there is none
+            except OSError:  # it has no log, or the path is not a log
                 size = 0
             else:
                 if age_s <= keep_days * _DAY_S:
@@ -288,7 +288,7 @@ class Runs:
         return removed
 
     def remove(self, attempt_id: str) -> None:
-        """Take back `create`: it was certainly not started."""
+        """Undo `create` for an attempt that was certainly not started."""
         folder = self.folder(attempt_id)
         if folder.shared is not None:
             with suppress(OSError):
@@ -296,7 +296,10 @@ class Runs:
         shutil.rmtree(folder.path, ignore_errors=True)
 
     def load(self) -> list[tuple[Order, int | None]]:
-        """All whole orders that are not forgotten, with their ports. What a crash left half-written is removed."""
+        """Return all complete start requests that are not forgotten, with their ports.
+
+        Removes half-written ones of a crash.
+        """
         found = []
         for attempt_id in self.all():
             folder = self.folder(attempt_id)
@@ -308,17 +311,17 @@ class Runs:
         return found
 
     def all(self) -> list[str]:
-        """The ids of all that is not forgotten."""
+        """Return the ids of all attempts that are not forgotten."""
         return sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir() and _ID.fullmatch(entry.name))
 
 
 def _keep_log(place: Beneath, old: Beneath) -> None:
-    """Keep only the log, if there is one, elsewhere. One that is not there is no error."""
+    """Move the log, if it exists, and keep nothing else. A missing log is no error."""
     try:
         place.move(old)
     except FileNotFoundError:
         return
-    except OSError:  # somebody else put something in its place
+    except OSError:  # another user put something in its place
         old.remove()
         place.move(old)
     if not old.is_folder():

@@ -1,4 +1,4 @@
-"""What a session runs that names no command of its own."""
+"""Default command of a session. Used by the engines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ _TERMINALS = json.dumps({"shell_command": ["/bin/sh", "-c", _SHELL]})
 
 SESSION_COMMAND = (
     "jupyterhub-singleuser",
-    # Sessions run as whoever runs the server, or as root in a container; Jupyter's refusal protects nobody.
+    # Sessions run as the server's own user, or as root in a container; Jupyter's refusal to run as root protects
+    # nobody.
     "--allow-root",
-    # What is deleted is gone: a rubbish bin that no page shows would fill the home, and a full disk would stay full.
+    # Deletes files for good: a trash folder that no page shows would fill the home, and a full disk would stay full.
     "--FileContentsManager.delete_to_trash=False",
-    # Jupyter starts `sh -l` otherwise, whose PATH is the system's: without the environment's own programs.
+    # Otherwise Jupyter starts `sh -l`, whose PATH is the system's: without the environment's own programs.
     f"--ServerApp.terminado_settings={_TERMINALS}",
 )

@@ -1,4 +1,4 @@
-"""An engine's own tasks, and the few threads for what may block a little."""
+"""An engine's own tasks, and a few threads for short blocking work."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _THREADS = 4
 TURN_S = 600.0
 """A turn of an engine's loop that takes longer is stuck. Daemons and shared disks may take minutes."""
 AGAIN_S = 2.0
-"""Pause before a loop that broke starts again."""
+"""Seconds before a failed loop starts again."""
 _Loop = Callable[[Turns], Coroutine[None, None, None]]
 
 
 class Tasks:
-    """Tasks that end with the engine; what they raise is logged. `name` is the engine's."""
+    """Tasks that end with the engine; their exceptions are logged. `name` is the engine's."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -36,20 +36,20 @@ class Tasks:
         return tuple(self._loops)
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
-        """The result of `work`, which is done in a thread."""
+        """Run `work` in a thread; return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Have it done, whoever asked for it."""
+        """Run it as a task of the engine, independent of the caller."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
     def keep(self, name: str, loop: _Loop) -> None:
-        """Run a loop until the engine closes. It says when its turns begin and end.
+        """Run a loop until the engine closes. The loop reports when its turns begin and end.
 
-        If it raises, that is logged and counted, and the loop starts again.
+        An exception is logged and counted, and the loop starts again.
         """
         turns = Turns(f"{self._name}: {name}", time.time, TURN_S)
         self._loops.append(turns)
@@ -60,7 +60,7 @@ class Tasks:
             turns.begin()
             try:
                 await loop(turns)
-            except Exception:  # whatever it is: an engine without its loops would notice nothing
+            except Exception:  # any exception: without its loops an engine would notice nothing
                 _log.exception("the loop `%s` broke, and starts again in %.0f s", turns.name, AGAIN_S)
                 turns.note_break()
             await asyncio.sleep(AGAIN_S)
@@ -71,7 +71,7 @@ class Tasks:
             _log.error("a task of the %s engine failed", self._name, exc_info=task.exception())
 
     async def cancel(self) -> None:
-        """End the tasks; the threads still work."""
+        """Cancel the tasks; the threads still work."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

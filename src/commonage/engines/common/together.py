@@ -1,4 +1,7 @@
-"""Work that several wait for, done once; each hears how far it is. Of the standard library alone, as agents use it."""
+"""Single flight: work with several waiters is done once, and each receives its progress.
+
+Standard library only, because agents use it too.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,15 @@ class _Job(Generic[T]):
 
 
 class Together(Generic[T]):
-    """What is being done, by name."""
+    """Work in progress, by name."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Job[T]] = {}
 
     async def do(self, name: str, work: Callable[[Told], Coroutine[None, None, T]], told: Told) -> T:
-        """Have it done, unless it is already: then wait for that. Who no longer waits leaves it to the others.
+        """Do the work, or wait for it if it is in progress already. A cancelled waiter leaves the work to the others.
 
-        Gives what the work gives, raises what it raises.
+        Returns what the work returns, raises what it raises.
         """
         job = self._jobs.get(name)
         if job is None:
@@ -50,7 +53,7 @@ class Together(Generic[T]):
         del self._jobs[name]
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel the work in progress."""
         tasks = [job.task for job in self._jobs.values()]
         for task in tasks:
             task.cancel()

@@ -2,10 +2,10 @@
 
     python -I -S unpack_child.py FOLDER MIB FILES PARENT < ARCHIVE
 
-FOLDER is the descriptor of an open folder, MIB the most that may be in the archive, headers included, FILES the most
-files and folders that are made, PARENT the server's process id. One line of JSON goes to stdout: `{}`, or `{"error": …,
-"retryable": …}`. Started by `unpacking`; standard library only. The archive is the attacker's, so nothing of it is held
-in memory that has no bound, and nothing is written but below FOLDER.
+FOLDER is the descriptor of an open folder, MIB the limit of the unpacked archive, headers included, FILES the limit of
+files and folders to create, PARENT the server's process id. One line of JSON goes to stdout: `{}`, or `{"error": …,
+"retryable": …}`. Started by `unpacking`; standard library only. The archive is untrusted, so memory for its contents
+is bounded, and nothing is written outside FOLDER.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import zlib
 from typing import IO, Any
 
 MEMORY_MIB = 256
-"""Address space of this process: Python itself takes about 40 MiB of it."""
+"""Address space limit of this process, in MiB: Python itself takes about 40 MiB of it."""
 CPU_S = 120
 _DEPTH_MAX = 64
 _NAME_MAX = 4096
@@ -39,18 +39,18 @@ _EXTENSIONS = (
 )  # fmt: skip
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# What the archive itself is the cause of: the same archive fails again.
+# Errors caused by the archive itself: the same archive fails again.
 _FINAL = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EFBIG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _SIGKILL = 1, 38, 9
 _CAPABILITIES_V3 = 0x20080522
 
 
 class Refused(Exception):
-    """The archive is not one that is unpacked; the message says why."""
+    """The archive is refused; the message says why."""
 
 
 class _Header(tarfile.TarInfo):
-    """A header that is checked before tarfile reads what follows it into memory."""
+    """A header that is checked before tarfile reads the data after it into memory."""
 
     in_a_row = 0
     global_headers = 0
@@ -76,14 +76,14 @@ class _Header(tarfile.TarInfo):
 
 
 class _Counted:
-    """The decompressed archive, which ends with an error behind `limit_mib`."""
+    """The decompressed archive; reading beyond `limit_mib` raises an error."""
 
     def __init__(self, packed: IO[bytes], limit_mib: int) -> None:
         self._plain = gzip.GzipFile(fileobj=packed, mode="rb")
         self._left, self._limit_mib = limit_mib * _MIB, limit_mib
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes."""
+        """Return at most `size` bytes."""
         found = self._plain.read(size)
         self._left -= len(found)
         if self._left < 0:
@@ -94,14 +94,14 @@ class _Counted:
 
 
 class _Tree:
-    """The folder that is filled. Every name is opened from its parent's descriptor, and no link is followed."""
+    """The folder to fill. Every name is opened from its parent's descriptor, and no link is followed."""
 
     def __init__(self, root: int, files_max: int) -> None:
         self._root = root
         self._made, self._files_max = 0, files_max
 
     def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        """One member of the archive."""
+        """Add one member of the archive."""
         parts = _parts(member)
         if member.isdir():
             os.close(self._open(parts))
@@ -123,7 +123,7 @@ class _Tree:
             os.close(folder)
 
     def _open(self, parts: list[str]) -> int:
-        """The descriptor of a folder below the root, made where it is missing. The caller closes it."""
+        """Return the descriptor of a folder below the root, creating missing ones. The caller closes it."""
         folder = os.open(".", _FOLDER, dir_fd=self._root)
         for part in parts:
             parent = folder
@@ -143,7 +143,7 @@ class _Tree:
 
 
 def _parts(member: tarfile.TarInfo) -> list[str]:
-    """The names of the way to a member. Raises Refused for one that leads out of the folder."""
+    """Return the path components of a member. Raises Refused for a path that leaves the folder."""
     parts = [part for part in member.name.split("/") if part not in ("", ".")]
     if member.name.startswith("/") or ".." in parts:
         raise Refused(f"{_shown(member.name)} leads out of its folder")
@@ -153,7 +153,7 @@ def _parts(member: tarfile.TarInfo) -> list[str]:
 
 
 def _create(folder: int, name: str, mode: int) -> int:
-    """A new file in the place of whatever else has its name, which is never opened: it may be a link or a pipe."""
+    """Create a new file. Whatever else has its name is replaced and never opened: it may be a link or a pipe."""
     try:
         return os.open(name, _NEW_FILE, mode, dir_fd=folder)
     except FileExistsError:
@@ -162,8 +162,8 @@ def _create(folder: int, name: str, mode: int) -> int:
 
 
 def unpack(packed: IO[bytes], tree: _Tree, limit_mib: int) -> None:
-    """Unpack it into the tree. Raises Refused, OSError, MemoryError, and what gzip and tarfile raise."""
-    counted: Any = _Counted(packed, limit_mib)  # tarfile calls nothing but read
+    """Unpack it into the tree. Raises Refused, OSError, MemoryError, and the exceptions of gzip and tarfile."""
+    counted: Any = _Counted(packed, limit_mib)  # tarfile calls only read
     told: Any = {"tarinfo": _Header, "encoding": "utf-8", "errors": "surrogateescape"}
     with tarfile.open(fileobj=counted, mode="r|", bufsize=_CHUNK, **told) as archive:
         while (member := archive.next()) is not None:
@@ -179,7 +179,7 @@ def _shown(name: str) -> str:
 
 
 def _confine(root: int, limit_mib: int) -> None:
-    """Give up what is not needed to fill one folder."""
+    """Drop every privilege that filling one folder does not need."""
     os.nice(10)
     _limit(resource.RLIMIT_AS, MEMORY_MIB * _MIB)
     # At the soft limit it gets a signal that tells the parent why; at the hard one it is killed.
@@ -203,14 +203,14 @@ def _limit(kind: int, most: int, hard: int | None = None) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Be killed when the server ends: the next one unpacks the same archive again."""
+    """Be killed when the server ends: the next server unpacks the same archive again."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def main(arguments: list[str]) -> dict[str, Any]:
-    """Unpack; what to print."""
+    """Unpack; return the text to print."""
     root, limit_mib, files_max, parent = map(int, arguments)
     _end_with_parent(parent)
     _confine(root, limit_mib)

@@ -1,6 +1,6 @@
-"""Unpacking the files that users send along: in a child process with limits, a few at once, and not for ever.
+"""Unpacks the files that users send along: in a child process with limits, a few at once, with a timeout.
 
-Used by the engines. The archive is read by `unpack_child` alone; the server never reads it.
+Used by the engines. Only `unpack_child` reads the archive; the server never does.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from commonage.engines.common import unpack_child
 T = TypeVar("T")
 
 MOST_TRIES = 2
-"""The server may end so often while it unpacks the files of one attempt."""
+"""The server may end this many times while it unpacks the files of one attempt."""
 WITHIN_S = 900.0
 FILES_MAX = 100_000
-"""Files and folders of one archive."""
+"""Limit of files and folders in one archive."""
 _AT_ONCE = 4
 _AT_ONCE_FOR_ONE = 2
 _ANSWER_MAX = 4096
@@ -37,7 +37,7 @@ _MARK = "unpacking"
 
 
 class Unpacker:
-    """Unpacks archives of limited size: four at once, two of one user, in threads apart from an engine's."""
+    """Unpacks archives of limited size: four at once, two per user, in threads separate from an engine's."""
 
     def __init__(self, limit_mib: int, files_max: int = FILES_MAX) -> None:
         self._limits = str(limit_mib), str(files_max)
@@ -47,14 +47,14 @@ class Unpacker:
         self._closed = False
 
     async def run(self, owner: str, work: Callable[[], T]) -> T:
-        """The result of `work`, which unpacks files of this user, in a thread."""
+        """Run `work`, which unpacks files of this user, in a thread; return its result."""
         async with self._of_owner[owner]:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def unpack(self, bundle: Path, folder: Path) -> None:
-        """Unpack an archive (tar.gz) into `folder`, over what is there. Blocks; raises EngineFailure.
+        """Unpack an archive (tar.gz) into `folder`, over existing files. Blocks; raises EngineFailure.
 
-        A folder that was not there is removed again when that fails.
+        A folder that did not exist is removed again if unpacking fails.
         """
         see_that_it_is_there(bundle)
         try:
@@ -84,7 +84,7 @@ class Unpacker:
         _heed(child.returncode, said)
 
     def close(self) -> None:
-        """End what is being unpacked. Nobody may wait for it any more."""
+        """Abort all unpacking. There must be no waiter left."""
         self._closed = True
         for child in list(self._children):
             child.kill()
@@ -95,8 +95,8 @@ class Unpacker:
 def noted(run: Path) -> Iterator[None]:
     """Note in a run folder, durably, that its files are being unpacked. Raises EngineFailure, OSError.
 
-    A note that is found was left by a server that ended meanwhile. After two of them the attempt is refused: the
-    archive may be what ended the server, and would end it again at every start.
+    An existing note comes from a server that ended during unpacking. After two of them the attempt is refused: the
+    archive may have ended the server, and would end it again at every start.
     """
     tries = _tries(run)
     if tries >= MOST_TRIES:
@@ -135,7 +135,7 @@ def _write_mark(run: Path, tries: int) -> None:
 
 
 def see_that_it_is_there(bundle: Path | str | None) -> None:
-    """Raise EngineFailure if there is to be an archive, and somebody removed it."""
+    """Raise EngineFailure if the request has an archive and that was removed."""
     if bundle is not None and not os.path.exists(bundle):
         raise EngineFailure("Bundle not found: the files sent along are gone. Send them again and submit again")
 
@@ -167,7 +167,7 @@ def _start(bundle: Path, folder: Path, limits: tuple[str, str]) -> subprocess.Po
 
 
 def _heed(code: int, said: bytes) -> None:
-    """Raise what the child says; a child that says nothing was ended."""
+    """Raise the error that the child reported; a child without a report was killed."""
     if code == -signal.SIGXCPU:
         raise _refused(f"that took more than {unpack_child.CPU_S} s of processor time")
     try:

@@ -1,7 +1,7 @@
-"""Links to volumes in a user's home: `~/volumes/NAME` leads to the volume, whatever the engine.
+"""Links to volumes in a user's home: `~/volumes/NAME` leads to the volume, on every engine.
 
-A convenience, and never a reason not to start something: on a full disk there is no link. The home is its owner's to
-write to, so nothing of it is followed: all is done by open folders and names. Used by engines, in threads.
+A convenience that never prevents a start: on a full disk there is no link. The owner can write to the home, so no link
+in it is followed: everything uses open folders and names. Used by engines, in threads.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ FOLDER = "volumes"
 
 
 def link_volumes(home: Beneath, places: Mapping[str, str], uid: int, gid: int) -> None:
-    """Have `home`/volumes/NAME lead to each place, by volume's name. What is there and is no link stays as it is.
+    """Make `home`/volumes/NAME lead to each place, by the volume's name. An existing name that is not a link is kept.
 
-    `uid`, `gid`: whose the folder and the links are where we may say so.
+    `uid`, `gid`: owner of the folder and the links, if the server may set it.
     """
     if not places:
         return

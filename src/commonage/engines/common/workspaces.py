@@ -1,9 +1,9 @@
-"""Where a workload works: a folder for each user, and in it one for each job that came with files.
+"""Workspaces: a folder for each user, and in it one for each job that came with files.
 
-    workspaces/<user>/                      0700, the HOME of all that the user runs
+    workspaces/<user>/                      0700, the HOME of all workloads of the user
     workspaces/<user>/jobs/<workload id>/   the files sent along with a job, and its working directory
 
-Used by the engines, in threads. The folders are one account's: they keep users apart by name, not by
+Used by the engines, in threads. One account owns all folders: they keep users apart by name, not by
 permission.
 """
 
@@ -19,12 +19,12 @@ __all__ = ["folder_name", "make_workspace"]
 
 
 def make_workspace(root: Beneath, user: str) -> Beneath:
-    """The user's folder, made when missing. Raises EngineFailure when it cannot be."""
+    """Return the user's folder, created if missing. Raises EngineFailure if it cannot be created."""
     folder = root / folder_name(user)
     try:
         folder.make_folder(parents=True)
     except OSError as error:
         message = f"the workspace {folder} cannot be made: {error.strerror}"
-        # What is in its place stays there until somebody removes it.
+        # An object in its place stays there until somebody removes it.
         raise EngineFailure(message, retryable=error.errno != errno.ENOTDIR) from error
     return folder

@@ -1,4 +1,4 @@
-"""What engines share whose attempts are containers: the entry, the box, the program inside, and how its end is read.
+"""Shared by engines whose attempts are containers: the entry, the box, the program inside, and reading its end.
 
-Imported by engines; knows none of them, nor any daemon's words.
+Imported by engines; imports none of them, and knows no daemon's API terms.
 """

@@ -1,4 +1,4 @@
-"""Which networks this machine is in already: those of tenants are cut from what is left. Called in threads."""
+"""Networks that this computer is in already: tenants' networks are cut from the rest. Called in threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OF_CONTAINERS = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|veth.*|l
 
 
 def addresses_here() -> list[str]:
-    """The IP addresses by which this machine reaches others: not the loopback's, bridges' or one cable's alone."""
+    """IP addresses that others can reach: none of the loopback, of bridges, or of point-to-point links."""
     found = []
     for interface, addresses in psutil.net_if_addrs().items():
         for one in addresses:
@@ -27,7 +27,7 @@ def addresses_here() -> list[str]:
 
 
 def network_at(interface: str) -> IPv4Network | None:
-    """The IPv4 network of this interface; None if it has none, or is not there."""
+    """The IPv4 network of this interface; None if it has none, or does not exist."""
     for one in psutil.net_if_addrs().get(interface, ()):
         if one.family is AddressFamily.AF_INET and one.netmask:
             return IPv4Network((one.address, one.netmask), strict=False)
@@ -35,7 +35,7 @@ def network_at(interface: str) -> IPv4Network | None:
 
 
 def networks_here(table: Path = Path("/proc/net/route")) -> list[IPv4Network]:
-    """The IPv4 networks that this machine has an address in or a route to; a default route is none."""
+    """IPv4 networks that this computer has an address in or a route to; default routes are excluded."""
     found = []
     for addresses in psutil.net_if_addrs().values():
         for one in addresses:

@@ -1,7 +1,7 @@
-"""The versions of Docker's API that the engines speak, and which of them a daemon speaks, too.
+"""Versions of Docker's API that the engines speak, and the choice of one that a daemon speaks too.
 
-Every call names its version: a daemon reads one without by its newest, and drops fields of a description, limits and
-capabilities among them, that the call's version does not know. The filter before the Docker socket has the same list.
+Every call names its version: without one a daemon assumes its newest, and it drops fields of a description that the
+version does not know, limits and capabilities among them. The filter before the Docker socket has the same list.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable
 from commonage.domain.errors import EngineFailure
 
 API_VERSIONS = ("1.50", "1.41")
-"""Best first. 1.50 (Docker 28.2) tells which GPUs the daemon found by CDI; 1.41 (Docker 20.10) is the oldest that knows
-all fields that isolate a service."""
+"""Best first. 1.50 (Docker 28.2) reports which GPUs the daemon found by CDI; 1.41 (Docker 20.10) is the oldest that
+knows all fields that isolate a service.
+"""
 _OK, _NOT_SPOKEN = 200, 400
 
 
@@ -23,9 +24,9 @@ class NoCommonVersion(EngineFailure):
 
 
 async def common_version(ask: Callable[[str], Awaitable[tuple[int, str]]], url: str) -> str:
-    """The best version (`v1.41`) that the daemon at `url` speaks. Raises NoCommonVersion, EngineFailure.
+    """Return the best version (`v1.41`) that the daemon at `url` speaks. Raises NoCommonVersion, EngineFailure.
 
-    `ask` gives the status of a GET of this path, and the message that came with it.
+    `ask` returns the status of a GET of this path, and the message that came with it.
     """
     message = ""
     for version in API_VERSIONS:

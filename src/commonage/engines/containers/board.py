@@ -1,4 +1,4 @@
-"""What an engine knows in memory of an attempt that is a container."""
+"""In-memory state of an attempt that is a container. Used by the container engines."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from commonage.engines.containers.box import Box
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """An attempt of ours. `begun` is done once it is written down, or failed to be.
+    """One attempt. `begun` is done once the request is written to disk, or writing it failed.
 
-    `launching` is the task that has it started, `again` one that is going to look what became of it, and `trouble` why
-    that could not be seen, if so. `kill_at` is the loop's time at which a stop turns to force. `port` is what it
-    listens on where that was chosen for it; `container` and `pid` are the daemon's id of it and its first process,
-    while they are known. `signalled_at`: when somebody else than we sent it a signal that ends,
-    by the clock that only rises. `looking` keeps two looks from crossing.
+    `launching` is the task that starts it, `again` one that will look at its status again, and `trouble` the error of
+    the last look, if any. `kill_at` is the loop's time at which a stop turns to SIGKILL. `port` is the port it listens
+    on, if one was chosen for it. `container` and `pid` are the daemon's id of it and its first process, while they are
+    known. `signalled_at`: monotonic time at which another party sent it a signal that ends it. `looking` is a lock: one
+    look at a time.
     """
 
     order: Order
@@ -52,12 +52,12 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        """True while it is seen running."""
+        """True while its status is running."""
         return self.sighting.seen is Seen.RUNNING
 
     @property
     def is_launching(self) -> bool:
-        """True while a task of ours has it started."""
+        """True while a task starts it."""
         return self.launching is not None and not self.launching.done()
 
 

@@ -1,4 +1,4 @@
-"""Ending an attempt that runs: a request first, then force, until its end is seen. Called by the engine."""
+"""Ends a running attempt: a request first, then SIGKILL, until its end is seen. Called by the engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 async def end_run(run: Run, hands: Hands, settle: Callable[[Run], Awaitable[None]]) -> None:
-    """SIGTERM to its program, SIGKILL from `run.kill_at` on (which may come closer meanwhile), until it ended."""
+    """Send SIGTERM to its program, and SIGKILL from `run.kill_at` on (which may move closer), until it ended."""
     now = asyncio.get_running_loop().time
     asked = False
     while not run.ended.is_set() and now() < run.kill_at:
@@ -25,7 +25,7 @@ async def end_run(run: Run, hands: Hands, settle: Callable[[Run], Awaitable[None
     while not run.ended.is_set():
         await _sent(run, hands, "SIGKILL")
         await _wait(run, _AGAIN_S)
-        if not run.ended.is_set():  # the news of its end may have been lost on the way
+        if not run.ended.is_set():  # the event of its end may have been lost
             await settle(run)
 
 

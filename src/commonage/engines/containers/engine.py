@@ -1,7 +1,7 @@
-"""What is the same for all engines whose attempts are containers: starting, stopping, looking.
+"""Starting, stopping and status for all engines whose attempts are containers.
 
-What must outlive us and the daemons is in the run folders; what is seen of a container is read into them once it ended.
-Inherited by engines, which give their hands (`hands.py`).
+State that must survive the server and the daemons is in the run folders; a container's state is copied into them once
+it ended. Base class of engines, which provide their hands (`hands.py`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from commonage.files.beneath import Beneath
 from commonage.ports.execs import ExecStream, Terminal
 
 AGAIN_S = 2.0
-"""How soon is looked again at what could not be seen, and tried again what could not be written."""
+"""Seconds before looking again at what could not be seen, and retrying what could not be written."""
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
 class ContainerEngine(RunsEngine[Run]):
-    """The part of the engine port that needs no daemon's words. `folder` is where its run folders lie.
+    """Engine port methods that need no daemon's API. `folder` holds its run folders.
 
-    `shared`: the folder for what other machines see of them.
+    `shared`: the folder for files that other nodes see.
     """
 
     _hands: Hands
@@ -53,10 +53,10 @@ class ContainerEngine(RunsEngine[Run]):
         self._folder = folder
         self._turns = Turns(self._spawn)
 
-    # --- for who inherits ---------------------------------------------------------------------------------
+    # --- for subclasses --------------------------------------------------------------------------------------
 
     async def _read_down(self) -> Sequence[tuple[Order, int | None]]:
-        """The orders that were written down, with their ports; finds our installation's name. Raises EngineFailure."""
+        """Return the start requests on disk, with their ports; reads the installation's name. Raises EngineFailure."""
         try:
             await self._in_thread(self._files.open)
             self._installation = await self._in_thread(lambda: installation_of(self._folder))
@@ -65,7 +65,7 @@ class ContainerEngine(RunsEngine[Run]):
             raise EngineFailure(f"the folder {self._folder} cannot be used: {error}") from error
 
     async def _take_up(self, orders: Sequence[tuple[Order, int | None]], hands: Hands) -> None:
-        """Find all that runs, ended since, or was written down but not started."""
+        """Find all attempts that run, ended since, or were written to disk but not started."""
         self._hands = hands
         self._looker = Looker(hands, self._in_thread)
         for order, port in orders:
@@ -75,17 +75,17 @@ class ContainerEngine(RunsEngine[Run]):
         await self._look_at_all()
 
     async def _let_go(self) -> None:
-        """What runs goes on, and is found again."""
+        """Release everything. Running attempts continue, and are found again."""
         await asyncio.gather(*(run.begun for run in self._board), return_exceptions=True)
         await self._tasks.cancel()
 
     # --- the port: starting -------------------------------------------------------------------------------
 
     async def start(self, order: Order) -> None:
-        """Write it down; its container is made meanwhile."""
+        """Write the request to disk; its container is created in the background."""
         run = self._board.runs.get(order.attempt_id)
         if run is None:
-            self._files.folder(order.attempt_id)  # raises for what cannot be an id
+            self._files.folder(order.attempt_id)  # raises for an invalid id
             self._hands.check(order)
             port = self._hands.port_for(order, self._ports_at(self._hands.node_of(order)))
             run = self._note(order)
@@ -109,12 +109,12 @@ class ContainerEngine(RunsEngine[Run]):
     async def _begin(self, run: Run) -> None:
         try:
             goes_on = await self._in_thread(lambda: self._write(run))
-        except Exception as error:  # whatever it is, it is for those who wait for the start
+        except Exception as error:  # any exception goes to those who wait for the start
             self._board.runs.pop(run.id, None)
             run.begun.set_exception(error)
-            run.begun.exception()  # though it may be that nobody waits any more
+            run.begun.exception()  # marks it as retrieved: there may be no waiter left
             return
-        if not goes_on:  # ran in a former life, and was forgotten
+        if not goes_on:  # ran under an earlier server process, and was forgotten
             self._board.runs.pop(run.id, None)
         else:
             self._board.tell(run, self._starting(run.order))
@@ -136,7 +136,7 @@ class ContainerEngine(RunsEngine[Run]):
             run.launching = self._spawn(self._have_started(run))
 
     async def _have_started(self, run: Run) -> None:
-        """Have its container started; however that goes, it shows as a sighting."""
+        """Start its container; the outcome shows as a status."""
 
         def told(reason: Reason, progress: float | None) -> None:
             self._board.tell(run, self._starting(run.order, reason, progress))
@@ -149,25 +149,25 @@ class ContainerEngine(RunsEngine[Run]):
             self._look_again(run)
             return
         except EngineFailure as error:
-            # What would pass by itself is not the program's failure: it may run elsewhere, or later.
+            # A temporary error is not the program's failure: it may run elsewhere, or later.
             _log.warning("cannot start %s: %s", run.id, error)
             code = None if isinstance(error, Gone) or error.is_retryable else 1
             why = start_failure(error)
-            async with run.looking:  # who looks between the claim and the end would take it for a stop
+            async with run.looking:  # a look between the claim and the end would take it for a stop
                 await self._surely(partial(_write_failure, run, Exit(code, why, time.time())))
             await self._hands.release(run)
         await self._settle(run)
 
-    # --- how a change is noticed --------------------------------------------------------------------------
+    # --- changes --------------------------------------------------------------------------------------------
 
     async def _settle(self, run: Run) -> None:
-        """Look what became of it, and tell; start what was not started."""
+        """Look at its status and report it; start it if it was not started."""
         async with run.looking:
             if run.sighting.seen is Seen.ENDED:
                 return
             try:
                 found = await self._looker.look(run)
-            except EngineFailure as error:  # the daemon is away, or the disk is full
+            except EngineFailure as error:  # the daemon is unreachable, or the disk is full
                 if error.message != run.trouble:
                     _log.warning("cannot look what became of %s, will try again: %s", run.id, error)
                 run.trouble = error.message
@@ -182,7 +182,7 @@ class ContainerEngine(RunsEngine[Run]):
                 self._board.tell(run, found)
 
     def _look_again(self, run: Run) -> None:
-        """In a moment, as nothing may tell us that it can be seen now."""
+        """Look again soon, because no event may report that its status can be seen."""
         if run.again is None:
             run.again = self._spawn(self._settle_later(run))
 
@@ -192,7 +192,7 @@ class ContainerEngine(RunsEngine[Run]):
         await self._settle(run)
 
     async def _surely(self, work: Callable[[], _T]) -> _T:
-        """The result of `work` in a thread, done again until the disk takes it."""
+        """Run `work` in a thread, retrying until the disk accepts it; return its result."""
         while True:
             try:
                 return await self._in_thread(work)
@@ -208,10 +208,10 @@ class ContainerEngine(RunsEngine[Run]):
     async def _end(self, run: Run) -> None:
         try:
             await asyncio.shield(run.begun)
-        except EngineFailure:  # it was not written down, so it is one that is not known
+        except EngineFailure:  # it was not written to disk, so it is unknown
             await self._surely(lambda: self._stop_early(run.id))
             return
-        # What was seen running has run, whatever it made of its box since.
+        # An attempt that was seen running has run, whatever it did to its box since.
         if not run.is_running and await self._surely(run.box.claim_never):
             if run.launching is not None:
                 run.launching.cancel()
@@ -223,10 +223,10 @@ class ContainerEngine(RunsEngine[Run]):
     async def _remove(self, run: Run) -> None:
         await self._hands.remove(run)
 
-    # --- the port: commands beside it ---------------------------------------------------------------------
+    # --- the port: exec -------------------------------------------------------------------------------------
 
     async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
-        """A command in its container."""
+        """Run a command in its container."""
         run = self._board.runs.get(attempt_id)
         if run is None or not run.is_running:
             raise not_running(attempt_id)
@@ -237,20 +237,20 @@ class ContainerEngine(RunsEngine[Run]):
 
 
 def _is_news(before: Sighting, after: Sighting) -> bool:
-    """True if more than the time of looking is new in it."""
+    """True if more than the time of looking has changed."""
     return before.seen is not after.seen or (before.reason, before.progress, before.url) != (
         after.reason, after.progress, after.url
     )  # fmt: skip
 
 
 def _write_failure(run: Run, end: Exit) -> None:
-    """It was accepted, but cannot be started: it ends with our reason. Unless its command runs after all."""
+    """Record the end of an accepted attempt that cannot be started, unless its command runs after all."""
     if run.box.claim_never():
         write_end(run.folder, end)
 
 
 def installation_of(folder: Path) -> str:
-    """The name by which this data folder tells its containers from those of others; made once. Raises OSError."""
+    """Name by which this data folder tells its containers from others; created once. Raises OSError."""
     path = folder / "installation"
     with suppress(FileNotFoundError):
         return path.read_text(encoding="ascii").strip()

@@ -1,6 +1,6 @@
-# The first program in every container of ours; runs the attempt's command, at most once. $1 and on: the command.
-# A daemon asked to start a container that has ended would run it again. So whoever creates `claim` in the box, which is
-# a folder of the control plane's, decides: this script, that the command runs now; or a stop, that it never shall.
+# The first program in each of our containers; runs the attempt's command, at most once. $1 and on: the command.
+# A daemon asked to start a container that has ended would run it again. So the creator of `claim` in the box, which is
+# a folder of the control plane, decides: this script, that the command runs now; or a stop, that it must never run.
 # In braces, so that the shell has read all of it before it begins.
 {
   box=/run/commonage/box
@@ -12,8 +12,8 @@
   fi
   set +C
   if [ -f "$box/wish" ]; then
-    # No daemon of the control plane's is on this machine: it asks by writing to this file, which is looked at every
-    # second. Who looks is no child of the command's, and started before the secrets are there.
+    # The control plane has no daemon on this node: it writes its request to this file, which is polled every
+    # second. The polling process is no child of the command, and starts before the secrets exist.
     (
       (
         asked=
@@ -31,15 +31,15 @@
       ) >/dev/null 2>&1 &
     )
   fi
-  # Secrets come in a file, not with the container's description, which everybody reads who may talk to the daemon. On a
-  # Swarm it comes from the Swarm, as this script does: the box lies where other machines write, so nothing in it is run.
+  # Secrets come in a file, not in the container's description, which every user of the daemon can read. On a Swarm the
+  # Swarm delivers it, like this script: other nodes can write to the box, so nothing in it is run.
   if [ "$0" = /run/commonage/entry ]; then
     [ ! -f /run/commonage/secrets ] || . /run/commonage/secrets
   elif [ -f "$box/secrets" ]; then
     . "$box/secrets"
     rm -f "$box/secrets"
   fi
-  # What is mounted here goes on the search paths (injected.py), with what the image or the user set.
+  # Adds the folders mounted here to the search paths (injected.py), and keeps the values of the image or the user.
   [ ! -d /run/commonage/python ] || export PYTHONPATH="/run/commonage/python${PYTHONPATH:+:$PYTHONPATH}"
   [ ! -d /run/commonage/jupyter ] ||
     export JUPYTER_CONFIG_PATH="${JUPYTER_CONFIG_PATH:+$JUPYTER_CONFIG_PATH:}/run/commonage/jupyter"
@@ -47,8 +47,8 @@
     unset box
     exec "$@"
   fi
-  # Nor does Swarm tell whether the kernel ended it for want of memory, so the script stays to see. It must not end by a
-  # signal that is for the command: Docker's init sends such to both (TINI_KILL_PROCESS_GROUP), whoever it came from.
+  # Swarm does not report whether the kernel killed it for lack of memory either, so the script stays to detect that. A
+  # signal for the command must not end the script: Docker's init sends it to both (TINI_KILL_PROCESS_GROUP).
   outside=
   trap : HUP USR1 USR2
   trap "outside=' outside'" INT QUIT TERM

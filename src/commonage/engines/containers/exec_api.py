@@ -1,4 +1,4 @@
-"""The few calls of Docker's API that commands in containers take, by the standard library alone."""
+"""The few calls of Docker's API that commands in containers need. Standard library only; called by `execs`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from commonage.engines.common.execs import MARK, NAME
 from commonage.engines.containers.api_version import common_version
 
 STREAMS = ".streams.sock"
-"""A filter that passes no streams on has another socket for them: `docker.streams.sock` beside its `docker.sock`."""
+"""A filter that does not pass streams on has another socket for them: `docker.streams.sock` next to `docker.sock`."""
 _CHUNK_BYTES = 64 * 1024
 _HEAD_BYTES = 64 * 1024
 _ANSWERS_WITHIN_S = 10.0
 _ENDS_WITHIN_S = 15.0
 GONE = (404, 409)
-"""What the daemon answers where the container is not there, or does not run."""
+"""The daemon's status codes if the container does not exist, or does not run."""
 
 _END = """
 mark=$1 sessions=' '
@@ -70,7 +70,7 @@ exit 1
 
 
 class Refused(EngineFailure):
-    """The daemon answered, and refuses. `http_status` is its own."""
+    """The daemon answered with a refusal. `http_status` is the response's."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(
@@ -80,7 +80,7 @@ class Refused(EngineFailure):
 
 
 class ExecApi:
-    """The few calls that it takes."""
+    """The API calls of an exec."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -90,7 +90,7 @@ class ExecApi:
     async def create(
         self, container: str, arguments: Sequence[str], variables: Mapping[str, str], *, stdin: bool, terminal: bool
     ) -> str:
-        """Its id. User, folder and variables are the container's own, and nothing can be added to what it may."""
+        """Create an exec; return its id. User, folder, variables and privileges are the container's own."""
         body = {
             "AttachStdin": stdin,
             "AttachStdout": True,
@@ -105,12 +105,12 @@ class ExecApi:
         return str(found["Id"])
 
     async def start(self, made: str, *, terminal: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The connection that is its input and output."""
+        """Start it; return the connection that carries its input and output."""
         path = f"/{await self._versioned()}/exec/{made}/start"
         reader, writer = await self._open(STREAMS)
         try:
             async with asyncio.timeout(_ANSWERS_WITHIN_S):
-                # HTTP/1.0, so that the daemon reads no second request from what the command is sent.
+                # HTTP/1.0, so that the daemon does not read a second request from the command's input.
                 writer.write(_request("POST", path, "1.0", (), {"Detach": False, "Tty": terminal}))
                 head = await reader.readuntil(b"\r\n\r\n")
                 status = _status_of(head)
@@ -124,7 +124,7 @@ class ExecApi:
         return reader, writer
 
     async def end(self, container: str, mark: str) -> None:
-        """End all that carries this mark there. A container that does not run is no error. Raises EngineFailure."""
+        """End all processes with this mark. A container that does not run is no error. Raises EngineFailure."""
         arguments = ["/bin/sh", "-c", _END, NAME, f"{MARK}={mark}"]
         try:
             async with asyncio.timeout(_ENDS_WITHIN_S):
@@ -136,11 +136,11 @@ class ExecApi:
         except Refused as error:
             if error.http_status not in GONE:
                 raise
-        except OSError as error:  # TimeoutError is one
+        except OSError as error:  # includes TimeoutError
             raise self._silent(error) from error
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
-        """Status and JSON, None where there is none. Raises EngineFailure where nobody answers."""
+        """Return status and JSON, None without JSON. Raises EngineFailure if the daemon does not answer."""
         try:
             async with asyncio.timeout(_ANSWERS_WITHIN_S):
                 status, content = await self._answer(method, f"/{await self._versioned()}{path}", body)
@@ -149,7 +149,7 @@ class ExecApi:
             raise self._silent(error) from error
 
     async def _versioned(self) -> str:
-        """The API's version that is spoken with this daemon. A daemon is asked once."""
+        """The API version to speak with this daemon. Each daemon is asked once."""
         if not self._version:
             self._version = await common_version(self._ping, self._url)
         return self._version
@@ -185,7 +185,7 @@ class ExecApi:
 
 
 class _Answered:
-    """A recorded answer, in the place of the socket that the standard library's reader of HTTP takes."""
+    """A recorded response that replaces the socket which the standard library's HTTP reader takes."""
 
     def __init__(self, answer: bytes) -> None:
         self._answer = answer
@@ -195,14 +195,14 @@ class _Answered:
 
 
 def _request(method: str, path: str, version: str, headers: Sequence[str], body: Mapping[str, Any] | None) -> bytes:
-    """A filter wants that of a stream to the letter."""
+    """A filter requires exactly this form for a stream."""
     content = b"" if body is None else json.dumps(body).encode()
     about = ["Host: docker", "Content-Type: application/json", f"Content-Length: {len(content)}", *headers]
     return "\r\n".join([f"{method} {path} HTTP/{version}", *about, "", ""]).encode() + content
 
 
 def _status_of(head: bytes) -> int:
-    """Raises ValueError for what is no answer."""
+    """Raises ValueError for an invalid response."""
     words = head.split(b" ", 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/"):
         raise ValueError(f"it answered {head[:60]!r}")

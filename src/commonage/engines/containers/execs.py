@@ -1,7 +1,7 @@
-"""Commands in containers, by Docker's API: of the standard library alone, for engines and for the agents on machines.
+"""Commands in containers, by Docker's API. Standard library only: for engines and for node agents.
 
-Docker has no way to end such a command. So each carries a mark, and ends by a second one: a shell that looks for all
-processes in the container that carry the mark, or are in a session with one that did, and ends them.
+Docker has no call that ends such a command. So each carries a mark, and a second command ends it: a shell that finds
+all processes in the container that carry the mark, or share a session with one that did, and ends them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_WAITING = 256 * 1024
 _STALLED_S = 1.0
 _SILENT_S = 4.0
 
-# Before API 1.42 no size can be given along, and one that is told later comes too late for what asks at once.
+# Before API 1.42 no size can be passed at creation, and a later resize is too late for programs that ask at once.
 _BEGIN = (
     """
 [ "$2" = 0 ] || stty rows "$2" cols "$3" 2>/dev/null
@@ -38,7 +38,7 @@ _MARK_AT = 3  # of the arguments of /bin/sh: -c, the script, its name, the mark
 
 
 class DaemonExecs:
-    """Those that we have in containers of the daemon at `url` (unix:///…, or tcp://…)."""
+    """Our commands in containers of the daemon at `url` (unix:///…, or tcp://…)."""
 
     def __init__(self, url: str) -> None:
         self._api = ExecApi(url)
@@ -48,7 +48,7 @@ class DaemonExecs:
         self, container: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
     ) -> DaemonExec:
         """Start one in this container. Raises NotRunning, EngineFailure."""
-        # A task of its own: one who is cancelled meanwhile must not leave a command that nobody ends.
+        # A task of its own: a caller cancelled meanwhile must not leave a command that nobody ends.
         making = asyncio.create_task(self._begin(container, attempt_id, command, terminal))
         try:
             return await asyncio.shield(making)
@@ -82,7 +82,7 @@ class DaemonExecs:
         return begun
 
     async def end_left_over(self, containers: Collection[str]) -> None:
-        """End those of a former life of ours in these containers, which nobody listens to any more."""
+        """End commands in these containers that an earlier server process left, and that have no listener."""
         for container in containers:
             try:
                 await self._end_left_over(container)
@@ -107,7 +107,7 @@ class DaemonExecs:
 
 @dataclass(frozen=True, slots=True)
 class _InContainer:
-    """A command in a container: the id that the daemon gave it, and the mark by which it is ended."""
+    """A command in a container: the daemon's id for it, and the mark by which it is ended."""
 
     container: str
     id: str
@@ -142,27 +142,27 @@ class DaemonExec:
     # --- the port -------------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
-        """As fast as the daemon takes it."""
+        """Write as fast as the daemon accepts it."""
         if self._writer.is_closing():
             return
-        with suppress(OSError, RuntimeError):  # its end was reached, or the daemon is gone: `read` says so
+        with suppress(OSError, RuntimeError):  # the command ended, or the daemon is gone: `read` reports it
             self._writer.write(data)
             await self._writer.drain()
 
     async def close_stdin(self) -> None:
-        """By closing our half of the connection."""
+        """Close our half of the connection."""
         if not self._has_terminal and not self._writer.is_closing():
             with suppress(OSError):
                 self._writer.write_eof()
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Asked of the daemon; in vain where it has ended."""
+        """Ask the daemon to resize; no effect after the end."""
         if self._has_terminal and self._ending is None:
             with suppress(EngineFailure):
                 await self._api.ask("POST", f"/exec/{self.id}/resize?h={rows}&w={columns}")
 
     async def read(self) -> tuple[int, bytes] | None:
-        """What has been taken from the daemon."""
+        """Return output received from the daemon."""
         said = None if self._is_read else await self._said.get()
         if said is None:
             self._is_read = True
@@ -172,7 +172,7 @@ class DaemonExec:
         return said
 
     async def exit_code(self) -> int:
-        """As the daemon has it; 137 where its container is gone, and all in it with it."""
+        """The daemon's exit code; 137 if its container is gone, and all processes with it."""
         while self._code is None:
             status, found = await self._api.ask("GET", f"/exec/{self.id}/json")
             if status >= 400 or found is None:
@@ -184,12 +184,12 @@ class DaemonExec:
                 await asyncio.sleep(_LOOK_S)
         return self._code
 
-    # --- what it says ---------------------------------------------------------------------------------------------
+    # --- output -------------------------------------------------------------------------------------------------------
 
     async def _take(self) -> None:
-        """Take what it says, no more than is read; but after its end all.
+        """Receive its output, no faster than it is read; after its end receive all.
 
-        Until that is taken the daemon notices no other end in this container, not even the workload's.
+        Until then the daemon notices no other end in this container, not even the workload's.
         """
         has_ended = False
         while (said := await self._next()) is not None:
@@ -215,7 +215,7 @@ class DaemonExec:
         return status >= 400 or found is None or not found["Running"]
 
     async def _is_held(self) -> bool:
-        """Docker 26 says nothing of a command that has ended before all that it said is taken, but of all else."""
+        """Docker 26 hides the end of a command until all its output was received, but reports everything else."""
         try:
             await self._api.ask("GET", f"/containers/{self._container}/json")
         except EngineFailure:
@@ -223,7 +223,7 @@ class DaemonExec:
         return True
 
     async def _next(self) -> tuple[int, bytes] | None:
-        """Without a terminal each part has a head that says its stream and its length."""
+        """Without a terminal each part has a header with its stream and its length."""
         try:
             if self._has_terminal:
                 data = await self._reader.read(_CHUNK_BYTES)
@@ -246,12 +246,12 @@ class DaemonExec:
             await asyncio.shield(self._ending)
 
     def end(self) -> None:
-        """Have it ended soon."""
+        """Schedule its end."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
 
     async def _end(self) -> None:
-        # First of all: see `_take`.
+        # This comes first: see `_take`.
         self._taking.cancel()
         while not self._said.empty():
             self._said.get_nowait()

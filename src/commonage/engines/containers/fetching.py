@@ -1,6 +1,6 @@
-"""How far the fetching of an image is, from what a Docker daemon says meanwhile, and whether its registry refuses it.
+"""Progress of an image pull, from a Docker daemon's messages, and whether its registry refuses it.
 
-Pure; agents use it, too.
+Pure; used by the engines and by agents.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from commonage.domain.reasons.attempts import PullingImage
 
-# As moby words what registries answer. It says one word alone where the answer was to a HEAD, which has no body.
+# Moby's wording of registry responses. It is a single word if the response was to a HEAD request, which has no body.
 _DENIED = re.compile(
     r"pull access denied|requested access to the resource is denied|(^|: )denied(:|$)|\b403 forbidden", re.IGNORECASE
 )
@@ -20,9 +20,9 @@ _PULLED = ("Download complete", "Pull complete", "Already exists")
 
 
 def refusal_of(image: str, said: str, machine: str = "") -> str:
-    """Why a registry refuses an image, in words; empty where `said` (the daemon's) is no such thing, and may pass.
+    """Why a registry refuses an image, as text; empty if the daemon's message `said` is no refusal, and may pass.
 
-    `machine` is the name of one that has an account of its own at the site's registry.
+    `machine` names a node that has an account of its own at the site's registry.
     """
     registry, said = registry_of(image), " ".join(said.split())
     who = machine or "this machine"
@@ -50,7 +50,10 @@ def registry_of(image: str) -> str:
 def progress_of(
     image: str, message: Mapping[str, Any], layers: dict[str, tuple[int, int]]
 ) -> tuple[PullingImage, float | None]:
-    """What a progress message says, and how much of all layers is here. `layers` (bytes here, bytes in all) is kept."""
+    """The step that a progress message reports, and the fraction of all layers that is here.
+
+    Updates `layers` (bytes here, bytes in total).
+    """
     status, layer = str(message.get("status", "")), str(message.get("id", ""))
     detail = message.get("progressDetail") or {}
     if status == "Downloading" and detail.get("total"):

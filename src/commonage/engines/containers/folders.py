@@ -1,7 +1,8 @@
-"""A job's folder in its owner's workspace, put there from outside while containers may write to that workspace.
+"""Puts a job's folder into its owner's workspace from outside, while containers may write to that workspace.
 
-A container that could have us follow a link of its making would write where it likes, as we are. So the files are
-unpacked where no container sees them, and put in whole, by open folders and names, never by a path. In threads.
+If a container could make the server follow a link, it could write anywhere with the server's rights. So the files are
+unpacked where no container sees them, and moved in as a whole, by open folders and names, never by a path. Called by
+the engines, in threads.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from commonage.files.beneath import Beneath
 
 
 def put_bundle(workspace: Beneath, name: str, staging: Path, owner: Owner, unpack: Callable[[Path], None]) -> None:
-    """Have the files of a bundle in `workspace`/jobs/`name`; a folder that is there already stays as it is.
+    """Put the files of a bundle in `workspace`/jobs/`name`; an existing folder stays unchanged.
 
-    `staging` is a folder of ours that nobody else sees, which `unpack` fills. Raises EngineFailure.
+    `staging` is a private folder of the server, which `unpack` fills. Raises EngineFailure.
     """
     jobs = workspace / "jobs"
     try:
@@ -37,7 +38,7 @@ def put_bundle(workspace: Beneath, name: str, staging: Path, owner: Owner, unpac
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     except OSError as error:
-        # A link or a file in its place is of its owner's making, and does not pass by itself.
+        # A link or a file in its place was made by its owner, and is not a temporary error.
         passes = error.errno not in (errno.ELOOP, errno.ENOTDIR)
         raise EngineFailure(
             f"the folder of the job cannot be made in {workspace}: {error}", retryable=passes
@@ -52,7 +53,7 @@ def _give_all(folder: Path, owner: Owner) -> None:
 
 
 def _move_in(folder: Path, target: Beneath, owner: Owner) -> None:
-    """Move a folder in, whole; one that came first stays. Where it lies on another file system it is copied."""
+    """Move a folder in atomically; an existing one stays. On another file system it is copied."""
     try:
         Beneath(folder.parent, (folder.name,)).move(target)
     except OSError as error:
@@ -74,7 +75,7 @@ def _copy_in(folder: Path, target: Beneath, owner: Owner) -> None:
 
 
 def _copy(folder: Path, new: Beneath, owner: Owner) -> None:
-    """Plain files and folders, which is all that a bundle has."""
+    """Copies plain files and folders only, which is all that a bundle has."""
     waiting = [(folder, new)]
     while waiting:
         folder, new = waiting.pop()

@@ -1,4 +1,4 @@
-"""What an engine's own hands do with the container of one attempt; all else is the same for all (`engine.py`)."""
+"""Operations of one engine on the container of one attempt; all else is the same for all (`engine.py`)."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from commonage.ports.agents import Told
 
 
 class Away(EngineFailure):
-    """Who was asked does not answer: what became of what we asked for is not known. Ask again."""
+    """The daemon or node does not answer: the result of the request is unknown. Ask again."""
 
     retryable = True
     waiting: ClassVar[Reason] = SiteNotAnswering()
 
 
 class Gone(EngineFailure):
-    """The machine that it was to run on is gone: it never ran there, and never will."""
+    """The node that it was to run on is gone: it never ran there, and never will."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """There is no container of it. `reason`: why, if it had one."""
+    """It has no container. `reason`: why, if it had one."""
 
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """There is a container, which was never started; starting it is for `launch`."""
+    """Its container exists, but was never started; `launch` starts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Others are about to start it: what is being done, and how far it is (0..1)."""
+    """It will be started by others: the current step, and its progress (0..1)."""
 
     reason: Reason
     progress: float | None = None
@@ -56,7 +56,7 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """It ran, or was to run, and does not any more. `end` finds out how it ended."""
+    """It ran, or was to run, and has ended. `end` finds out how."""
 
     started_at: float | None
     end: Callable[[], Awaitable[Exit]]
@@ -67,42 +67,42 @@ Signal = Literal["SIGTERM", "SIGKILL"]
 
 
 class Hands(Protocol):
-    """Every method may raise EngineFailure; Away where nobody knows what became of it."""
+    """Every method may raise EngineFailure; Away if the result is unknown."""
 
     def check(self, order: Order) -> None:
-        """Raises EngineFailure for an order that can never be run."""
+        """Raises EngineFailure for a request that can never run."""
         ...
 
     def node_of(self, order: Order) -> str:
-        """The machine that it runs on."""
+        """The node that it runs on."""
         ...
 
     def port_for(self, order: Order, taken: Collection[int]) -> int | None:
-        """The port of its machine that is to be its; None where it needs none. `taken` are those of others there.
+        """Choose its port on its node; None if it needs none. `taken` are the ports of others there.
 
-        Raises EngineFailure when there is none left.
+        Raises EngineFailure if none is free.
         """
         ...
 
     async def launch(self, run: Run, told: Told) -> None:
-        """Have its image there and its container started.
+        """Pull its image and start its container.
 
-        Idempotent: called again after a crash, after Away, and after any failure that may pass (`is_retryable`).
+        Idempotent: called again after a crash, after Away, and after any temporary failure (`is_retryable`).
         """
         ...
 
     async def look(self, run: Run) -> Look:
-        """What is to be seen of its container now."""
+        """Return the current state of its container."""
         ...
 
     async def signal(self, run: Run, signal: Signal) -> None:
-        """Ask its program to end, or end it. One that does not run is no error."""
+        """Ask its program to end, or kill it. A stopped program is no error."""
         ...
 
     async def remove(self, run: Run) -> None:
-        """It ended: its container need not be there any more. Nothing of another attempt is touched."""
+        """Remove the container of an ended attempt. Nothing of another attempt is touched."""
         ...
 
     async def release(self, run: Run) -> None:
-        """Its processes are gone: give back what its machine held for it. Idempotent, raises nothing."""
+        """Release what its node held for it, once its processes are gone. Idempotent, raises nothing."""
         ...

@@ -1,7 +1,4 @@
-"""What is looked after: what nobody needs any more is removed. Only ever what is ours.
-
-Tasks of an engine's.
-"""
+"""Removes what is no longer needed, and only what belongs to this installation. Tasks of an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """For how many days old logs are kept, and how much of them in MiB."""
+    """Retention of old logs in days, and their total size in MiB."""
 
     keep_logs_days: int
     keep_logs_mib: int
@@ -40,7 +37,7 @@ class House:
         self._in_thread = in_thread
 
     async def keep_clean(self, clear: Callable[[], Awaitable[None]], turns: Turns) -> None:
-        """Remove what is left over now and every few minutes, for ever."""
+        """Remove leftovers now and every few minutes, forever."""
         while True:
             try:
                 await clear()
@@ -52,5 +49,5 @@ class House:
                 await asyncio.sleep(CLEAN_PAUSE_S)
 
     def uses(self, tenant: str) -> bool:
-        """True if anything of this tenant is known."""
+        """True if any attempt of this tenant is known."""
         return any(run.order.tenant == tenant for run in self._board)

@@ -1,6 +1,7 @@
-"""Which of our files (`files.injected`) a container gets, and where: the entry and `exec` put them on the search paths.
+"""Our files (`files.injected`) that a container gets, and their paths: the entry and `exec` add them to the search
+paths.
 
-Pure, but for `put_in`. A folder that is mounted is the sign: `entry.sh` and `execs` look whether it is there.
+Pure except `put_in`. A mounted folder is the sign: `entry.sh` and `execs` test whether it exists.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from commonage.domain.workloads import Kind
 from commonage.files.injected import JUPYTER, PYTHON
 
 INSIDE = "/run/commonage"
-"""The folder of the container in which each of these folders is."""
+"""The parent of these folders in the container."""
 _FOLDER_MODE, _FILE_MODE = 0o755, 0o644  # the user inside may be another one outside
 _FILES = {
     PYTHON: ("sitecustomize.py",),
@@ -22,20 +23,20 @@ _FILES = {
 
 
 def folders_of(order: Order) -> tuple[Path, ...]:
-    """Those that an order needs."""
+    """The folders that a request needs."""
     limited = any(not share.whole for share in order.lease.shares)
     return (*([PYTHON] if limited else []), *([JUPYTER] if order.kind is Kind.SESSION else []))
 
 
 def files_of(order: Order) -> Iterator[tuple[str, str, str]]:
-    """The same as files: the name of its folder, its place in the container, and its text."""
+    """The same as files: name of the folder, path in the container, and text."""
     for folder in folders_of(order):
         for name in _FILES[folder]:
             yield folder.name, f"{INSIDE}/{folder.name}/{name}", (folder / name).read_text(encoding="utf-8")
 
 
 def put_in(place: Path) -> None:
-    """Have all of them in `place`, for a daemon that does not see where this program is installed. Raises OSError."""
+    """Put all of them in `place`, for a daemon that does not see where this program is installed. Raises OSError."""
     for folder, names in _FILES.items():
         for name in names:
             target = place / folder.name / name
@@ -46,4 +47,4 @@ def put_in(place: Path) -> None:
             fresh.unlink(missing_ok=True)
             fresh.write_bytes((folder / name).read_bytes())
             fresh.chmod(_FILE_MODE)
-            fresh.replace(target)  # containers that run have the folder mounted, and see the new one
+            fresh.replace(target)  # running containers have the folder mounted, and see the new file

@@ -1,7 +1,7 @@
-"""What the kernel of this machine says of containers: their processes, CPU time and memory, and whose a process is.
+"""Kernel data about containers: their processes, CPU time and memory, and the owner of a process.
 
-For engines whose containers run on the control plane's own machine, and for the agent on any other: of the standard
-library alone. Called in threads.
+For engines whose containers run on the control plane's own node, and for the agent on any other: standard library only.
+Called in threads.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ class _Look(NamedTuple):
 
 
 def booted_at() -> float:
-    """When this machine was started, unix seconds."""
+    """Boot time of this node, unix seconds."""
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def daemon_started_at(pid: int, name: str = "dockerd") -> float | None:
-    """When the daemon called `name` began that is asked through the process `pid`, unix seconds.
+    """Start time, unix seconds, of the daemon `name` that is reached through the process `pid`.
 
-    That is `pid` itself, or whatever passes its words on: then it is the only process of that name. None if there is
-    none, or more than one.
+    That is `pid` itself, or a proxy; then it is the only process of that name. None if there are none or several.
     """
     look = _look(pid)
     if look is None or look.name != name:
@@ -46,7 +45,7 @@ def daemon_started_at(pid: int, name: str = "dockerd") -> float | None:
 
 
 def measure(attempt_id: str, pid: int, root: Path = Path("/sys/fs/cgroup")) -> Measurement | None:
-    """What the container uses whose first process is `pid`; None if it is gone, or its control group is not seen."""
+    """Usage of the container whose first process is `pid`; None if it is gone, or its control group is not visible."""
     groups = _groups_of(pid)
     if groups is None:
         return None
@@ -69,7 +68,7 @@ def measure(attempt_id: str, pid: int, root: Path = Path("/sys/fs/cgroup")) -> M
 
 
 def owners_of(pids: Collection[int], attempts: Mapping[str, str]) -> list[ProcessOwner]:
-    """The owners of those that still run, by pid; `attempts` are the attempts by container id."""
+    """Owners of the processes that still run, by pid; `attempts` maps container ids to attempts."""
     found, since = [], booted_at()
     for pid in sorted(set(pids)):
         look, groups = _look(pid), _groups_of(pid)
@@ -95,8 +94,10 @@ def _groups_of(pid: int) -> dict[str, str] | None:
 
 
 def _folder(root: Path, path: str) -> Path:
-    """Where a group of version 2 is. From a container, as a control plane may be, the way to others leads up first and
-    does not say where to; then it is looked for where Docker makes them.
+    """Path of a group of version 2.
+
+    Seen from a container, as a control plane may be, the path to other groups leads up first and does not say where to;
+    then the group is searched where Docker creates them.
     """
     if not path.startswith("../"):
         return root / path

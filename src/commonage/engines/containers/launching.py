@@ -1,4 +1,4 @@
-"""Having an attempt launched: what passes by itself is tried again for a while. Called by the engine."""
+"""Launches an attempt, and retries temporary errors for a while. Called by the engine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from commonage.engines.containers.hands import Away, Hands
 from commonage.ports.agents import Told
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Before each further try: a registry that is tidied up, or a disk on which somebody makes room, is back by then."""
+"""Seconds before each retry: enough for a registry cleanup, or for freeing disk space."""
 _log = logging.getLogger(__name__)
 
 
 async def launch_patiently(run: Run, hands: Hands, told: Told) -> None:
-    """Launch it. Raises at once what is final, and Away; what passes by itself only when it has not after all tries."""
+    """Launch it. Raises permanent errors and Away at once, and a temporary error after the last retry."""
     for pause_s in PAUSES_S:
         try:
             await hands.launch(run, told)

@@ -1,4 +1,4 @@
-"""Looking what became of an attempt: what is written down, what its box says and what its engine sees.
+"""Determines the status of an attempt from its run folder, its box and its engine.
 
 Used by the engine.
 """
@@ -23,23 +23,23 @@ TERMINATED = 143
 
 @dataclass(frozen=True, slots=True)
 class Unstarted:
-    """Nobody had it started yet, and nobody was told not to."""
+    """It was not started yet, and is not forbidden to start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """Nothing new can be said of it now."""
+    """Nothing new is known now."""
 
 
 class Looker:
-    """Looks, and writes ends down."""
+    """Looks, and writes ends to disk."""
 
     def __init__(self, hands: Hands, in_thread: InThread) -> None:
         self._hands = hands
         self._in_thread = in_thread
 
     async def look(self, run: Run) -> Sighting | Unstarted | Unclear:
-        """What became of it. Raises EngineFailure while that cannot be seen, or the disk fails."""
+        """Return its status. Raises EngineFailure while that cannot be seen, or the disk fails."""
         try:
             return await self._read(run, await self._hands.look(run))
         except OSError as error:
@@ -77,7 +77,7 @@ class Looker:
             return self._waiting(run, seen)
         if claim is Claim.NOBODY:
             return Unstarted()
-        # Else it was started a moment ago, and that is not to be seen yet.
+        # Otherwise it was started a moment ago, and that is not visible yet.
         return Exit(None, seen.reason, time.time()) if isinstance(seen, Absent) else Unclear()
 
     def _waiting(self, run: Run, seen: Waiting) -> Sighting:
@@ -102,7 +102,7 @@ class Looker:
 
 
 def write_end(folder: RunFolder, end: Exit) -> None:
-    """Write down how it ended; where there is no room, in the room that was kept for that. Raises OSError."""
+    """Write how it ended; on a full disk into the space reserved for that. Raises OSError."""
     try:
         folder.write_exit(end)
     except OSError:
@@ -112,7 +112,7 @@ def write_end(folder: RunFolder, end: Exit) -> None:
 
 
 def _began(run: Run, seen: Look, latest: float) -> float | None:
-    """When it began; None if it did not. What was said first stays, and nothing begins before its lease."""
+    """Its start time; None if it did not start. The first value stays, and no start precedes the allocation (lease)."""
     told = seen.started_at if isinstance(seen, Lives | Over) else None
     if told is None or run.sighting.started_at is not None:
         return run.sighting.started_at
@@ -120,5 +120,5 @@ def _began(run: Run, seen: Look, latest: float) -> float | None:
 
 
 def _within(moment: float, earliest: float, latest: float) -> float:
-    """A moment by a clock elsewhere, or by files that its owner can write to, as far as it can be."""
+    """Clamp a time that comes from another clock, or from files that its owner can write to."""
     return min(max(moment, earliest), latest)

@@ -1,7 +1,7 @@
-"""Volumes as mounts of a container, in the words of Docker's API, which are the same for containers and services.
+"""Volumes as mounts of a container, in the terms of Docker's API, which are the same for containers and services.
 
-`docker_mounts` is pure. What has to be seen to before a container is made, on the machine of the control plane, is
-`see_to_folders`, for threads.
+`docker_mounts` is pure. `see_to_folders` prepares and checks folders before a container is created, on the control
+plane's node, in threads.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _MIB = 1024 * 1024
 
 
 def docker_mounts(mounts: Sequence[Mount], installation: str, *, quota: bool) -> list[dict[str, Any]]:
-    """The mounts of an order, outer places first.
+    """Return the mounts of a request, outer places first.
 
-    `quota`: the daemon can hold a volume to its size (its files lie on XFS with project quotas); where it cannot, a
-    size on disk is left out, as it would refuse the volume.
+    `quota`: the daemon can limit the size of a volume (its files lie on XFS with project quotas). Otherwise a size on
+    disk is omitted, because the daemon would refuse the volume.
     """
     return [_docker_mount(one, installation, quota) for one in sorted(mounts, key=lambda one: one.target)]
 
@@ -44,34 +44,34 @@ def _docker_mount(mount: Mount, installation: str, quota: bool) -> dict[str, Any
         "Labels": {"commonage.installation": installation, "commonage.volume": mount.name},
         "DriverConfig": {"Name": "local", "Options": options},
     }
-    # Without a source it is a volume of the container's own, and goes with it.
+    # Without a source it is a volume of the container's own, and is removed with it.
     named = {"Source": docker_volume(mount.source, installation)} if mount.kind is VolumeKind.DOCKER else {}
     return {"Type": "volume", **named, **common, "VolumeOptions": kept}
 
 
 def bind_options(writable: bool) -> dict[str, Any]:
-    """How a folder is mounted. What is mounted below one comes along only where that may be written to.
+    """Mount options of a folder. Mounts below it are included only if they may be written to.
 
-    Docker makes the folder itself read-only and nothing that is mounted below it: root inside could write there.
+    Docker makes the folder itself read-only, but not what is mounted below it: root inside could write there.
     """
     return {"Propagation": "rprivate"} if writable else {"Propagation": "rprivate", "NonRecursive": True}
 
 
 def has_sizes(mounts: Sequence[Mount]) -> bool:
-    """True if the answer to "can the daemon hold a volume to its size" matters to any of these."""
+    """True if any of these needs to know whether the daemon can limit the size of a volume."""
     return any(one.size_mib is not None and not one.memory for one in mounts)
 
 
 def docker_volume(source: str, installation: str) -> str:
-    """The name of a Docker volume of ours: nobody reaches another's by choosing a name."""
+    """Name of our Docker volume: no user reaches another's by choosing a name."""
     return f"commonage-{installation[:8]}-{source}"
 
 
 def see_to_folders(mounts: Sequence[Mount], home: Beneath, owner: Owner, *, here: bool) -> None:
-    """Have the folders there that are their users' own, see that nothing leads elsewhere, and link to all from `home`.
+    """Create the folders that belong to users, check that no link redirects them, and link to all from `home`.
 
-    `here`: the container will run on this very machine, so a folder that is missing is an error; of other machines'
-    folders only what is seen from here can be judged. Raises EngineFailure.
+    `here`: the container will run on this node, so a missing folder is an error; of other nodes' folders only what is
+    visible from here can be checked. Raises EngineFailure.
     """
     for mount in mounts:
         if mount.kind is VolumeKind.FOLDER:
@@ -88,7 +88,7 @@ def _see_to_folder(mount: Mount, owner: Owner, here: bool) -> None:
         try:
             _make(absolute(Path(source)), owner)
         except FileNotFoundError:
-            pass  # judged below
+            pass  # checked below
         except OSError as error:
             raise EngineFailure(f"{what} cannot be made: {error.strerror}; tell the admin", retryable=True) from error
         see_that_nobody_can_redirect(source, what)
@@ -97,11 +97,11 @@ def _see_to_folder(mount: Mount, owner: Owner, here: bool) -> None:
 
 
 def _make(place: Beneath, owner: Owner) -> None:
-    """Make the last two folders where they are missing: the last is the owner's, no link is followed."""
+    """Create the last two folders if they are missing: the last is the owner's, no link is followed."""
     if place.is_folder():
         return
     if not place.above.is_folder():
-        # A tenant's folder above its users' own; what is above that is the admin's to make.
+        # A tenant's folder above its users' own; folders above that are created by the admin.
         place.above.make_folder(0o711)
     if place.make_folder():
         give(place, owner)

@@ -1,6 +1,6 @@
-"""The folders of an attempt, made before its container is: workspace, job folder, box, log, volumes.
+"""Folders of an attempt, created before its container: workspace, job folder, box, log, volumes. Called by engines.
 
-Everything here may be done again after a crash: folders are made if they are missing.
+Everything here may be repeated after a crash: folders are created if they are missing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from commonage.files.beneath import Beneath
 from commonage.ports.agents import Told
 
 ENTRY = (Path(__file__).parent / "entry.sh").read_text(encoding="utf-8")
-"""The first program in each container: runs the attempt's command, at most once."""
+"""First program in each container: runs the attempt's command, at most once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is the same for all containers of an installation. `here`: they run on the control plane's machine."""
+    """Properties that all containers of an installation share. `here`: they run on the control plane's node."""
 
     installation: str
     workspaces: Beneath
@@ -40,13 +40,13 @@ class Place:
 
 
 def ourselves() -> Owner:
-    """Root inside where we are root; else our own user, so that what it writes is ours to remove."""
+    """Root inside if the server is root; else the server's own user, so that it can remove the container's files."""
     uid, gid = os.geteuid(), os.getegid()
     return Owner(uid, gid, uid, gid)
 
 
 def check(order: Order) -> None:
-    """Raises EngineFailure for an order that can never be one of a container."""
+    """Raises EngineFailure for a request that can never run in a container."""
     words = [*order.command, *(text for pair in (*order.variables, *order.secrets) for text in pair)]
     if any("\0" in word for word in words):
         raise EngineFailure(f"{order.workload_id} has a zero byte in its command or variables")
@@ -54,7 +54,7 @@ def check(order: Order) -> None:
 
 
 async def have_files(run: Run, place: Place, owner: Owner, told: Told) -> None:
-    """Have the files that were sent along in the folder of the job. Raises EngineFailure."""
+    """Put the files that were sent along in the folder of the job. Raises EngineFailure."""
     order = run.order
     if order.bundle_path is None:
         return
@@ -75,10 +75,10 @@ async def have_files(run: Run, place: Place, owner: Owner, told: Told) -> None:
 
 
 def have_folders(run: Run, program: Program, place: Place, owner: Owner) -> Path:
-    """Have them all there but the files; gives the workspace. In a thread. Raises EngineFailure.
+    """Create all folders except the files; return the workspace. In a thread. Raises EngineFailure.
 
-    Where containers run elsewhere the box has a file by which one can be asked to end, and no secrets: whoever is root
-    on any machine of the site reads there.
+    If containers run elsewhere, the box has a file by which one can be asked to end, and no secrets: root on any node
+    of the site can read it.
     """
     order = run.order
     secrets = program.secrets if place.here else {}

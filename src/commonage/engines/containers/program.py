@@ -1,4 +1,7 @@
-"""From an order to a program in a container: its arguments, its variables, its secrets. Pure."""
+"""Maps a start request to a program in a container: its arguments, its variables, its secrets.
+
+Pure; used by engines.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from commonage.engines.containers.session import CONTAINER_SESSION
 
 MARK = "COMMONAGE_ATTEMPT_ID"
 PORT = 8888
-"""The port that a session or service listens on where each container has an address of its own."""
+"""Port that a session or service listens on if each container has an address of its own."""
 
 _SHARED = re.compile(r"TZ|(https?|ftp|all|no)_proxy", re.IGNORECASE)
 _LOOPBACK = re.compile(r"(?<=//)(?:127\.0\.0\.1|localhost):(\d+)", re.ASCII)
@@ -26,9 +29,9 @@ _LOOPBACK = re.compile(r"(?<=//)(?:127\.0\.0\.1|localhost):(\d+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What is different in a container: the address by which it reaches this machine, and at which of its ports.
+    """Differences inside a container: the address by which it reaches this node, and the ports on which.
 
-    `port` is what it listens on if it wants one.
+    `port` is the port to listen on, if any.
     """
 
     gateway: str
@@ -38,10 +41,10 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What runs: the argument vector, the variables, those that nobody may read, and where it works.
+    """The program: argument vector, variables, secret variables, and working directory.
 
-    `without`: names of variables that it shall not have, whatever its image says; `mps_pipe`: the machine's folder that
-    it must see at the same place.
+    `without`: names of variables that it must not have, whatever its image sets; `mps_pipe`: the node's folder that it
+    must see at the same path.
     """
 
     command: tuple[str, ...]
@@ -54,12 +57,12 @@ class Program:
 
     @property
     def env(self) -> list[str]:
-        """As Docker takes them: a name alone takes away what the image sets."""
+        """Variables in Docker's form: a name alone removes what the image sets."""
         return [*(f"{name}={value}" for name, value in self.variables.items()), *self.without]
 
 
 def shared_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those of the server's own variables that hold in a container, too: time zone, proxies that are not its own."""
+    """The server's own variables that also apply in a container: time zone, proxies except on its loopback."""
     return {name: value for name, value in environ.items() if _SHARED.fullmatch(name) and not _is_loopback(value)}
 
 
@@ -69,11 +72,10 @@ def _is_loopback(value: str) -> bool:
 
 
 def program_of(order: Order, inside: Inside, shared: Mapping[str, str], devices: Mapping[str, str]) -> Program:
-    """The program of an order. `devices` are the variables that hold its shares. Raises EngineFailure.
+    """Return the program of a request. `devices` are the variables that hold its shares. Raises EngineFailure.
 
-    Later ones win: what is shared, ours, the environment's, the owner's, the devices'; our ids, and which cards are
-    seen, are nobody else's to set. The loopback that an order speaks of is this machine's: for a container it has
-    another name.
+    Later ones win: shared, ours, the environment's, the owner's, the devices'. Only the server sets our ids and the
+    visible GPUs. The loopback in a request is this node's: for a container it has another name.
     """
     command = order.command or (CONTAINER_SESSION if order.kind is Kind.SESSION else ())
     if not command:
@@ -91,7 +93,7 @@ def program_of(order: Order, inside: Inside, shared: Mapping[str, str], devices:
     variables |= dict(order.variables) | ours
     fixed = ours.keys() | refused
     secrets = {name: value for name, value in order.secrets if name not in fixed}
-    # A name that no shell takes cannot come by the entry's file.
+    # A name that no shell accepts cannot be passed by the entry's file.
     variables |= {name: value for name, value in secrets.items() if not can_export(name)}
     secrets = {name: value for name, value in secrets.items() if can_export(name)}
     variables = {name: value for name, value in variables.items() if name not in secrets and name not in refused}
@@ -109,7 +111,7 @@ def program_of(order: Order, inside: Inside, shared: Mapping[str, str], devices:
 def _filled(text: str, order: Order, inside: Inside) -> str:
     if not order.wants_port:
         return text
-    # What would listen on the loopback would be heard by nobody outside its container.
+    # A program that listens on the loopback could not be reached from outside its container.
     return text.replace("//127.0.0.1:{port}", "//0.0.0.0:{port}").replace("{port}", str(inside.port))
 
 
@@ -128,7 +130,7 @@ def _ours(order: Order, home: str, port: int) -> dict[str, str]:
         "LOGNAME": order.owner,
         # A log is read while it is written.
         "PYTHONUNBUFFERED": "1",
-        # Libraries start as many threads as the machine has cores, and would wait for each other.
+        # Libraries start as many threads as the node has cores, and would wait for each other.
         "OMP_NUM_THREADS": cores,
         "PYTHON_CPU_COUNT": cores,
     }

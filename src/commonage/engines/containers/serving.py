@@ -1,31 +1,30 @@
-"""Runs a session's Jupyter server: without what only a hub needs, and leaving without taking its memory apart.
+"""Runs a session's Jupyter server without the parts that only a hub needs, and exits without freeing its memory.
 
 Given to the environment's own Python with -c, with the program and its arguments after it (session.py), so this uses
-the standard library only. Of the first two seconds of a core that a server takes until it answers, JupyterHub's tables
-and pages are a third, and a session has neither. A server that has ended everything of its own, and has run what it
-wanted run at its exit, goes on for half a second to free each object: for thirty that are stopped at once that is most
-of it.
+the standard library only. A server takes about two seconds of a core until it answers; a third of that is JupyterHub's
+tables and pages, which a session does not have. After its exit handlers a server spends another half second freeing
+each object; for thirty servers that stop at once that is most of the time.
 """
 
 import sys
 
 NAMES = ("jupyterhub.orm", "jupyterhub.roles", "jupyterhub.handlers", "jupyterhub.handlers.pages", "sqlalchemy")
-"""What JupyterHub's code for sessions imports and does not use."""
+"""Imported by JupyterHub's code for sessions, and not used."""
 NAMED = {"jupyterhub.handlers.pages": "HealthCheckHandler", "sqlalchemy.exc": "SQLAlchemyError"}
-"""What it takes out of such a module when it is imported, to ask whether something is one. In a session nothing is."""
+"""Names taken from such a module at import, for isinstance checks. In a session no object is an instance."""
 
 
 def main() -> None:
-    """Run the program in the place of this one."""
+    """Run the program in place of this one."""
     del sys.argv[0]
     sys.path[0] = sys.argv[0].rpartition("/")[0]  # as for any program; with -c it would be the working folder
     import atexit  # noqa: PLC0415 - not before the path is right
     import os  # noqa: PLC0415 - likewise
     import runpy  # noqa: PLC0415 - likewise
 
-    code = 1  # of what is not caught here
+    code = 1  # of an uncaught exception
 
-    @atexit.register  # what is registered first runs last
+    @atexit.register  # registered first, so it runs last
     def leave() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -42,15 +41,15 @@ def main() -> None:
 
 
 def import_without_the_hub() -> None:
-    """Import JupyterHub's code for sessions while modules that it does not use are left out, if it does without them.
+    """Import JupyterHub's code for sessions without the modules that it does not use, if it works without them.
 
-    Whoever imports one of them later gets it. So does that code itself, when it asks one for more after all.
+    A later import of one of them gets the real module. So does that code itself, if it uses one after all.
     """
     import importlib  # noqa: PLC0415 - not before main() has set the path
     import types  # noqa: PLC0415 - likewise
 
     class Left(types.ModuleType):
-        """In the place of a module, which is imported when something of it is asked for."""
+        """Placeholder for a module, which is imported on first use of an attribute."""
 
         def __getattr__(self, name: str) -> object:
             if name.startswith("__"):
@@ -69,7 +68,7 @@ def import_without_the_hub() -> None:
     sys.modules.update(left)
     try:
         importlib.import_module("jupyterhub.singleuser")
-    except Exception:  # of another version, or not there: the program imports it anew with everything, and says why
+    except Exception:  # another version, or missing: the program imports it again in full, and reports why
         for name in [name for name in sys.modules if name.partition(".")[0] == "jupyterhub"]:
             del sys.modules[name]
     put_back()

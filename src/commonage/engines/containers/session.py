@@ -1,4 +1,4 @@
-"""What a session in a container runs that names no command of its own."""
+"""Default command of a session in a container. Used by the container engines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from pathlib import Path
 
 from commonage.engines.common.sessions import SESSION_COMMAND
 
-# The environment's own Python is the one that its Jupyter server names in its first line. What is no program of
-# Python's runs as it is.
+# The environment's own Python is the one in the first line of its Jupyter server. Other programs run as they are.
 _FIND = """\
 program=$(command -v "$1") && read -r first <"$program"
 case "$first" in
@@ -18,4 +17,4 @@ exec "$@"
 _SERVING = (Path(__file__).parent / "serving.py").read_text(encoding="utf-8")
 
 CONTAINER_SESSION = ("/bin/sh", "-c", _FIND, _SERVING, *SESSION_COMMAND)
-"""The same Jupyter server as everywhere, which begins and ends faster."""
+"""The same Jupyter server as everywhere; this one starts and ends faster."""

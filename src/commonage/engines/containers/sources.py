@@ -1,7 +1,7 @@
-"""The way to a folder that is to be mounted: nobody but root and the server may be able to change where it leads.
+"""Checks the path to a folder to be mounted: only root and the server may be able to change where it leads.
 
-The daemon follows the path anew, as root, whenever it mounts it. So it is not enough that no link is in it now: whoever
-may write to a folder on the way could put one there between our look and the daemon's. Called by engines, in threads.
+The daemon resolves the path again, as root, whenever it mounts it. So it is not enough that it has no link now: a user
+who may write to a folder on the path could add one between our check and the daemon's. Called by engines, in threads.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def see_that_nobody_can_redirect(source: str, what: str) -> None:
-    """Raise EngineFailure unless all folders above `source` are root's or ours, and for nobody else to write to.
+    """Raise EngineFailure unless all folders above `source` belong to root or us, and are writable for nobody else.
 
-    Nor may it or one of them be a link. What is not there is not judged. The folder itself may be anybody's.
+    Neither it nor one of them may be a link. Missing folders are not checked. The folder itself may belong to anybody.
     """
     path = Path(os.path.normpath(source))
     above = None
@@ -38,8 +38,8 @@ def see_that_nobody_can_redirect(source: str, what: str) -> None:
 
 
 def _judge(folder: Path, above: os.stat_result, found: os.stat_result, what: str) -> None:
-    """Whether what was `found` in a folder stays there."""
-    # On NFS root may be nobody, and so may be what root makes there.
+    """Check whether an entry `found` in a folder can be replaced."""
+    # On NFS root may be nobody, and so may the owner of what root creates there.
     trusted = (0, os.geteuid(), _NOBODY)
     if above.st_uid not in trusted:
         why = f"belongs to user {above.st_uid}"

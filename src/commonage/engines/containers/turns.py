@@ -1,8 +1,8 @@
-"""Sessions come up a few at a time on each machine, who came first before others.
+"""Start limiter: a few sessions start at a time on each node, first come, first served.
 
-All that a Jupyter server does until it answers is reckoning. Thirty at once on a few cores would share them, and the
-first would answer when the last does; in turns the first answers after seconds. Used by the engines' launchers, once
-the image is there.
+A Jupyter server uses the CPU all the time until it answers. Thirty at once on a few cores would share them, and the
+first would answer when the last does; with a limit the first answers after seconds. Used by the engines' launchers,
+once the image is present.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from commonage.engines.containers.board import Run
 from commonage.ports.agents import Told
 
 MOST_S = 30.0
-"""After that a session that still does not answer no longer keeps others from their turn."""
-_BESIDES = 1  # more than there are cores, as a start also waits for networks and disks
+"""Seconds after which a session that does not answer yet no longer delays others."""
+_BESIDES = 1  # more than the number of cores, because a start also waits for networks and disks
 _LOOK_S = 0.25
 
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """Somebody's place in a machine's line: `first` stood ahead of it when it came."""
+    """A place in a node's queue: `first` jobs were ahead of it when it came."""
 
     told: Told
     waits: Reason
     first: int
 
     def tell(self, ahead: int) -> None:
-        """Say how much of its wait is over, when so many are ahead of it."""
+        """Report the fraction of its wait that is over, for this number ahead of it."""
         self.told(self.waits, 1 - (ahead + 1) / (self.first + 1))
 
 
 class Turns:
-    """Of one engine's machines. `spawn` starts a task of the engine's."""
+    """The queues of one engine's nodes. `spawn` starts a task of the engine."""
 
     def __init__(self, spawn: Callable[[Coroutine[None, None, None]], object]) -> None:
         self._spawn = spawn
@@ -48,7 +48,7 @@ class Turns:
         self._coming_up: set[str] = set()
 
     async def take(self, run: Run, node: str, cores: int, told: Told) -> None:
-        """Wait until this attempt may start on its machine; idempotent. Only sessions wait."""
+        """Wait until this attempt may start on its node; idempotent. Only sessions wait."""
         if run.order.kind is not Kind.SESSION or run.id in self._coming_up:
             return
         most = cores + _BESIDES
@@ -80,7 +80,7 @@ class Turns:
 
 
 async def _answers(url: str | None) -> bool:
-    """True if an HTTP server answers there, whatever it says. An open port may be Docker's own."""
+    """True if an HTTP server answers there, with any response. An open port may be Docker's own."""
     if url is None:
         return False
     parts = urlsplit(url)

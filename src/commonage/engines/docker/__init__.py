@@ -1,4 +1,4 @@
-"""The engine that runs workloads as containers of a Docker daemon on the control plane's own machine.
+"""Engine that runs workloads as containers of a Docker daemon on the control plane's own node.
 
-`engine.DockerEngine` is the door; bootstrap makes one. `doctor.examine_daemon` says what a daemon can do.
+The entry point is `engine.DockerEngine`; bootstrap creates one. `doctor.examine_daemon` reports a daemon's features.
 """

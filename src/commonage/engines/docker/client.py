@@ -1,6 +1,6 @@
-"""The Docker daemon as this engine uses it: a few calls of its API, every failure an EngineFailure of ours.
+"""The few calls of the Docker daemon's API that this engine uses; every failure is an EngineFailure.
 
-Descriptions go in and out as the daemon's own JSON; what is in them is for `translate` and `sightings` to know.
+Descriptions go in and out as the daemon's own JSON; `translate` and `sightings` know their contents.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from commonage.engines.dockerd.errors import Refused, translated
 
 _FOREVER = aiohttp.ClientTimeout(total=None, sock_connect=5)
 _EVENTS = ["start", "die", "kill", "oom", "destroy"]
-# An event has all labels of its container, its image's among them: an image may have many.
+# An event has all labels of its container, including its image's: an image may have many.
 _EVENT_BYTES = 8 * 2**20
 
 
@@ -37,7 +37,7 @@ class Client(Connection):
     # --- the daemon ---------------------------------------------------------------------------------------------
 
     def started_at(self) -> float | None:
-        """When the daemon's process began, unix seconds; None if it is not on this machine. Blocks a moment."""
+        """Start time of the daemon's process, unix seconds; None if it is not on this computer. Blocks briefly."""
         parts = urlsplit(self.url)
         if parts.scheme != "unix":
             return None
@@ -46,14 +46,15 @@ class Client(Connection):
             probe.connect(parts.path)
             credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             pid, _, _ = struct.unpack("3i", credentials)
-            # It may be another who listens: the service manager, or a filter before the socket.
+            # Another process may listen: the service manager, or a filter before the socket.
             return daemon_started_at(pid)
         return None
 
     async def events(self, label: str) -> AsyncIterator[Json]:
-        """What happens to containers with this label, from a moment ago on. First an empty one: we listen now.
+        """Yield events of containers with this label, from shortly before now. The first is empty: the connection is
+        open.
 
-        Ends when the connection does. Raises EngineFailure when there is none.
+        Ends when the connection does. Raises EngineFailure without a connection.
         """
         filters = {"type": ["container"], "event": _EVENTS, "label": [label]}
         params = {"filters": json.dumps(filters), "since": str(int(time.time()) - 1)}
@@ -69,7 +70,7 @@ class Client(Connection):
     # --- containers ---------------------------------------------------------------------------------------------
 
     async def create(self, name: str, config: Json) -> str | None:
-        """Its id; None if the name is taken. Raises Refused, DaemonUnreachable."""
+        """Return its id; None if the name is taken. Raises Refused, DaemonUnreachable."""
         try:
             with translated(self.url):
                 return (await (await self._daemon()).containers.create(config, name=name)).id
@@ -79,12 +80,12 @@ class Client(Connection):
             raise
 
     async def start(self, container: str) -> None:
-        """Start it. One that runs is left alone; one that ended would run again: that is the entry's to prevent."""
+        """Start it. A running one is left alone; an ended one would run again: the entry prevents that."""
         with translated(self.url):
             await (await self._daemon()).containers.container(container).start()
 
     async def inspect(self, container: str) -> Json | None:
-        """All of it; None if there is none of this id or name."""
+        """Return its full description; None if this id or name does not exist."""
         try:
             with translated(self.url):
                 return await (await self._daemon()).containers.container(container).show()
@@ -94,7 +95,7 @@ class Client(Connection):
             raise
 
     async def kill(self, container: str, signal: str) -> None:
-        """Send it a signal. One that does not run is no error."""
+        """Send it a signal. A stopped container is no error."""
         try:
             with translated(self.url):
                 await (await self._daemon()).containers.container(container).kill(signal=signal)
@@ -103,7 +104,7 @@ class Client(Connection):
                 raise
 
     async def remove(self, container: str) -> None:
-        """Remove it, whether it runs or not. One that is gone, or going, is no error."""
+        """Remove it, whether it runs or not. A missing one, or one being removed, is no error."""
         try:
             with translated(self.url):
                 await (await self._daemon()).containers.container(container).delete(force=True, v=True)
@@ -112,7 +113,7 @@ class Client(Connection):
                 raise
 
     async def containers(self, label: str) -> Mapping[str, Mapping[str, str]]:
-        """The labels of all that have this one, by id."""
+        """Labels of all containers that have this one, by id."""
         with translated(self.url):
             found = await (await self._daemon()).containers.list(all=1, filters=json.dumps({"label": [label]}))
         return {one.id: one["Labels"] for one in found}
@@ -120,7 +121,10 @@ class Client(Connection):
     # --- volumes ------------------------------------------------------------------------------------------------
 
     async def holds_volume_sizes(self) -> bool:
-        """True if volumes can be held to a size: their files lie on XFS with project quotas. Found out by trying."""
+        """True if the daemon can limit volume sizes: their files lie on XFS with project quotas.
+
+        Determined by trying.
+        """
         if self._holds_sizes is None:
             config = {"Name": f"commonage-probe-{secrets.token_hex(4)}", "DriverOpts": {"size": "1048576"}}
             try:

@@ -1,4 +1,7 @@
-"""What the daemon says of itself, and what follows from it: the node, what the engine can do, how users are mapped."""
+"""State and features of the daemon, and what follows: the node report, capabilities, user mapping.
+
+Used by the engine.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _REMAPPED = re.compile(r"/(\d+)\.(\d+)$")
 
 
 class Daemon:
-    """One daemon, as it was when it was last asked."""
+    """One daemon, as of the last query."""
 
     def __init__(self, client: Client, settings: DockerSettings, in_thread: InThread) -> None:
         self._client = client
@@ -34,13 +37,13 @@ class Daemon:
         self._in_thread = in_thread
         self._info: Mapping[str, Any] = {}
         self._bounds_volumes = False
-        self._fault = ""  # empty while its events are heard
+        self._fault = ""  # empty while its events are received
         self.started_at: float | None = None
         self.gpus: Way = "request"
         self.node = settings.node_name or socket.gethostname()
 
     async def look(self) -> None:
-        """Ask it. Raises EngineFailure."""
+        """Query the daemon. Raises EngineFailure."""
         self._info = await self._client.info()
         self._bounds_volumes = await self._client.holds_volume_sizes()
         self.gpus = await self._in_thread(lambda: way_of(self._info))
@@ -48,20 +51,21 @@ class Daemon:
         self._fault = ""
 
     def is_away(self, why: str) -> None:
-        """Its events are not heard any more; the node has this fault until the next `look`."""
+        """Record that its events are not received; the node has this fault until the next `look`."""
         self._fault = why
 
     @property
     def live_restore(self) -> bool:
-        """True if containers go on while the daemon is away."""
+        """True if containers continue while the daemon is down."""
         return bool(self._info.get("LiveRestoreEnabled"))
 
     @property
     def owner(self) -> Owner:
-        """Who a container's user is inside and outside.
+        """The user of a container, inside and outside.
 
-        Root inside where we are root; else our own user, so that what it writes is ours to remove. Where the daemon
-        maps users, root inside is nobody outside: its number is in the name of the daemon's folder.
+        Root inside if the server is root; else the server's own user, so that it can remove what the container writes.
+        If the daemon maps users, root inside is an unprivileged user outside: its number is in the name of the daemon's
+        folder.
         """
         uid, gid = os.geteuid(), os.getegid()
         mapped = remapped_root(self._info)
@@ -70,7 +74,7 @@ class Daemon:
         return Owner(uid, gid, uid, gid)
 
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """Capabilities of the engine with this daemon."""
         info = self._info
         return Capabilities(
             "docker",
@@ -84,7 +88,7 @@ class Daemon:
         )
 
     async def report(self, data: Path, devices: Devices | None) -> NodeReport:
-        """The machine, from the newest that is known. What is set counts before what is found."""
+        """Report on the node, from the latest data. Settings take precedence over detected values."""
         fault = self._fault
         if not fault:
             try:
@@ -124,7 +128,7 @@ def remapped_root(info: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def notes_of(info: Mapping[str, Any]) -> tuple[str, ...]:
-    """What an admin should know of this daemon, in sentences."""
+    """Notes about this daemon for an admin, in sentences."""
     options = " ".join(info.get("SecurityOptions") or ())
     notes = [f"Docker {info.get('ServerVersion', '?')}, storage {info.get('Driver', '?')}."]
     if "name=userns" in options:

@@ -1,4 +1,4 @@
-"""What a Docker daemon can do for us, in words for an admin. Called by `commonage doctor`; changes nothing."""
+"""Features and problems of a Docker daemon, as text for an admin. Called by `commonage doctor`; changes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from commonage.engines.dockerd.examined import Examined
 
 
 async def examine_daemon(url: str) -> Examined:
-    """Ask the daemon at `url`. Raises EngineFailure when it does not answer."""
+    """Examine the daemon at `url`. Raises EngineFailure if it does not answer."""
     client = Client(url)
     try:
         info = await client.info()
@@ -24,7 +24,7 @@ async def examine_daemon(url: str) -> Examined:
 
 
 def examined(info: Mapping[str, Any], *, has_hook: bool = False) -> Examined:
-    """The same of what it says of itself; `has_hook`: the container toolkit's hook is on this machine's PATH."""
+    """Examine a daemon's own description; `has_hook`: the container toolkit's hook is on this computer's PATH."""
     options = " ".join(info.get("SecurityOptions") or ())
     gpus = "CDI" if way_of(info) == "cdi" else "nvidia" if has_runtime(info) or has_hook else "none"
     said = (
@@ -37,7 +37,7 @@ def examined(info: Mapping[str, Any], *, has_hook: bool = False) -> Examined:
     if not info.get("MemoryLimit", True):
         advice.append("the kernel does not limit memory: boot with cgroup_enable=memory")
     if info.get("CgroupDriver") == "systemd" and gpus == "nvidia":
-        # `systemctl daemon-reload` writes the device rules of control groups anew, without what the runtime added.
+        # `systemctl daemon-reload` rewrites the device rules of control groups, without those that the runtime added.
         advice.append("running containers lose their GPU at `systemctl daemon-reload`: use CDI or the cgroupfs driver")
     if lacks_uuids(info):
         advice.append(BY_UUID)

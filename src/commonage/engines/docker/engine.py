@@ -1,7 +1,7 @@
-"""The Docker engine: the engine port over containers of one daemon, on the control plane's own machine.
+"""The Docker engine: the engine port over containers of one daemon, on the control plane's own node.
 
-One attempt is one container, named after it. What must outlive us and the daemon is in the run folders; what the daemon
-says of a container is read into them once it ended. Made by bootstrap; used through the port only.
+One attempt is one container, named after it. State that must survive the server and the daemon is in the run folders; a
+container's state is copied into them once it ended. Created by bootstrap; used through the port only.
 """
 
 from __future__ import annotations
@@ -67,20 +67,20 @@ class DockerEngine(ContainerEngine):
         self._relays = Relays(self._settings.reaches, self._settings.gateway_port)
         self._execs = DaemonExecs(self._settings.url)
 
-    # --- the port: what it is -----------------------------------------------------------------------------
+    # --- the port: capabilities ------------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
-        """What it can do, which depends on the daemon."""
+        """Capabilities, which depend on the daemon."""
         return self._daemon.capabilities()
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """The daemon's machine, which is ours."""
+        """The single node: the daemon's, which is also ours."""
         return [await self._daemon.report(self._data, self._devices)]
 
     # --- the port: opening and closing --------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Find all that runs, ended since, or was written down but not started. Raises EngineFailure."""
+        """Find all attempts that run, ended since, or were written to disk but not started. Raises EngineFailure."""
         orders = await self._read_down()
         await self._daemon.look()
         name, settings = self._installation, self._settings
@@ -116,7 +116,7 @@ class DockerEngine(ContainerEngine):
             await self._in_thread(lambda: devices.settle(live))
 
     async def close(self) -> None:
-        """Let go; what runs goes on, and is found again."""
+        """Release everything. Running attempts continue, and are found again."""
         await self._execs.close()
         await self._let_go()
         await self._images.close()
@@ -125,7 +125,7 @@ class DockerEngine(ContainerEngine):
         self._unpacker.close()
         self._tasks.close()
 
-    # --- how a change is noticed --------------------------------------------------------------------------
+    # --- changes --------------------------------------------------------------------------------------------
 
     async def _daemon_is_back(self) -> None:
         await self._daemon.look()
@@ -142,15 +142,15 @@ class DockerEngine(ContainerEngine):
         else:
             self._spawn(self._settle(run))
 
-    # --- the port: looking --------------------------------------------------------------------------------
+    # --- the port: status and usage -------------------------------------------------------------------------
 
     async def measure(self) -> Sequence[Measurement]:
-        """What each running attempt uses now."""
+        """Current usage of each running attempt."""
         running = [(run.id, run.pid) for run in self._board if run.is_running and run.pid]
         return await self._in_thread(lambda: [found for one, pid in running if (found := measure(one, pid))])
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """Whose these processes are."""
+        """Owners of these processes."""
         attempts = {run.container: run.id for run in self._board if run.container is not None}
         return await self._in_thread(lambda: owners_of(pids, attempts))
 
@@ -160,9 +160,9 @@ class DockerEngine(ContainerEngine):
     # --- the port: environments ---------------------------------------------------------------------------
 
     async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
-        """Have its image here, on the one machine that there is."""
+        """Pull its image to the single node."""
         await self._images.ensure(environment, told)
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
-        """Where each stands."""
+        """State of each environment."""
         return self._images.statuses()

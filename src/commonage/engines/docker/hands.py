@@ -1,4 +1,4 @@
-"""What the engine does with one attempt's container at the daemon of this machine (`containers.hands`)."""
+"""Operations of the Docker engine on one attempt's container at the local daemon (`containers.hands`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from commonage.ports.agents import Told
 
 _OOM_NEWS_S = 0.3
 _OOM_LOOKS = 2
-# A program that ends so soon after a signal from outside was ended by it, whatever its exit code says.
+# If a program ends so soon after a signal from outside, that signal ended it, whatever its exit code says.
 _SIGNAL_TELLS_S = 60.0
 
 
@@ -56,20 +56,20 @@ class DockerHands:
         check(order)
 
     def node_of(self, order: Order) -> str:
-        """There is but one."""
+        """The single node."""
         return self._daemon.node
 
     def port_for(self, order: Order, taken: Collection[int]) -> int | None:
-        """Each container has an address, and so all ports, of its own."""
+        """None: each container has its own address, and so all ports."""
         return None
 
     async def launch(self, run: Run, told: Told) -> None:
-        """Have its image here and its container started."""
+        """Pull its image and start its container."""
         await self._images.ensure(run.order.environment, told)
         await self._launcher.launch(run, told)
 
     async def look(self, run: Run) -> Look:
-        """What the daemon says of it now."""
+        """Return what the daemon reports now."""
         found = await self._client.inspect(container_name(run.id))
         if found is None or not is_ours(found, run.id, self._installation):
             return Absent(RemovedFromOutside())
@@ -87,7 +87,7 @@ class DockerHands:
         for _ in range(_OOM_LOOKS):
             if not may_be_oom_yet(state) or run.ending is not None:
                 break
-            # The kernel's word that it was for want of memory may come behind the end.
+            # The kernel's out-of-memory event may arrive after the end.
             await asyncio.sleep(_OOM_NEWS_S)
             again = await self._client.inspect(str(found["Id"]))
             state = again["State"] if again is not None else state
@@ -104,15 +104,15 @@ class DockerHands:
         return end_of(state, about)
 
     async def signal(self, run: Run, signal: Signal) -> None:
-        """To its first process."""
+        """Signal its first process."""
         await self._client.kill(container_name(run.id), signal)
 
     async def remove(self, run: Run) -> None:
-        """If it is ours."""
+        """Remove it if this installation created it."""
         found = await self._client.inspect(container_name(run.id))
         if found is not None and is_ours(found, run.id, self._installation):
             await self._client.remove(str(found["Id"]))
 
     async def release(self, run: Run) -> None:
-        """At the driver of the cards."""
+        """Release its shares at the GPU driver."""
         await self._launcher.release(run)

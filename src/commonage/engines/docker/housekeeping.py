@@ -1,4 +1,4 @@
-"""Containers and networks of ours that nobody needs any more are removed; nothing else is."""
+"""Removes unused containers and networks of this installation, and nothing else. Used by the engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class Leftovers:
-    """What is at the daemon and not on the board."""
+    """Objects at the daemon that are not on the board."""
 
     def __init__(self, board: Board, client: Client, networks: Networks, installation: str) -> None:
         self._board = board
@@ -23,14 +23,14 @@ class Leftovers:
         self._installation = installation
 
     async def clear(self, house: House) -> None:
-        """Remove it. Raises EngineFailure."""
+        """Remove them. Raises EngineFailure."""
         await self.clear_containers()
         await self._networks.clear_unused(house.uses)
 
     async def clear_containers(self) -> int:
-        """Remove containers of ours whose attempt is forgotten or was never written down; gives how many.
+        """Remove our containers whose attempt is forgotten or was never written to disk; return their number.
 
-        Such ones are left by a crash between two steps. Raises EngineFailure.
+        A crash between two steps leaves such containers. Raises EngineFailure.
         """
         removed = 0
         for container, labels in (await self._client.containers(ours(self._installation))).items():

@@ -1,7 +1,7 @@
-"""Having an attempt's container made and started: its folders, its network, its description.
+"""Creates and starts an attempt's container: its folders, its network, its description.
 
-Used by the hands. Everything here may be done again after a crash: a container of the attempt's name is found, and the
-entry in it runs the command only once (entry.sh).
+Used by the hands. Everything here may be repeated after a crash: an existing container of the attempt's name is found,
+and the entry in it runs the command only once (entry.sh).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NETWORK_GONE = re.compile(r"network \S+ not found")
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What a launcher uses. Without `devices` no share is held."""
+    """Dependencies of a launcher. Without `devices` no share is enforced."""
 
     client: Client
     daemon: Daemon
@@ -51,7 +51,7 @@ class Dependencies:
 
 
 class Launcher:
-    """Makes and starts containers. `injected` is the folder that every container sees."""
+    """Creates and starts containers. `injected` is the folder that every container sees."""
 
     def __init__(self, place: Place, injected: Path, settings: DockerSettings, uses: Dependencies) -> None:
         self._place = place
@@ -62,15 +62,15 @@ class Launcher:
         self._at_once = asyncio.Semaphore(_AT_ONCE)
 
     async def release(self, run: Run) -> None:
-        """Have the shares of its attempt released at the driver of the cards."""
+        """Release the shares of its attempt at the GPU driver."""
         devices = self._devices
         if devices is not None and run.order.lease.shares:
             await self._in_thread(lambda: devices.release(run.id))
 
     async def launch(self, run: Run, told: Told) -> None:
-        """Have the attempt's container started. Idempotent. Raises EngineFailure.
+        """Start the attempt's container. Idempotent. Raises EngineFailure.
 
-        After a DaemonUnreachable nobody knows: ask again.
+        After a DaemonUnreachable the result is unknown: ask again.
         """
         await have_files(run, self._place, self._daemon.owner, told)
         await self._turns.take(run, run.sighting.node, os.cpu_count() or 1, told)
@@ -81,7 +81,7 @@ class Launcher:
             except Refused as error:
                 if not _NETWORK_GONE.search(str(error)):
                     raise
-            # Somebody removed the tenant's network. What was made for it can never be started.
+            # Somebody removed the tenant's network. A container created for it can never be started.
             self._networks.forget(run.order.tenant)
             await self._client.remove(container_name(run.id))
             await self._launch(run)
@@ -95,7 +95,7 @@ class Launcher:
             await self._client.start(container)
 
     def _prepare(self, run: Run, network: Network, *, volume_quota: bool) -> Json:
-        """Make its folders, hold its shares, and describe its container."""
+        """Create its folders, prepare its shares, and describe its container."""
         order, place, owner = run.order, self._place, self._daemon.owner
         see_that_nothing_leads_elsewhere(order, self._settings.mounts)
         program = self._program(run, network)
@@ -116,7 +116,7 @@ class Launcher:
         held: Mapping[str, str] = {}
         if self._devices is not None and order.lease.shares:
             held = self._devices.confine(Hold(run.id, order.lease.shares, in_container=True))
-            if run.box.claim() is Claim.NEVER:  # it was stopped meanwhile, and its shares perhaps released before
+            if run.box.claim() is Claim.NEVER:  # it was stopped meanwhile, and its shares may have been released before
                 self._devices.release(run.id)
         inside = Inside(network.gateway, frozenset(self._settings.reaches))
         return program_of(order, inside, self._place.shared, held)
@@ -135,7 +135,7 @@ class Launcher:
 
 
 def is_ours(found: Json, attempt_id: str, installation: str) -> bool:
-    """True if this container is the attempt's, made by this installation."""
+    """True if this container is the attempt's, created by this installation."""
     labels = found["Config"]["Labels"] or {}
     return bool(
         labels.get(f"{LABEL}.installation") == installation and labels.get(f"{LABEL}.attempt") == attempt_id

@@ -1,4 +1,4 @@
-"""The tenants' networks on one machine: a bridge each. Docker lets no packet pass between two bridges."""
+"""Tenants' networks on one node: a bridge each. Docker passes no packet between two bridges. Used by the launcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from commonage.engines.dockerd.relays import Relays
 
 
 class Networks(TenantNetworks):
-    """Bridges, with the way out to the hub and the control plane at the gateway of each."""
+    """Bridges, with access to the hub and the control plane at the gateway of each."""
 
     def __init__(self, client: Client, installation: str, addresses: str, relays: Relays) -> None:
         super().__init__(client, installation, addresses)
@@ -22,7 +22,7 @@ class Networks(TenantNetworks):
         return network_config(self._installation, tenant, subnet)
 
     async def _has_come(self, network: Network) -> None:
-        # The machine forwards packets for this address from its other networks, too: only the tenant's own may connect.
+        # The node also forwards packets for this address from its other networks: only the tenant's own may connect.
         subnet = network.subnet
         await self._relays.open_at(network.gateway, lambda peer: subnet is not None and ip_address(peer) in subnet)
 

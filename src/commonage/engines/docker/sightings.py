@@ -1,4 +1,4 @@
-"""What the daemon says of a container, and how it ended. Pure."""
+"""Maps the daemon's description of a container to its status and its end. Pure; used by the hands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from commonage.engines.containers.program import PORT
 from commonage.engines.dockerd.times import instant
 
 _KILLED = 137
-# What a daemon makes of the exit code of a container that ended while both it and its containerd were away.
+# Exit code that a daemon assigns to a container that ended while both the daemon and its containerd were down.
 _NOBODY_KNOWS = 255
 _LOOKS_AFTER_S = 30.0
 _LIVES = ("running", "paused", "restarting")
@@ -31,9 +31,9 @@ _LIVES = ("running", "paused", "restarting")
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What else one has to know to read an end: what the box says, and since when daemon and machine are up.
+    """Context for reading an end: the box, and the start times of daemon and node.
 
-    `from_outside`: somebody else than we sent it a signal that ends, shortly before it did.
+    `from_outside`: another party sent it a terminating signal shortly before the end.
     """
 
     claim: Claim
@@ -51,12 +51,12 @@ def lives(state: Mapping[str, Any]) -> bool:
 
 
 def has_ended(state: Mapping[str, Any]) -> bool:
-    """True if it ran, or was to run, and does not any more."""
+    """True if it ran, or was to run, and has ended."""
     return state["Status"] in ("exited", "dead", "removing")
 
 
 def url_of(order: Order, found: Mapping[str, Any]) -> str | None:
-    """Where its port is reached; None if it has none."""
+    """URL of its port; None if it has none."""
     if not order.wants_port:
         return None
     networks = found["NetworkSettings"]["Networks"] or {}
@@ -65,19 +65,19 @@ def url_of(order: Order, found: Mapping[str, Any]) -> str | None:
 
 
 def may_be_oom_yet(state: Mapping[str, Any]) -> bool:
-    """True if it was killed, and the daemon may still learn that it was for want of memory."""
+    """True if it was killed, and the daemon may still learn that this was for lack of memory."""
     return bool(state["ExitCode"] == _KILLED and not state["OOMKilled"])
 
 
 def end_of(state: Mapping[str, Any], about: Circumstances) -> Exit:
-    """How a container ended. `code` is None where nobody knows the program's own."""
+    """Return how a container ended. `code` is None if the program's own is unknown."""
     started_at = instant(state["StartedAt"])
     ended_at = instant(state["FinishedAt"]) or about.now
     code = int(state["ExitCode"])
     if about.claim is Claim.NEVER:
         return Exit(TERMINATED, STOPPED_EARLY, ended_at)
     if about.claim is Claim.NOBODY:
-        # The entry did not get so far: a broken image, a full disk.
+        # The entry did not start: a broken image, or a full disk.
         why = str(state["Error"]) or f"its first process ended with {code}"
         return Exit(code or 1, ContainerStartFailed(error=why), ended_at)
     if about.run_again:
@@ -99,12 +99,12 @@ def _fell_with_the_machine(started_at: float, ended_at: float, about: Circumstan
 
 
 def _fell_with_the_daemon(started_at: float, ended_at: float, about: Circumstances) -> bool:
-    """Without live-restore a daemon that comes up ends whatever the one before it had started."""
+    """Without live-restore a starting daemon ends every container that its predecessor had started."""
     born = about.daemon_started_at
     return born is not None and not about.live_restore and started_at < born <= ended_at
 
 
 def _ended_before_the_daemon_came(started_at: float, ended_at: float, about: Circumstances) -> bool:
-    """With live-restore it looks after what the one before it left as soon as it comes up."""
+    """With live-restore a starting daemon handles its predecessor's containers at once."""
     born = about.daemon_started_at
     return born is not None and started_at < born and born - 1 <= ended_at < born + _LOOKS_AFTER_S

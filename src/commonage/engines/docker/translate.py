@@ -1,6 +1,6 @@
-"""From an order to the description of a container, in the words of Docker's API. Pure.
+"""Maps a start request to the description of a container, in terms of Docker's API. Pure; used by the launcher.
 
-What isolates is all in here. A container is root inside at most, with few capabilities, none of which it can widen
+All isolation is defined here. A container is root inside at most, with few capabilities that it cannot extend
 (no-new-privileges), behind the daemon's own seccomp profile; it sees its owner's workspace, its box and its log, and
 what the admin mounts.
 """
@@ -32,10 +32,10 @@ from commonage.engines.dockerd.words import (
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a container is given that the order does not say: all paths are this machine's.
+    """Inputs of a container besides the request: all paths are this node's.
 
-    `injected` is the folder with our files that workloads read. `volume_quota`: the daemon can hold volumes to their
-    size.
+    `injected` is the folder with our files that workloads read. `volume_quota`: the daemon can limit the size of
+    volumes.
     """
 
     installation: str
@@ -48,12 +48,12 @@ class Surroundings:
 
 
 def container_name(attempt_id: str) -> str:
-    """The one container of an attempt."""
+    """Name of an attempt's single container."""
     return f"commonage-{attempt_id}"
 
 
 def network_config(installation: str, tenant: str, subnet: str) -> dict[str, Any]:
-    """A bridge for one tenant. Docker lets no packet pass between two bridges."""
+    """A bridge for one tenant. Docker passes no packet between two bridges."""
     return {
         "Name": network_name(installation, tenant),
         "CheckDuplicate": True,
@@ -66,7 +66,7 @@ def network_config(installation: str, tenant: str, subnet: str) -> dict[str, Any
 def container_config(
     order: Order, program: Program, around: Surroundings, entry: str, settings: DockerSettings
 ) -> dict[str, Any]:
-    """The description to create a container with. `entry` is the script that runs first."""
+    """Return the description to create a container with. `entry` is the script that runs first."""
     return {
         "Image": order.environment.image,
         "Entrypoint": ["/bin/sh", "-c", entry, "commonage"],
@@ -87,7 +87,7 @@ def container_config(
                 *given_mounts(order, around.installation, settings.mounts, quota=around.volume_quota),
             ],
             "DeviceRequests": _device_requests(order.lease.shares, around.gpus),
-            # The output goes to a file of ours; this is for what goes wrong before that.
+            # The output goes to our log file; this is for errors before that.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
         },
     }
@@ -119,13 +119,13 @@ def _isolation(network: str) -> dict[str, Any]:
         "IpcMode": "private",
         "CgroupnsMode": "private",
         "RestartPolicy": {"Name": "no"},
-        # Its first process is Docker's own small init, which reaps, and with which all the others end.
+        # Its first process is Docker's own small init, which reaps; all the other processes end with it.
         "Init": True,
     }
 
 
 def _device_requests(shares: Sequence[Share], way: Literal["cdi", "request"]) -> list[dict[str, Any]]:
-    """Its cards, by their uuids. Simulated ones are no devices."""
+    """Its GPUs, by their uuids. Simulated ones are no devices."""
     real = sorted({share.device_uuid for share in shares if not share.simulated})
     if not real:
         return []

@@ -1,4 +1,5 @@
-"""Listening to the daemon's events, for ever. After each new connection all is looked at again: nothing is missed.
+"""Listens to the daemon's events forever. After each new connection every attempt is looked at again: no event is
+missed.
 
 Used by the engine.
 """
@@ -22,7 +23,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Ears:
-    """Who is told what: that we listen (again), what happened to which attempt, that the daemon does not answer."""
+    """Callbacks: connected (again), an event of an attempt, the daemon does not answer."""
 
     back: Callable[[], Awaitable[None]]
     heard: Callable[[str, str, str], None]
@@ -30,11 +31,11 @@ class Ears:
 
 
 async def listen(client: Client, label: str, ears: Ears, turns: Turns) -> None:
-    """Until cancelled. A turn is one event."""
+    """Listen until cancelled. A turn is one event."""
     pause, was_there = _FIRST_PAUSE_S, True
     while True:
         why = f"the Docker daemon at {client.url} ended the connection"
-        turns.end()  # waiting for the daemon is rest
+        turns.end()  # waiting for the daemon counts as rest
         try:
             async with aclosing(client.events(label)) as events:  # type: ignore[type-var]  # a generator in practice
                 async for event in events:

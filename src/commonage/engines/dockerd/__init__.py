@@ -1,4 +1,4 @@
-"""What engines share that talk to a Docker daemon: the connection, its errors in our words, images, and ways out.
+"""Shared by engines that use a Docker daemon: the connection, its errors as ours, images, and relays.
 
-Imported by the Docker and the Swarm engine; knows neither.
+Imported by the Docker and the Swarm engine; imports neither.
 """

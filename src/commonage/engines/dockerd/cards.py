@@ -1,8 +1,8 @@
-"""By which way a daemon gives its containers NVIDIA's cards, as it says itself (`/info`) and as its files say.
+"""Method by which a daemon gives its containers NVIDIA GPUs, according to itself (`/info`) and its files.
 
-By CDI it must know a specification that names the cards by their uuids; by device request it must have found the
-container toolkit's hook when it started. Older daemons than 28 do not tell what they found: their folders are read,
-which may block.
+By CDI it must know a specification that names the GPUs by their uuids; by device request it must have found the
+container toolkit's hook when it started. Daemons older than 28 do not report what they found: their folders are read,
+which may block. Used by the Docker and Swarm engines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 Way = Literal["cdi", "request"]
 KIND = "nvidia.com/gpu"
 HOOK = "nvidia-container-runtime-hook"
-"""The program of the toolkit, which the daemon looks for on its PATH when it starts."""
+"""Program of the toolkit, which the daemon looks for on its PATH when it starts."""
 BY_UUID = "CDI does not know the cards by their uuids: run `nvidia-ctk cdi generate --device-name-strategy=uuid`"
 _MOST_BYTES = 4 * 2**20
 _NAME = re.compile(r"""^[\s{,-]*"?name"?\s*:\s*["']?([\w.:/-]+)""", re.MULTILINE)
@@ -24,12 +24,12 @@ _OF_CARDS = re.compile(rf"""^[\s{{,]*"?kind"?\s*:\s*["']?{re.escape(KIND)}\b""",
 
 
 def has_runtime(info: Mapping[str, Any]) -> bool:
-    """True if it knows NVIDIA's runtime, so that the toolkit is there."""
+    """True if it knows NVIDIA's runtime, so that the toolkit is installed."""
     return "nvidia" in (info.get("Runtimes") or {})
 
 
 def services_fault(info: Mapping[str, Any]) -> str:
-    """Why services of a Swarm, which cannot ask for cards, are given none by this daemon; empty if they are."""
+    """Why this daemon gives no GPUs to services of a Swarm, which cannot request them; empty if it does."""
     default = str(info.get("DefaultRuntime") or "runc")
     program = str(((info.get("Runtimes") or {}).get(default) or {}).get("path", ""))
     if "nvidia" in default or "nvidia" in program:
@@ -41,7 +41,7 @@ def services_fault(info: Mapping[str, Any]) -> str:
 
 
 def cdi_names(info: Mapping[str, Any]) -> frozenset[str]:
-    """What NVIDIA's cards are called by CDI: uuids, indices, `all`, as whoever wrote the specification chose."""
+    """CDI names of NVIDIA GPUs: uuids, indices, `all`, as the author of the specification chose."""
     told = info.get("DiscoveredDevices")
     if told is not None:
         ids = (str(one.get("ID", "")) for one in told if one.get("Source") == "cdi")
@@ -54,15 +54,15 @@ def _specifications(info: Mapping[str, Any]) -> Iterator[str]:
         with suppress(OSError):
             for file in sorted(Path(folder).iterdir()):
                 if file.suffix in (".json", ".yaml") and file.stat().st_size <= _MOST_BYTES:
-                    # One entry on each line, whatever it was written by.
+                    # One entry on each line, whatever program wrote it.
                     yield re.sub(r"([{,])", "\\1\n", file.read_text(encoding="utf-8", errors="replace"))
 
 
 def way_of(info: Mapping[str, Any]) -> Way:
-    """CDI where it knows cards by that and has no NVIDIA runtime; else by request, which needs the toolkit."""
+    """CDI if it knows GPUs by that and has no NVIDIA runtime; else device requests, which need the toolkit."""
     return "cdi" if not has_runtime(info) and cdi_names(info) else "request"
 
 
 def lacks_uuids(info: Mapping[str, Any]) -> bool:
-    """True if cards are to be given by CDI, and none is called by its uuid there, as we do."""
+    """True if GPUs are given by CDI, and none has its uuid, which we use, as a name there."""
     return way_of(info) == "cdi" and not any(name.startswith(("GPU-", "MIG-")) for name in cdi_names(info))

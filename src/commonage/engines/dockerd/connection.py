@@ -1,6 +1,6 @@
-"""A Docker daemon as any engine of ours uses it: what it says of itself, its images and its networks.
+"""Connection to a Docker daemon for all our engines: its description, images and networks.
 
-Descriptions go in and out as the daemon's own JSON. Every failure is an EngineFailure of ours.
+Descriptions go in and out as the daemon's own JSON. Every failure is an EngineFailure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Connection:
         self._opening = asyncio.Lock()
 
     async def _daemon(self) -> Docker:
-        """The client library's own client, for a version of the API that the daemon and we speak."""
+        """The client library's client, for a version of the API that the daemon and we speak."""
         async with self._opening:
             if self._docker is None:
                 with translated(self.url):
@@ -48,20 +48,20 @@ class Connection:
             return await common_version(ask, self.url)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._docker is not None:
             await self._docker.close()
             self._docker = None
 
     async def info(self) -> Json:
-        """What it says of itself. Raises DaemonUnreachable."""
+        """The daemon's description of itself. Raises DaemonUnreachable."""
         with translated(self.url):
             return await (await self._daemon()).system.info()
 
     async def ask(self, method: str, path: str, body: Json | None = None, **filters: Sequence[str]) -> Any:
-        """One request to its API, JSON both ways, `filters` as it knows them; None where it says nothing.
+        """Send one API request, JSON both ways, `filters` in its format; return None for an empty response.
 
-        For what its client library has no words for, or does more than we ask. Raises EngineFailure.
+        For calls that the client library lacks, or that do more there than needed. Raises EngineFailure.
         """
         daemon = await self._daemon()
         url = f"{daemon.docker_host}/{daemon.api_version}/{path}"
@@ -77,7 +77,7 @@ class Connection:
     # --- images and networks ------------------------------------------------------------------------------------
 
     async def image(self, name: str) -> Json | None:
-        """What it says of an image that is here; None if it is not."""
+        """Description of a local image; None if it is not here."""
         try:
             with translated(self.url):
                 return await (await self._daemon()).images.inspect(name)
@@ -87,9 +87,9 @@ class Connection:
             raise
 
     async def pull(self, name: str, account: RegistryAccount | None = None) -> AsyncIterator[Json]:
-        """Fetch an image, with the account where it is for that; what comes are the daemon's progress messages.
+        """Pull an image, with the account if that applies; yield the daemon's progress messages.
 
-        What its registry refuses is no passing trouble.
+        A refusal by its registry is no temporary error.
         """
         known = account is not None and account.is_for(name)
         auth = {"username": account.user, "password": account.password} if account is not None and known else None
@@ -98,13 +98,13 @@ class Connection:
                 yield message
 
     async def networks(self, label: str) -> Sequence[Json]:
-        """Those with this label, oldest first."""
+        """Networks with this label, oldest first."""
         with translated(self.url):
             found = await (await self._daemon()).networks.list(filters={"label": [label]})
         return sorted(found, key=lambda one: str(one["Created"]))
 
     async def network(self, network: str) -> Json | None:
-        """All of it, what is attached included; None if there is none."""
+        """Full description, attached containers included; None if it does not exist."""
         try:
             with translated(self.url):
                 found = await (await self._daemon()).networks.get(network)
@@ -115,12 +115,12 @@ class Connection:
             raise
 
     async def create_network(self, config: Json) -> str:
-        """Its id."""
+        """Return its id."""
         with translated(self.url):
             return str((await (await self._daemon()).networks.create(dict(config))).id)
 
     async def remove_network(self, network: str) -> bool:
-        """False if something is attached to it."""
+        """False if a container is attached to it."""
         try:
             with translated(self.url):
                 await (await (await self._daemon()).networks.get(network)).delete()

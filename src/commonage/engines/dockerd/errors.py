@@ -1,4 +1,4 @@
-"""The daemon's errors in our words. Nothing of its client library's gets further than this."""
+"""Maps the daemon's errors to ours. No exception of its client library leaves the engines. Used by `connection`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from commonage.domain.reasons.attempts import WaitingForDaemon
 from commonage.engines.containers.fetching import refusal_of
 from commonage.engines.containers.hands import Away
 
-# What the daemon says, what we say of it, and whether the same may work later.
+# The daemon's message, our message, and whether a retry may succeed.
 _WORDS: tuple[tuple[str, str, bool], ...] = (
     (r"no space left on device", "the disk of the Docker daemon is full", True),
     (r"no available IPv4 addresses", "all addresses of its tenant's network are taken by containers", True),
@@ -44,20 +44,20 @@ _WORDS: tuple[tuple[str, str, bool], ...] = (
 _UNREACHABLE = 900  # the client library's own number for it
 _MOST = 300
 _REFUSED = "the Docker daemon refuses it; the server's log has its message"
-# It comes behind a long list of who called whom.
+# It follows a long list of wrapped callers.
 _OF_TOOLKIT = re.compile(r"nvidia-container-cli: .*")
 # The client library wraps the reason in two more sentences, with brackets.
 _INNERMOST = re.compile(r"\[([^\[\]]+)\]+$")
 
 
 class DaemonUnreachable(Away):
-    """The daemon does not answer, or nothing that can be read: what became of what we asked for is not known."""
+    """The daemon does not answer, or not readably: the result of the request is unknown."""
 
     waiting = WaitingForDaemon()
 
 
 class Refused(EngineFailure):
-    """The daemon answered, and refuses. `http_status` is its own."""
+    """The daemon answered with a refusal. `http_status` is the response's."""
 
     def __init__(self, message: str, status: int, *, retryable: bool, native: str = "") -> None:
         super().__init__(message, retryable=retryable, native=native)
@@ -66,9 +66,9 @@ class Refused(EngineFailure):
 
 @contextmanager
 def translated(url: str, image: str = "") -> Iterator[None]:
-    """Have what the client library raises leave as an EngineFailure. `url` is the daemon's address.
+    """Translate the client library's exceptions to EngineFailure. `url` is the daemon's address.
 
-    `image` is the one that is fetched within.
+    `image` is the one that is pulled within.
     """
     try:
         yield
@@ -84,7 +84,7 @@ def translated(url: str, image: str = "") -> Iterator[None]:
 
 
 def failure_of(status: int, message: str, url: str = "") -> EngineFailure:
-    """The failure for what the daemon said."""
+    """The failure for a message of the daemon."""
     if status == _UNREACHABLE:
         return _unreachable(url, message)
     for pattern, words, retryable in _WORDS:

@@ -1,4 +1,4 @@
-"""What was found of a daemon, in words for an admin. Made by the engines' doctors."""
+"""Findings about a daemon, as text for an admin. Created by the engines' doctors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """`advice` is empty where nothing is to be done."""
+    """`advice` is empty if no action is needed."""
 
     said: str
     advice: str

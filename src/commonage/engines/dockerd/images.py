@@ -1,4 +1,7 @@
-"""Environments as images: here already, or fetched with progress. One fetch for all who wait for the same image."""
+"""Environments as images: present already, or pulled with progress. Waiters for the same image share one pull.
+
+Used by the Docker and Swarm engines.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ from commonage.ports.agents import Told
 from commonage.ports.registry import RegistryAccount
 
 Have = Callable[[str, Told], Awaitable[None]]
-"""Has an image of this name where it is needed, and tells how far it is."""
+"""Makes an image of this name available where it is needed, and reports progress."""
 
 _FIRST_WORD_S = 15.0
 _SILENCE_S = 120.0
 
 
 class Images:
-    """The images of one daemon. `pull`: whether a missing one is fetched; `account`: with what from our registry."""
+    """The images of one daemon. `pull`: whether a missing one is pulled; `account`: credentials for our registry."""
 
     def __init__(
         self,
@@ -44,13 +47,13 @@ class Images:
         self._fetches = Together[None]()
 
     def statuses(self) -> list[EnvironmentStatus]:
-        """Where each environment stands that was ever asked for."""
+        """State of each environment that was ever requested."""
         return list(self._statuses.values())
 
     async def ensure(self, environment: Environment, told: Told, have: Have | None = None) -> None:
-        """Have the image of the environment, here or as `have` has it.
+        """Make the image of the environment available, here or by `have`.
 
-        Raises EngineFailure, with the environment's name, when it cannot be. Away is raised as it is: ask again.
+        Raises EngineFailure, with the environment's name, if that fails. Away is passed on unchanged: ask again.
         """
         name = environment.name
 
@@ -61,7 +64,7 @@ class Images:
         try:
             image = _image_of(environment)
             await (have or self.have_here)(image, note)
-        except Away as error:  # which says nothing about the image
+        except Away as error:  # says nothing about the image
             self._note(name, EnvironmentState.ABSENT, error.waiting)
             raise
         except EngineFailure as error:
@@ -76,7 +79,7 @@ class Images:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, reason, progress)
 
     async def have_here(self, image: str, told: Told) -> None:
-        """Have it at our daemon. Raises EngineFailure."""
+        """Make it available at our daemon. Raises EngineFailure."""
         if await self._client.image(image) is None:
             await self._fetch(image, told)
 
@@ -106,12 +109,12 @@ class Images:
                 told(*progress_of(image, message, layers))
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel pulls in progress."""
         await self._fetches.close()
 
 
 def _image_of(environment: Environment) -> str:
-    """The image's name. Raises EngineFailure for an environment that has none."""
+    """The image's name. Raises EngineFailure for an environment without one."""
     if environment.image:
         return environment.image
     has = "a list of requirements, but " if environment.requirements else ""

@@ -1,4 +1,4 @@
-"""The tenants' networks: one each, made when it is first needed, removed when nothing uses it."""
+"""Tenants' networks: one each, created when it is first needed, removed when unused. Base of the engines' networks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from commonage.engines.dockerd.words import LABEL, ours
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A tenant's network; `gateway` is the address by which its containers reach this machine.
+    """A tenant's network; `gateway` is the address by which its containers reach this node.
 
-    `subnet` are its addresses, where they are those of who connects to the gateway.
+    `subnet` is the range of source addresses that connect to the gateway.
     """
 
     id: str
@@ -30,61 +30,61 @@ class Network:
 
 
 class TenantNetworks:
-    """Those of one installation; `addresses` is the range that they are cut from, like 10.213.0.0/16.
+    """Networks of one installation; `addresses` is the range that they are cut from, like 10.213.0.0/16.
 
-    Who inherits says what a network is (`_config`), and may do something as one comes or goes.
+    Subclasses define a network (`_config`), and may act when one is created or removed.
     """
 
     _prefix = 23
-    """The size of each: some five hundred addresses."""
+    """Prefix length of each network: about five hundred addresses."""
     _setting = "docker_networks"
-    """Where the range is set, in words for an admin."""
+    """Setting of the range, as text for an admin."""
 
     def __init__(self, client: Connection, installation: str, addresses: str) -> None:
         self._client = client
         self._installation = installation
         self._range = addresses
         self._known: dict[str, Network] = {}
-        # Each installation begins with another part: two on one machine may choose at once.
+        # Each installation begins with another part: two on one node may choose at the same time.
         self._next_part = int(installation, 16)
-        # Docker takes two networks of one name, so that only one of us may make one at a time.
+        # Docker accepts two networks of one name, so only one task may create one at a time.
         self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def _config(self, tenant: str, subnet: str) -> Json:
         raise NotImplementedError
 
     def _gateway(self, found: Json) -> str:
-        """By which address its containers reach this machine. Raises EngineFailure."""
+        """Address by which its containers reach this node. Raises EngineFailure."""
         return gateway_of(found)
 
     def _subnet(self, found: Json) -> ipaddress.IPv4Network | None:
-        """What its containers have for addresses when they reach this machine. Raises EngineFailure."""
+        """Source addresses of its containers when they reach this node. Raises EngineFailure."""
         return subnet_of(found)
 
     async def _taken(self) -> list[ipaddress.IPv4Network]:
-        """What no network of ours may lie in. The daemon itself only looks at its own."""
+        """Ranges that our networks must not overlap. The daemon itself only checks its own."""
         return await asyncio.to_thread(networks_here)
 
     async def _has_come(self, network: Network) -> None:
-        """It is there, or there again."""
+        """It was created, or exists again."""
 
     def _has_gone(self, network: Network) -> None:
-        """It is not there any more."""
+        """It no longer exists."""
 
     async def open(self) -> None:
-        """Take up those that are there. Raises EngineFailure."""
+        """Take over existing networks. Raises EngineFailure."""
         for found in await self._client.networks(ours(self._installation)):
             await self._note(found)
 
     async def of(self, tenant: str) -> Network:
-        """The tenant's network, made if need be. Raises EngineFailure."""
+        """Return the tenant's network, creating it if needed. Raises EngineFailure."""
         async with self._making[tenant]:
             if tenant not in self._known:
                 await self._note(await self._make(tenant))
             return self._known[tenant]
 
     async def _make(self, tenant: str) -> Json:
-        """Docker's own ranges are used up by some thirty networks, so we take the next free part of ours."""
+        """Docker's own ranges are used up by some thirty networks, so this takes the next free part of ours."""
         taken, parts = await self._taken(), self._parts()
         for subnet in (part for part in parts if not any(part.overlaps(one) for one in taken)):
             try:
@@ -92,7 +92,7 @@ class TenantNetworks:
             except Refused as error:
                 if "overlaps" in str(error):
                     continue
-                # It may be ours: made for us a moment ago, when the answer was lost.
+                # It may be ours: created a moment ago by a request whose response was lost.
                 if "already exists" in str(error) and (known := await self._of_ours(tenant)) is not None:
                     return known
                 raise
@@ -111,7 +111,7 @@ class TenantNetworks:
         return next((one for one in found if _tenant_of(one) == tenant), None)
 
     def _parts(self) -> list[ipaddress.IPv4Network]:
-        """All parts of the range, from the one after the last that was used.
+        """All parts of the range, starting after the last used one.
 
         A node of a Swarm removes a network some time after the manager, and refuses another with the same addresses
         until then.
@@ -128,7 +128,10 @@ class TenantNetworks:
             self._known[tenant] = network
 
     async def look_again(self) -> None:
-        """After the daemon was away: networks may be gone, and addresses may have come back. Raises EngineFailure."""
+        """Check again after the daemon was down: networks may be gone, addresses may have returned.
+
+        Raises EngineFailure.
+        """
         there = {str(found["Id"]) for found in await self._client.networks(ours(self._installation))}
         for tenant, network in list(self._known.items()):
             if network.id not in there:
@@ -137,7 +140,7 @@ class TenantNetworks:
                 await self._has_come(network)
 
     def forget(self, tenant: str) -> None:
-        """It is said to be gone: make it anew when it is next needed."""
+        """Forget a network that was reported removed: it is created again when it is next needed."""
         self._drop(tenant)
 
     def _drop(self, tenant: str) -> None:
@@ -146,9 +149,10 @@ class TenantNetworks:
             self._has_gone(network)
 
     async def clear_unused(self, is_used: Callable[[str], bool]) -> int:
-        """Remove the networks of tenants that run nothing; gives how many. Raises EngineFailure.
+        """Remove the networks of tenants that run nothing; return their number. Raises EngineFailure.
 
-        Asked anew for each, while nobody can get it: who is about to start something there is known before.
+        Use is checked again for each, under the lock that hands networks out: an attempt about to start is known before
+        it asks for its network.
         """
         removed = 0
         for found in await self._client.networks(ours(self._installation)):
@@ -165,7 +169,7 @@ def _tenant_of(found: Json) -> str:
 
 
 def gateway_of(found: Json) -> str:
-    """The first address of a network, or what it says is its gateway. Raises EngineFailure."""
+    """The network's own gateway, or its first address. Raises EngineFailure."""
     gateway = _ipv4_config(found).get("Gateway")
     return str(gateway or next(subnet_of(found).hosts())).partition("/")[0]
 

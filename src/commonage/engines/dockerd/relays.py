@@ -1,7 +1,8 @@
-"""How containers reach the hub and the control plane, which listen on this machine's loopback only.
+"""Relays by which containers reach the hub and the control plane, which listen on this node's loopback only.
 
 At an address that containers reach, the relays listen on the ports of the hub and the control plane. Every connection
-leads to the workload gateway (`server.workload_gateway`), which serves the API of both and nothing else.
+leads to the workload gateway (`server.workload_gateway`), which serves the API of both and nothing else. Used by
+engines.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Relays:
-    """The relays of all networks. `ports` are what containers connect to, `gateway_port` is the workload gateway's.
+    """The relays of all networks. Containers connect to `ports`; `gateway_port` is the workload gateway's.
 
-    `most_per_peer` connections are open for each address at most.
+    Each address may have at most `most_per_peer` open connections.
     """
 
     def __init__(self, ports: Collection[int], gateway_port: int, most_per_peer: int = MOST_PER_PEER) -> None:
@@ -28,7 +29,7 @@ class Relays:
         self._forwarder = Forwarder("relay for containers", self._open_gateway, most_per_peer=most_per_peer)
 
     async def open_at(self, address: str, admits: Admits) -> None:
-        """Listen on this address for the peers that `admits` says. Idempotent; a failure is logged."""
+        """Listen on this address for the peers that `admits` accepts. Idempotent; a failure is logged."""
         for port in self._ports:
             try:
                 await self._forwarder.listen(address, port, admits)
@@ -40,7 +41,7 @@ class Relays:
         self._forwarder.stop_at(address)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening on all addresses."""
         self._forwarder.close()
 
     async def _open_gateway(self) -> Streams:

@@ -1,4 +1,4 @@
-"""What of a daemon's own settings containers of ours cannot do without, as it says itself (`/info`). Pure."""
+"""Daemon settings that safe containers require, as the daemon reports them (`/info`). Pure; used by the engines."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ MAY_GAIN = (
     "its containers may gain privileges, by a set-user-ID program say (no-new-privileges is off): run `commonage node "
     'join` for it again, or set "no-new-privileges": true in /etc/docker/daemon.json there and restart Docker'
 )
-"""What a service of a Swarm cannot say, so that the machine's daemon has to be told."""
+"""Services of a Swarm cannot set it, so the node's daemon must be configured."""
 _SAYS_SO_SINCE = 25
 
 
 def swarm_faults(info: Mapping[str, Any]) -> tuple[str, ...]:
-    """Why a machine of a Swarm with this daemon should be given no work; each is a sentence of what to do, too."""
+    """Why a Swarm node with this daemon should get no work; each is a sentence that also says what to do."""
     options = " ".join(info.get("SecurityOptions") or ())
     found = []
     if "name=userns" in options:
@@ -31,9 +31,9 @@ def swarm_faults(info: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def may_gain(info: Mapping[str, Any]) -> bool | None:
-    """Whether containers of this daemon may gain privileges if they do not forbid it; None: it does not say.
+    """True if containers of this daemon may gain privileges unless they forbid it; None: it does not say.
 
-    Daemons of today do (moby 24 and later); for older ones what runs must be looked at.
+    Current daemons say so (moby 24 and later); for older ones a running container must be inspected.
     """
     if "name=no-new-privileges" in (info.get("SecurityOptions") or ()):
         return False

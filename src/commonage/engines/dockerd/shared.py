@@ -1,4 +1,7 @@
-"""Folders that the admin has every container get: how they are written, and whose they are for one order."""
+"""Folders that the admin mounts into every container: their syntax, and their source for one request.
+
+Used by engines.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from commonage.domain.folders import folder_name
 from commonage.domain.sightings import Order
 from commonage.engines.containers.sources import see_that_nobody_can_redirect
 
-# Sockets and data of the daemon and of what runs containers for it, or where those lie: whoever has them is root.
+# Sockets and data of the daemon and of container runtimes, or folders above those: access to them means root.
 _SECRET_PLACES = ("/", "/var", "/var/lib")
 _SECRET_FOLDERS = ("/run", "/var/run", "/var/lib/docker", "/var/lib/containerd", "/proc")
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder of this machine that every container gets. `{user}` and `{tenant}` in `source` are who runs it."""
+    """A folder of this node that every container gets. `{user}` and `{tenant}` in `source` name the attempt's owner."""
 
     source: str
     target: str
@@ -26,14 +29,14 @@ class Mount:
 
 
 def parse_mount(text: str) -> Mount:
-    """`/host/folder:/folder` or `…:rw`; read-only unless said. Raises InvalidInput."""
+    """Parse `/host/folder:/folder` or `…:rw`; read-only by default. Raises InvalidInput."""
     source, _, rest = text.partition(":")
     target, _, mode = rest.partition(":")
     if not (source.startswith("/") and target.startswith("/")) or mode not in ("", "ro", "rw"):
         raise InvalidInput(
             f"{text!r} is not a mount; it is written /folder/here:/folder/inside or …:rw", field="mounts"
         )
-    plain = PurePosixPath("/" + source.lstrip("/"))  # of two strokes at the beginning it would keep both
+    plain = PurePosixPath("/" + source.lstrip("/"))  # pathlib would keep two leading slashes
     secret = str(plain) in _SECRET_PLACES or any(plain.is_relative_to(one) for one in _SECRET_FOLDERS)
     if ".." in plain.parts or secret:
         raise InvalidInput(f"{source} cannot be given to containers: it leads to the Docker daemon, and so to root")
@@ -43,12 +46,12 @@ def parse_mount(text: str) -> Mount:
 
 
 def source_of(mount: Mount, order: Order) -> str:
-    """The folder that is mounted for this order."""
+    """The folder that is mounted for this request."""
     return mount.source.replace("{user}", folder_name(order.owner)).replace("{tenant}", folder_name(order.tenant))
 
 
 def see_that_nothing_leads_elsewhere(order: Order, mounts: Sequence[Mount]) -> None:
-    """Raise EngineFailure where somebody else than root and we could choose what is mounted. In threads."""
+    """Raise EngineFailure if anyone but root and the server could redirect the mount. In threads."""
     for mount in mounts:
         source = source_of(mount, order)
         see_that_nobody_can_redirect(source, f"{source}, which is to be mounted at {mount.target},")

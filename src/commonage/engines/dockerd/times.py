@@ -1,4 +1,4 @@
-"""Docker's time stamps. Pure."""
+"""Docker's time stamps. Pure; used by the engines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is the same in every description of a container of ours, in the words of Docker's API. Pure.
+"""Parts of a container description that all engines share, in terms of Docker's API. Pure.
 
 A container is root inside at most, with few capabilities; it sees its owner's workspace, its box and its log, and what
-the admin and its order mount.
+the admin and its request mount.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from commonage.engines.dockerd.shared import Mount, source_of
 LABEL = "commonage"
 MIB = 1024 * 1024
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
-"""What installing packages and changing users within needs; nothing that reaches the settings of the network or the
-kernel, devices, or other processes' memory."""
-# Labels of images are their containers', too, unless these say otherwise: an image could have its containers taken for
-# parts of a project of Compose, this installation's own say, and the admin's `docker-compose exec` lead into them.
+"""Enough to install packages and change users inside.
+
+Nothing reaches the settings of the network or the kernel, devices, or other processes' memory.
+"""
+# An image's labels also apply to its containers, unless these override them: an image could make its containers look
+# like parts of a Compose project, even this installation's own, and the admin's `docker-compose exec` would enter them.
 _NOT_OF_IMAGES = ("com.docker.compose.project", "com.docker.stack.namespace")
 SHM_PART = 2
-"""Shared memory is at most the memory by this."""
+"""Shared memory is limited to the memory divided by this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The paths of an attempt's own folders, where the control plane sees them."""
+    """Paths of an attempt's own folders, as the control plane sees them."""
 
     workspace: str
     box: str
@@ -39,22 +41,22 @@ class Folders:
 
 
 def network_name(installation: str, tenant: str) -> str:
-    """The network of a tenant."""
+    """Name of a tenant's network."""
     return f"commonage-{installation[:8]}-{folder_name(tenant)}"
 
 
 def ours(installation: str) -> str:
-    """The label that all of ours carry, as a filter."""
+    """The label of all our objects, as a filter."""
     return f"{LABEL}.installation={installation}"
 
 
 def network_labels(installation: str, tenant: str) -> dict[str, str]:
-    """Those of a tenant's network."""
+    """Labels of a tenant's network."""
     return {f"{LABEL}.installation": installation, f"{LABEL}.tenant": tenant}
 
 
 def labels(order: Order, installation: str) -> dict[str, str]:
-    """Those of an attempt's container."""
+    """Labels of an attempt's container."""
     said = {
         "installation": installation,
         "attempt": order.attempt_id,
@@ -68,18 +70,18 @@ def labels(order: Order, installation: str) -> dict[str, str]:
 
 
 def host_name(order: Order) -> str:
-    """What the container calls itself."""
+    """Host name of the container."""
     return order.workload_id.lower()[-12:]
 
 
 def bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:
-    """A folder or file of the machine's, mounted."""
+    """A bind mount of a folder or file of the node."""
     mode = {"ReadOnly": not writable, "BindOptions": bind_options(writable)}
     return {"Type": "bind", "Source": source, "Target": target, **mode}
 
 
 def own_mounts(folders: Folders, program: Program) -> list[dict[str, Any]]:
-    """What every attempt has of its own, and the sockets of the MPS daemon that holds its share, if one does."""
+    """An attempt's own mounts, and the sockets of the MPS daemon that holds its share, if any."""
     return [
         bind(folders.workspace, program.home, writable=True),
         bind(folders.box, box.INSIDE, writable=True),
@@ -89,7 +91,7 @@ def own_mounts(folders: Folders, program: Program) -> list[dict[str, Any]]:
 
 
 def injected_mounts(order: Order, place: str) -> list[dict[str, Any]]:
-    """Our files that it reads, which lie in `place`."""
+    """Mounts of our files that it reads, which lie in `place`."""
     return [
         bind(f"{place}/{folder.name}", f"{injected.INSIDE}/{folder.name}", writable=False)
         for folder in injected.folders_of(order)
@@ -97,7 +99,7 @@ def injected_mounts(order: Order, place: str) -> list[dict[str, Any]]:
 
 
 def given_mounts(order: Order, installation: str, shared: Sequence[Mount], *, quota: bool) -> list[dict[str, Any]]:
-    """What the admin has everybody get, and the volumes of the order; `quota`: they can be held to a size."""
+    """The admin's mounts, and the volumes of the request; `quota`: their size can be limited."""
     return [
         *(bind(source_of(mount, order), mount.target, writable=mount.writable) for mount in shared),
         *docker_mounts(order.mounts, installation, quota=quota),

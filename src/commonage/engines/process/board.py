@@ -1,4 +1,4 @@
-"""What the engine knows of its attempts in memory."""
+"""In-memory state of the attempts. Used by the engine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from commonage.engines.common.runs import RunFolder
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """An attempt of ours. `begun` is done once it is written down and started, or failed to be.
+    """One attempt. `begun` is done once the request is written to disk and started, or that failed.
 
-    `kill_at` is the loop's time at which a stop turns to force. `pidfd` watches its shim, `pid`, while that
-    lives.
+    `kill_at` is the loop's time at which a stop turns to SIGKILL. `pidfd` watches its shim, `pid`, while that lives.
     """
 
     order: Order
@@ -40,7 +39,7 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        """True while it is seen running."""
+        """True while its status is running."""
         return self.sighting.seen is Seen.RUNNING
 
 

@@ -1,11 +1,10 @@
-"""Control groups, version 2 or 1: they hold an attempt's memory and CPU, and end all of its processes.
+"""Control groups, version 2 or 1: they limit an attempt's memory and CPU, and end all of its processes.
 
-Each attempt has one group (version 2) or one in each hierarchy (version 1), named after it, below
-`commonage/<key of the data folder>`. Memory is a hard limit, swap included. CPU is a weight: crowded cores are
-shared in proportion to what was asked for, idle ones may be used by whoever has work. Where an admin wants a
-quota, nobody gets more than was asked for on average, idle cores or not; the burst lets a group that was idle
-(a session that starts, a cell that is run) spend what it saved in the last period. Found by `find_cgroups`;
-called in threads by the engine.
+Each attempt has one group (version 2) or one in each hierarchy (version 1), named after it, below `commonage/<key of
+the data folder>`. Memory is a hard limit, swap included. CPU is a weight: busy cores are shared in proportion to the
+requests, idle ones may be used by any process. If an admin sets a quota, no attempt gets more than its request on
+average, even if cores are idle; the burst lets a group that was idle (a session that starts, a cell that is run) spend
+what it saved in the last period. Created by `find_cgroups`; called in threads by the engine.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from commonage.engines.process.groups import Use
 from commonage.engines.process.processes import send
 
 _PERIOD_US = 100_000
-# dmem (kernel 6.14) is where the GPU driver counts and limits a card's memory; we set nothing there ourselves.
+# dmem (kernel 6.14) is where the GPU driver counts and limits a GPU's memory; we set no limit there ourselves.
 _WANTED = ("memory", "cpu", "cpuacct", "pids", "dmem")
 _MIB = 1024 * 1024
 _KILL_ROUNDS = 40
@@ -33,7 +32,7 @@ _KILL_PAUSE_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A place for our groups: the folder above the attempts' own, its version, and the controllers it has."""
+    """A location for our groups: the parent folder of the attempts' groups, its version, and its controllers."""
 
     folder: Path
     version: int
@@ -41,7 +40,7 @@ class Hierarchy:
 
 
 class Cgroups:
-    """`Groups` by control groups, in these hierarchies; the first one is asked which processes there are."""
+    """`Groups` by control groups, in these hierarchies; the first one is used to list processes."""
 
     def __init__(self, hierarchies: Iterable[Hierarchy], processes_max: int, cpu_quota: bool = False) -> None:
         self._hierarchies = tuple(hierarchies)
@@ -54,7 +53,7 @@ class Cgroups:
         self.notes = tuple(_notes(self.limits_memory, self.limits_cpu))
 
     def make(self, attempt_id: str, cpus_milli: int, memory_mib: int) -> list[str]:
-        """Make its groups and set its limits. Gives the files it joins by."""
+        """Create its groups and set its limits. Returns the files by which processes join."""
         try:
             for place in self._hierarchies:
                 folder = place.folder / attempt_id
@@ -68,11 +67,11 @@ class Cgroups:
         return self.joins(attempt_id)
 
     def joins(self, attempt_id: str) -> list[str]:
-        """The files that its processes join by."""
+        """The files by which its processes join."""
         return [str(place.folder / attempt_id / "cgroup.procs") for place in self._hierarchies]
 
     def _limits(self, place: Hierarchy, cpus_milli: int, memory_mib: int) -> Iterator[tuple[str, str]]:
-        """What must hold, or the attempt is not started."""
+        """Mandatory limits: without them the attempt is not started."""
         if place.version == 2:
             if "memory" in place.controllers:
                 yield "memory.max", str(memory_mib * _MIB)
@@ -92,7 +91,7 @@ class Cgroups:
             yield "pids.max", str(self._processes_max)
 
     def _wishes(self, place: Hierarchy, cpus_milli: int, memory_mib: int) -> Iterator[tuple[str, str]]:
-        """What is good to have; older kernels, and those without swap accounting, lack it."""
+        """Optional limits: older kernels, and those without swap accounting, lack them."""
         if "memory" in place.controllers:
             if place.version == 2:
                 yield "memory.swap.max", "0"
@@ -102,11 +101,11 @@ class Cgroups:
             yield "cpu.max.burst" if place.version == 2 else "cpu.cfs_burst_us", str(_quota_us(cpus_milli))
 
     def pids(self, attempt_id: str) -> list[int]:
-        """Its processes, by the first hierarchy: it joins that one first and leaves it last."""
+        """Its processes, by the first hierarchy: a process joins that one first and leaves it last."""
         return _pids(self._hierarchies[0].folder / attempt_id)
 
     def kill(self, attempt_id: str) -> bool:
-        """SIGKILL to all, at once where the kernel offers that, else again and again until none is left."""
+        """SIGKILL to all, at once if the kernel supports that, else repeatedly until none is left."""
         folders = [place.folder / attempt_id for place in self._hierarchies]
         if not folders[0].is_dir():
             return True
@@ -130,7 +129,7 @@ class Cgroups:
         return _figure(place.folder / attempt_id / name, "oom_kill") > 0
 
     def use(self, attempt_id: str) -> Use | None:
-        """By the kernel's own accounts."""
+        """By the kernel's own accounting."""
         pids = self.pids(attempt_id)
         if not pids:
             return None
@@ -142,7 +141,7 @@ class Cgroups:
         )
 
     def last_use(self, attempt_id: str) -> LastUse | None:
-        """By the kernel's own accounts, which stay until its groups are removed."""
+        """By the kernel's own accounting, which stays until its groups are removed."""
         memory, cpu = self._by.get("memory"), self._by.get("cpuacct") or self._by.get("cpu")
         if memory is None or cpu is None:
             return None
@@ -165,14 +164,14 @@ class Cgroups:
         return True
 
     def close(self) -> None:
-        """Remove our folders if nothing runs in them; the next life makes them again."""
+        """Remove our folders if no process runs in them; the next server creates them again."""
         for place in self._hierarchies:
             with suppress(OSError):
                 place.folder.rmdir()
 
 
 def _quota_us(cpus_milli: int) -> int:
-    """Microseconds in each period; the kernel takes no fewer than a thousand."""
+    """Microseconds in each period; the kernel's minimum is a thousand."""
     return max(1000, cpus_milli * _PERIOD_US // 1000)
 
 
@@ -187,9 +186,9 @@ def _cpu_s(place: Hierarchy, attempt_id: str) -> float:
 
 
 def _memory_mib(place: Hierarchy, attempt_id: str) -> int:
-    """What it holds, but for file pages that nobody used lately.
+    """Its memory except file pages that were not used lately.
 
-    Those the kernel takes back when it needs them.
+    The kernel reclaims those when it needs them.
     """
     folder = place.folder / attempt_id
     current = folder / ("memory.current" if place.version == 2 else "memory.usage_in_bytes")
@@ -202,7 +201,7 @@ def _memory_mib(place: Hierarchy, attempt_id: str) -> int:
 
 
 def _figure(path: Path, name: str) -> int:
-    """A figure from a file of lines like `oom_kill 0`; 0 if it is not there."""
+    """A number from a file of lines like `oom_kill 0`; 0 if it is missing."""
     try:
         for line in path.read_text(encoding="ascii").splitlines():
             key, _, value = line.partition(" ")
@@ -246,7 +245,7 @@ def _notes(limits_memory: bool, limits_cpu: bool) -> Iterator[str]:
 def find_cgroups(
     key: str, processes_max: int, root: Path = Path("/sys/fs/cgroup"), *, cpu_quota: bool = False
 ) -> Cgroups | None:
-    """Control groups for the engine with this key, in whichever version lets us; None where none does."""
+    """Control groups for the engine with this key, in the version that permits it; None if none does."""
     if (root / "cgroup.controllers").exists():
         found = _find_unified(root, key)
         return Cgroups([found], processes_max, cpu_quota) if found else None
@@ -265,14 +264,14 @@ def find_cgroups(
 
 
 def _find_unified(root: Path, key: str) -> Hierarchy | None:
-    """At the top if we may, else below our own group if that was delegated to us (systemd's Delegate=yes)."""
+    """At the top if permitted, else below our own group if that was delegated to us (systemd's Delegate=yes)."""
     own = root / _own_path().lstrip("/")
     for home in dict.fromkeys((root, own)):
         folder = home / "commonage" / key
         if not _make_folders(folder):
             continue
         if home == own:
-            # A group may have either processes or controlled children, so this process moves one down.
+            # A group may have either processes or controlled children, so this process moves one level down.
             server = home / "commonage-server"
             if _make_folders(server):
                 _try_write(server / "cgroup.procs", str(os.getpid()))
@@ -287,16 +286,16 @@ def _find_unified(root: Path, key: str) -> Hierarchy | None:
 
 
 def _weigh(folder: Path, name: str, one: int, most: int) -> None:
-    """All workloads together weigh as much as a process for each core, `one` each, and no more than `most`.
+    """Weigh all workloads together like one process for each core, `one` each, up to `most`.
 
-    Else everything that runs beside them would weigh as much as all of them.
+    Otherwise each other process of the node would weigh as much as all of them together.
     """
     for above in (folder.parent, folder):
         _try_write(above / name, str(min(most, one * (os.cpu_count() or 1))))
 
 
 def _enable(folder: Path) -> frozenset[str]:
-    """Hand the controllers that we want to the groups below; gives those that are."""
+    """Enable the controllers that we need for the groups below; return the enabled ones."""
     control = folder / "cgroup.subtree_control"
     try:
         there = set((folder / "cgroup.controllers").read_text(encoding="ascii").split())

@@ -1,4 +1,4 @@
-"""One end of a pipe or a terminal, read and written without blocking: nothing is held but what was asked for."""
+"""One end of a pipe or a terminal, read and written without blocking and without read-ahead. Used by `exec`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _CHUNK_BYTES = 64 * 1024
 
 
 def settle(waiting: asyncio.Future[None]) -> None:
-    """What was waited for is there."""
+    """Complete a future that may be done or cancelled already."""
     if not waiting.done():
         waiting.set_result(None)
 
 
 class Descriptor:
-    """An end that is ours from now on. One reader and one writer at a time."""
+    """A descriptor that this object owns. One reader and one writer at a time."""
 
     def __init__(self, number: int) -> None:
         os.set_blocking(number, False)
@@ -27,7 +27,7 @@ class Descriptor:
         self.is_closed = False
 
     async def read(self) -> bytes:
-        """What comes next; nothing at the end, and once it is closed."""
+        """Return the next data; empty at the end, and once it is closed."""
         while not self.is_closed:
             try:
                 return os.read(self._number, _CHUNK_BYTES)
@@ -36,17 +36,17 @@ class Descriptor:
                     break
                 loop = asyncio.get_running_loop()
                 await self._wait(loop.add_reader, loop.remove_reader)
-            except OSError:  # nobody is at the terminal any more
+            except OSError:  # the other side of the terminal is closed
                 break
         return b""
 
     def read_out(self) -> None:
-        """Nobody will write to it any more: what is in it is all that there is."""
+        """Read the rest after all writers are gone."""
         self._at_once = True
         self._wake()
 
     async def write(self, data: bytes) -> None:
-        """All of it, as there is room; what nobody will read is dropped."""
+        """Write all data, as space becomes available; data that no process will read is dropped."""
         rest = memoryview(data)
         while rest and not self.is_closed:
             try:
@@ -58,7 +58,7 @@ class Descriptor:
                 return
 
     def close(self) -> None:
-        """Let go of it; whoever waits is told. Idempotent."""
+        """Close it and wake all waiters. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
             self._wake()

@@ -1,6 +1,6 @@
-"""Ending an attempt that runs.
+"""Ends a running attempt.
 
-A request first, then force, until nothing of it is left. Called by the engine.
+A request first, then SIGKILL, until none of its processes is left. Called by the engine.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _FORCE_SHIM_AFTER_S = 3.0
 
 
 async def end_run(run: Run, groups: Groups, in_thread: InThread) -> None:
-    """SIGTERM to all but the shim, SIGKILL from `run.kill_at` on (which may come closer meanwhile), until it ended."""
+    """Send SIGTERM to all but the shim, and SIGKILL from `run.kill_at` on (which may move closer), until it ended."""
     now = asyncio.get_running_loop().time
     asked = False
     while not run.ended.is_set() and now() < run.kill_at:
-        # Asked once only: a process that starts after that may be part of an orderly end. But a shim that has
-        # just begun has no process to ask yet.
+        # Sent only once: a process that starts after that may be part of an orderly end. But a shim that has just begun
+        # has no process to signal yet.
         if not asked:
             pids = await in_thread(lambda: groups.pids(run.id))
             send(pids, signal.SIGTERM)
@@ -33,7 +33,7 @@ async def end_run(run: Run, groups: Groups, in_thread: InThread) -> None:
     while not run.ended.is_set():
         await in_thread(lambda: groups.kill(run.id))
         if now() - forced_at > _FORCE_SHIM_AFTER_S and run.pid is not None:
-            # It was stopped (SIGSTOP) or cannot write: without it the exit code is lost, but not the slot.
+            # It was stopped (SIGSTOP) or cannot write: killing it loses the exit code, but frees the slot.
             send([run.pid], signal.SIGKILL)
         await _wait(run, _LOOK_S)
 

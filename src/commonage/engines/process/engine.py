@@ -1,7 +1,8 @@
-"""The process engine: the engine port over plain processes of this machine.
+"""The process engine: the engine port over plain processes of this node.
 
-One attempt is one shim (shim.sh) with its command. A shim is watched by a pidfd, whether it is our child or was found
-again after a restart, so that thousands cost nothing while they run. All that must outlive us is in the run folders.
+One attempt is one shim (shim.sh) with its command. A pidfd watches the shim, whether it is our child or was found again
+after a restart, so that thousands cost nothing while they run. All state that must survive the server is in the run
+folders. Created by bootstrap.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _UNPACK_PAUSES_S = (1.0, 4.0, 15.0)
 
 
 class ProcessEngine(RunsEngine[Run]):
-    """The engine of a site that is this machine.
+    """The engine of a site that is this node.
 
     All its files lie under `data` (runs, environments, workspaces).
     """
@@ -84,10 +85,10 @@ class ProcessEngine(RunsEngine[Run]):
         quota = self._settings.cpu_hold == "quota"
         return find_cgroups(key, self._settings.processes_max, cpu_quota=quota) or MarkedProcesses()
 
-    # --- the port: what it is -----------------------------------------------------------------------------
+    # --- the port: capabilities ------------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
-        """What it can do here, which depends on the kernel."""
+        """Capabilities, which depend on the kernel."""
         return Capabilities(
             "process",
             limits_memory=self._groups.limits_memory,
@@ -97,15 +98,15 @@ class ProcessEngine(RunsEngine[Run]):
         )
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """This machine."""
+        """The single node: this one."""
         return [await self._in_thread(lambda: report_node(self._settings, self._data, self._devices))]
 
     # --- the port: opening and closing --------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Find all that runs or ended since.
+        """Find all attempts that run or ended since.
 
-        Start what was written down but not started. Raises EngineFailure.
+        Start those that were written to disk but not started. Raises EngineFailure.
         """
         raise_file_limit()
         leave_signals_alone()
@@ -134,7 +135,7 @@ class ProcessEngine(RunsEngine[Run]):
             self._launcher.warm_up(programs)
 
     async def close(self) -> None:
-        """Let go; what runs goes on, and is found again."""
+        """Release everything. Running attempts continue, and are found again."""
         await asyncio.gather(*(run.begun for run in self._board), return_exceptions=True)
         await self._execs.close()
         await self._tasks.cancel()
@@ -148,12 +149,12 @@ class ProcessEngine(RunsEngine[Run]):
     # --- the port: starting -------------------------------------------------------------------------------
 
     async def start(self, order: Order) -> None:
-        """Write it down and start its shim, or first have its environment prepared."""
+        """Write the request to disk and start its shim, or first have its environment prepared."""
         run = self._board.runs.get(order.attempt_id)
         if run is None:
-            self._files.folder(order.attempt_id)  # raises for what cannot be an id
+            self._files.folder(order.attempt_id)  # raises for an invalid id
             run = self._note(order, self._ports.take() if order.wants_port else None)
-            # A task of its own: a caller that is cancelled must not leave a shim that nobody watches.
+            # A task of its own: a caller that is cancelled must not leave a shim that is not watched.
             self._spawn(self._begin(run))
         await asyncio.shield(run.begun)
 
@@ -168,15 +169,15 @@ class ProcessEngine(RunsEngine[Run]):
         self._ports.give_back(run.port)
 
     async def _begin(self, run: Run) -> None:
-        """One trip to a thread does all of it where the environment stands already."""
+        """If the environment is ready, one call to a thread does everything."""
         try:
             begun = await self._in_thread(lambda: self._write_and_launch(run))
-        except Exception as error:  # whatever it is, it is for those who wait for the start
+        except Exception as error:  # any exception goes to those who wait for the start
             self._drop(run)
             run.begun.set_exception(error)
-            run.begun.exception()  # though it may be that nobody waits any more
+            run.begun.exception()  # marks it as retrieved: there may be no waiter left
             return
-        if begun is None:  # ran in a former life, and was forgotten
+        if begun is None:  # ran under an earlier server process, and was forgotten
             self._drop(run)
         elif isinstance(begun, int):
             self._runs_now(run, begun)
@@ -188,17 +189,17 @@ class ProcessEngine(RunsEngine[Run]):
         run.begun.set_result(None)
 
     def _write_and_launch(self, run: Run) -> int | Seen | None:
-        """The shim's pid.
+        """Return the shim's pid.
 
-        STARTING if its environment must be made or warmed up first, or files be unpacked; ENDED if it was stopped
-        before it came.
+        STARTING if its environment must be created or warmed up first, or files be unpacked; ENDED if it was stopped
+        before.
         """
         order = run.order
         if self._files.is_forgotten(run.id):
             return None
         try:
             python = self._environments.ready(order.environment)
-            # A list of requirements with hashes is long, and only kept where it may still be needed.
+            # A list of requirements with hashes is long, and only kept while it may be needed.
             self._files.create(python.remembered(order) if python else order, run.port)
             if run.folder.claim() is not None:
                 return Seen.ENDED
@@ -214,7 +215,7 @@ class ProcessEngine(RunsEngine[Run]):
             raise
 
     async def _prepare_and_launch(self, run: Run) -> None:
-        """The long way: make the environment, telling how far it is, unpack what was sent along, then start."""
+        """The slow path: create the environment, reporting progress, unpack the files, then start."""
 
         def told(reason: Reason, progress: float | None) -> None:
             self._board.tell(run, self._launcher.starting(run.order, reason, progress))
@@ -229,7 +230,7 @@ class ProcessEngine(RunsEngine[Run]):
             await self._fail(run, start_failure(error))
 
     def _warm_up(self, order: Order, python: PythonPlace) -> Future[frozenset[str] | None] | None:
-        """If it is a session, have a warm parent for it; gives what to wait for while that is on its way."""
+        """For a session, start a warm parent for it; return what to wait for meanwhile."""
         if order.kind is not Kind.SESSION:
             return None
         self._environments.note_session(python)
@@ -241,7 +242,7 @@ class ProcessEngine(RunsEngine[Run]):
             await asyncio.wait([asyncio.wrap_future(coming)], timeout=_WAIT_FOR_WARMTH_S)
 
     async def _unpack(self, run: Run, told: Told) -> None:
-        """Unpack what was sent along; a disk that is full or failing is given a while."""
+        """Unpack the files that were sent along; retry for a while if the disk is full or fails."""
         if run.order.bundle_path is None:
             return
         told(UnpackingFiles(), None)
@@ -261,7 +262,7 @@ class ProcessEngine(RunsEngine[Run]):
         self._runs_now(run, pid)
 
     async def _fail(self, run: Run, why: Reason) -> None:
-        """It was accepted, but cannot be started: it ends with our reason."""
+        """Record the end of an accepted attempt that cannot be started, with our reason."""
 
         def write() -> None:
             run.folder.write_exit(Exit(1, why, time.time()))
@@ -271,17 +272,17 @@ class ProcessEngine(RunsEngine[Run]):
         await self._settle(run)
 
     def _runs_now(self, run: Run, pid: int) -> None:
-        """Its shim was started by us just now."""
+        """Record that its shim was started just now."""
         try:
             pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:  # no child of ours, but of a warm parent that ended meanwhile, and so did it
+        except ProcessLookupError:  # a child of a warm parent that ended meanwhile, and so has the session
             self._spawn(self._settle(run))
             return
         run.pid = pid
         self._watch_shim(run, pidfd)
         self._board.tell(run, self._launcher.running(run.order, run.port))
 
-    # --- how an end is noticed ----------------------------------------------------------------------------
+    # --- ends ------------------------------------------------------------------------------------------------
 
     def _watch_shim(self, run: Run, pidfd: int) -> None:
         run.pidfd = pidfd
@@ -301,12 +302,12 @@ class ProcessEngine(RunsEngine[Run]):
         self._spawn(self._settle(run))
 
     async def _settle(self, run: Run) -> None:
-        """Look what became of it: watch a living shim (perhaps of a former life), or take note of its end."""
+        """Determine its state: watch a living shim (perhaps of an earlier server process), or record its end."""
         while True:
             try:
                 found = await self._in_thread(partial(self._launcher.find, run.order, run.folder, run.over_memory))
                 break
-            except OSError as error:  # a full or failing disk: what became of it does not change meanwhile
+            except OSError as error:  # a full or failing disk: the state does not change meanwhile
                 _log.error("cannot look what became of %s, will look again: %s", run.id, error)
                 await asyncio.sleep(_LOOK_AGAIN_S)
         if isinstance(found, Alive):
@@ -332,14 +333,14 @@ class ProcessEngine(RunsEngine[Run]):
             return
         await end_run(run, self._groups, self._in_thread)
 
-    # --- the port: looking --------------------------------------------------------------------------------
+    # --- the port: usage and exec ----------------------------------------------------------------------------
 
     async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
-        """A child of ours beside it."""
+        """Run a command in the attempt's context, as a child of the server."""
         return await self._execs.begin(attempt_id, command, terminal)
 
     async def measure(self) -> Sequence[Measurement]:
-        """What each running attempt uses now."""
+        """Current usage of each running attempt."""
         running = [run.id for run in self._board if run.is_running]
         return await self._in_thread(lambda: [found for one in running if (found := self._measure(one))])
 
@@ -348,18 +349,18 @@ class ProcessEngine(RunsEngine[Run]):
         return Measurement(attempt_id, use.cpu_s, use.memory_mib, use.pids) if use else None
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """Whose these processes are."""
+        """Owners of these processes."""
         attempts = [run.id for run in self._board]
         return await self._in_thread(lambda: owners_of(pids, self._groups, attempts))
 
     # --- the port: environments ---------------------------------------------------------------------------
 
     async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
-        """Have it stand on the one machine that there is."""
+        """Create it on the single node."""
         python = await self._environments.ensure(environment, told)
         if Kind.SESSION in environment.kinds:
             await self._in_thread(lambda: self._launcher.warm_up(python.programs))
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
-        """Where each stands."""
+        """State of each environment."""
         return self._environments.statuses()

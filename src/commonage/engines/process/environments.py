@@ -1,12 +1,12 @@
-"""The Python environments of a process site: made on first use, kept under a name that tells what is in them.
+"""Python environments of a process site: created on first use, under a name derived from their contents.
 
     environments/<name>-<digest>/   a virtual environment, ready once it holds the file `.ready`
-    environments/<name>-<digest>/.sessions   as old as the last start of a session in it
+    environments/<name>-<digest>/.sessions   its time stamp is the last start of a session in it
     environments/<name>-<digest>.lock
 
-It is built in its place, for scripts in it name their interpreter by its path; whatever lies there without
-`.ready` is what a crash left, and is built anew. The lock is held by uv itself, so that nobody builds beside
-one that outlived its control plane. Used by the engine only.
+It is built in place, because its scripts contain the absolute path of their interpreter. A folder without
+`.ready` was left by a crash, and is built again. uv itself holds the lock, so that no second build runs next
+to one that outlived its control plane. Used by the engine only.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _LOCK_POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PythonPlace:
-    """A Python environment that stands: where its programs are, and its root if it is a virtual one."""
+    """A ready Python environment: the folder of its programs, and its root if it is a virtual one."""
 
     programs: Path
     root: Path | None
 
     def remembered(self, order: Order) -> Order:
-        """The order, its environment being this one: its interpreter instead of the list it was made from."""
+        """The request with this environment: its interpreter replaces the list that it was created from."""
         if not order.environment.requirements:
             return order
         here = replace(order.environment, requirements=(), python=str(self.programs / "python"))
@@ -56,7 +56,7 @@ class PythonPlace:
 
 @lru_cache(maxsize=256)
 def digest_of(requirements: tuple[str, ...], python: str = sys.version) -> str:
-    """Twelve characters that differ when the declared list or the interpreter does."""
+    """Twelve characters that differ if the declared list or the interpreter does."""
     return hashlib.sha256("\0".join((python, *requirements)).encode()).hexdigest()[:12]
 
 
@@ -71,36 +71,36 @@ class Environments:
         self._statuses: dict[str, EnvironmentStatus] = {}
 
     def open(self) -> None:
-        """Look what stands from before."""
+        """Find the environments that exist already."""
         self._root.mkdir(parents=True, exist_ok=True)
         for marker in self._root.glob(f"*/{_READY}"):
             name = marker.read_text(encoding="utf-8").strip()
             self._stands(name, EnvironmentState.READY)
 
     async def close(self) -> None:
-        """Give up what is being built; the next use builds it."""
+        """Cancel builds in progress; the next use builds them."""
         await self._builds.close()
 
     def statuses(self) -> list[EnvironmentStatus]:
-        """Where each environment stands that was ever asked for."""
+        """State of each environment that was ever requested."""
         return list(self._statuses.values())
 
     def note_session(self, place: PythonPlace) -> None:
-        """Sessions run in it, or soon will: it is worth something to have it ready for them."""
+        """Record that sessions run in it, or soon will, so that it is kept ready for them."""
         if place.root is not None and place.root.parent == self._root:
-            with suppress(OSError):  # it is only worth a second
+            with suppress(OSError):  # only costs a second if it fails
                 (place.root / _SESSIONS).touch()
 
     def used_by_sessions(self, now: float) -> list[Path]:
-        """The folders of programs of those that stand, and in which a session was started in the last two weeks."""
+        """Program folders of ready environments in which a session was started in the last two weeks."""
         markers = sorted(self._root.glob(f"*/{_SESSIONS}"))
         fresh = [marker.parent for marker in markers if now - marker.stat().st_mtime < _LATELY_S]
         return [folder / "bin" for folder in fresh if (folder / _READY).exists()]
 
     def ready(self, environment: Environment) -> PythonPlace | None:
-        """The environment if it stands.
+        """Return the environment if it is ready.
 
-        None if it must be built first. Raises EngineFailure if it never can.
+        None if it must be built first. Raises EngineFailure if it can never be built.
         """
         if environment.python is not None:
             return self._existing(environment, Path(environment.python))
@@ -115,9 +115,9 @@ class Environments:
         return PythonPlace(folder / "bin", folder)
 
     async def ensure(self, environment: Environment, told: Told) -> PythonPlace:
-        """The environment, built if need be.
+        """Return the environment, building it if needed.
 
-        `told` hears how far it is. Raises EngineFailure, then tries anew.
+        Calls `told` with its progress. Raises EngineFailure; the next call tries again.
         """
         place = self.ready(environment)
         if place is not None:

@@ -1,7 +1,7 @@
-"""Commands beside an attempt of this engine: children of ours, held together with it.
+"""Commands in the context of an attempt: children of the server, controlled together with the attempt.
 
-Each joins the attempt's control groups and carries a mark beside the attempt's own, so that it ends with the attempt,
-and all that it started ends with it. Called by the engine.
+Each joins the attempt's control groups and carries a mark in addition to the attempt's own, so that it ends with the
+attempt, and all its descendants end with it. Called by the engine.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _WAITING = 4
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """What was started: its process, and our ends of what it reads and says. `slave`: its end of the terminal."""
+    """A started process, and our ends of its input and output. `slave`: its end of the terminal."""
 
     process: subprocess.Popen[bytes]
     mark: str
@@ -65,7 +65,7 @@ class _Child:
 
 
 class Execs:
-    """Those of one engine."""
+    """The commands of one engine."""
 
     def __init__(
         self, board: Board, groups: Groups, tasks: Tasks, launcher: Launcher, environments: Environments
@@ -78,7 +78,7 @@ class Execs:
         self._live: set[ProcessExec] = set()
 
     def end_left_over(self) -> None:
-        """End those of a former life, which nobody listens to any more. Blocks: call it in a thread."""
+        """End commands of an earlier server process, which have no listener any more. Blocks: call it in a thread."""
         for run in self._board:
             if run.sighting.seen is not Seen.ENDED:
                 send([pid for pid in self._groups.pids(run.id) if _mark_of(pid)], signal.SIGKILL)
@@ -88,7 +88,7 @@ class Execs:
         run = self._board.runs.get(attempt_id)
         if run is None or not run.is_running:
             raise not_running(attempt_id)
-        # A task of its own: one who is cancelled meanwhile must not leave a child that nobody ends.
+        # A task of its own: a caller cancelled meanwhile must not leave a child that nobody ends.
         making = asyncio.create_task(self._make(run, command, terminal))
         try:
             return await asyncio.shield(making)
@@ -177,7 +177,7 @@ def _set_size(terminal: int, columns: int, rows: int) -> None:
 
 
 class ProcessExec:
-    """Implements `ports.execs.ExecStream`. A task of the engine's sees it to its end, and calls `on_end` then."""
+    """Implements `ports.execs.ExecStream`. A task of the engine follows it to its end, and then calls `on_end`."""
 
     def __init__(
         self, child: _Child, run: Run, groups: Groups, tasks: Tasks, on_end: Callable[[ProcessExec], None]
@@ -201,22 +201,22 @@ class ProcessExec:
     # --- the port -------------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
-        """As soon as there is room in its pipe or terminal."""
+        """Write as soon as there is space in its pipe or terminal."""
         await self._stdin.write(data)
 
     async def close_stdin(self) -> None:
-        """Where it is a pipe."""
+        """Close its pipe, if it has one."""
         if self._child.slave is None:
             self._stdin.close()
 
     async def resize(self, columns: int, rows: int) -> None:
-        """The kernel tells who runs there."""
+        """Resize the terminal; the kernel notifies its programs."""
         if self._child.slave is not None and not self._stdin.is_closed:
             with suppress(OSError):
                 _set_size(self._child.stdin, columns, rows)
 
     async def read(self) -> tuple[int, bytes] | None:
-        """From whichever stream comes first."""
+        """Return output from the stream that has data first."""
         if self._is_read:
             return None
         said = await self._said.get()
@@ -224,22 +224,22 @@ class ProcessExec:
         return said
 
     async def exit_code(self) -> int:
-        """As its parent learns it."""
+        """Its parent's exit code for it."""
         return await asyncio.shield(self._code)
 
     async def close(self) -> None:
-        """Have it ended, and wait for that."""
+        """End it, and wait for that."""
         self.end()
         await asyncio.wait([self._living])
 
     def end(self) -> None:
-        """Have it ended soon."""
+        """Schedule its end."""
         self._leaving.set()
 
     # --- from start to end ----------------------------------------------------------------------------------------
 
     async def _live(self) -> None:
-        """Until it has ended, whatever ends it, and nothing of it is left."""
+        """Run until it has ended, for any reason, and none of its processes is left."""
         delivering = asyncio.create_task(self._deliver())
         leaving = asyncio.create_task(self._leaving.wait())
         over = asyncio.create_task(self._run.ended.wait())
@@ -266,7 +266,7 @@ class ProcessExec:
             self._finish()
 
     def _kill_at_once(self) -> None:
-        """Where it was cut short: the rest is found by its mark when the engine opens again."""
+        """Kill it on cancellation: the engine finds the rest by its mark when it opens again."""
         if self._child.process.poll() is None:
             send([self._child.process.pid], signal.SIGKILL)
 
@@ -287,10 +287,10 @@ class ProcessExec:
         while data := await end.read():
             await self._said.put((stream, data))
 
-    # --- what it started ------------------------------------------------------------------------------------------
+    # --- its processes -----------------------------------------------------------------------------------------------
 
     def _pids(self) -> list[int]:
-        """All that carries its mark, or is in a session with what did; the attempt's alone are looked at."""
+        """Processes that carry its mark, or share a session with one that did; searches only the attempt's."""
         found = {pid: stat.session for pid in self._candidates() if (stat := stat_of(pid)) is not None}
         self._sessions |= {session for pid, session in found.items() if _mark_of(pid) == self._child.mark}
         return [pid for pid, session in found.items() if session in self._sessions]
@@ -301,7 +301,7 @@ class ProcessExec:
         return {*self._groups.pids(self._run.id), *leader}
 
     def _kill(self) -> None:
-        # Without control groups a look at all processes is remembered for a moment, and some are newer.
+        # Without control groups a scan of all processes is cached briefly, and some are newer.
         pause_s = _KILL_PAUSE_S if self._groups.joins(self._run.id) else 1.2 * FRESH_S
         for _ in range(_KILL_ROUNDS):
             time.sleep(pause_s)
@@ -314,7 +314,7 @@ class ProcessExec:
 async def _exit_of(process: subprocess.Popen[bytes]) -> None:
     """Wait for its end."""
     loop = asyncio.get_running_loop()
-    pidfd = os.pidfd_open(process.pid)  # a child of ours that nobody else waits for
+    pidfd = os.pidfd_open(process.pid)  # our own child, with no other waiter
     ended = loop.create_future()
     loop.add_reader(pidfd, settle, ended)
     try:
@@ -326,7 +326,7 @@ async def _exit_of(process: subprocess.Popen[bytes]) -> None:
 
 
 def _mark_of(pid: int) -> str:
-    """The mark that a process carries; empty for none, and for one that is gone."""
+    """The mark that a process carries; empty if it has none, or is gone."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:

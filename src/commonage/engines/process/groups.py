@@ -1,6 +1,6 @@
-"""What holds the processes of an attempt together: control groups where the kernel lets us, else a mark they carry.
+"""Port for grouping the processes of an attempt: control groups if the kernel allows it, else a mark they carry.
 
-`find_groups` chooses; the engine sees only `Groups`. Methods may block a little and are called in threads.
+`find_groups` chooses; the engine sees only `Groups`. Methods may block briefly and are called in threads.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from commonage.domain.sightings import LastUse
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What an attempt uses now.
+    """Current usage of an attempt.
 
-    CPU seconds so far and memory in MiB, without what the kernel could drop at once.
+    CPU seconds so far and memory in MiB, without what the kernel could reclaim at once.
     """
 
     cpu_s: float
@@ -31,37 +31,37 @@ class Groups(Protocol):
     notes: tuple[str, ...]
 
     def make(self, attempt_id: str, cpus_milli: int, memory_mib: int) -> list[str]:
-        """Prepare for an attempt; gives the cgroup.procs files that it shall join. Raises EngineFailure."""
+        """Prepare for an attempt; return the cgroup.procs files to join. Raises EngineFailure."""
         ...
 
     def joins(self, attempt_id: str) -> list[str]:
-        """The cgroup.procs files of one that runs, which what runs beside it shall join, too."""
+        """The cgroup.procs files of a running attempt, which its exec commands must also join."""
         ...
 
     def pids(self, attempt_id: str) -> list[int]:
-        """All its processes, the shim excepted."""
+        """All its processes, except the shim."""
         ...
 
     def kill(self, attempt_id: str) -> bool:
-        """End all its processes by force. False if some are still there, which a later call may find gone."""
+        """Send SIGKILL to all its processes. False if some are still there, which a later call may find gone."""
         ...
 
     def was_oom(self, attempt_id: str) -> bool:
-        """True if the kernel ended one of its processes for want of memory."""
+        """True if the kernel killed one of its processes for lack of memory."""
         ...
 
     def use(self, attempt_id: str) -> Use | None:
-        """What it uses; None if it has no processes."""
+        """Its usage; None if it has no processes."""
         ...
 
     def last_use(self, attempt_id: str) -> LastUse | None:
-        """What it used in all; None where that is not known once its processes are gone."""
+        """Its total usage; None if that is unknown once its processes are gone."""
         return None
 
     def remove(self, attempt_id: str) -> bool:
-        """Its last process ended: nothing of it stays. False if one is still there."""
+        """Remove everything after its last process ended. False if one is still there."""
         ...
 
     def close(self) -> None:
-        """Nothing is asked any more; what runs stays held."""
+        """Stop; attempts that run stay limited."""
         return

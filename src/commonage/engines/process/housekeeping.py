@@ -1,6 +1,6 @@
-"""What is looked after: memory where the kernel does not see to it, and logs of long ago.
+"""Enforces memory if the kernel does not, and removes old logs.
 
-Tasks of the engine's.
+Tasks of the engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 async def keep_memory(board: Board, groups: Groups, in_thread: InThread, turns: Turns) -> None:
-    """Look after the memory of each running attempt, for ever."""
+    """Watch the memory of each running attempt, forever."""
     while True:
         with turns.rest():
             await asyncio.sleep(PAUSE_S)
@@ -36,7 +36,7 @@ async def keep_memory(board: Board, groups: Groups, in_thread: InThread, turns: 
 
 
 async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThread, turns: Turns) -> None:
-    """Remove logs of long ago now and every ten minutes, for ever."""
+    """Remove old logs now and every ten minutes, forever."""
     while True:
         try:
             clear = partial(files.clear_old, time.time(), settings.keep_logs_days, settings.keep_logs_mib)

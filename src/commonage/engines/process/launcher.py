@@ -1,6 +1,6 @@
-"""Starting an attempt and finding out how it ended.
+"""Starts an attempt and finds out how it ended.
 
-The parts that touch disk and kernel. Called in threads.
+The parts that use disk and kernel. Called by the engine in threads.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HALF_WRITTEN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Its shim lives: `pidfd` (the caller's to close) of `pid`, since `started_at`."""
+    """Its shim lives: `pidfd` (the caller closes it) of `pid`, since `started_at`."""
 
     pid: int
     pidfd: int
@@ -54,11 +54,11 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Unclaimed:
-    """Nobody ran it yet, nobody was told not to."""
+    """It was not run yet, and is not forbidden to start."""
 
 
 class Launcher:
-    """Starts shims and reads their traces. `shared` are the variables that every workload gets."""
+    """Starts shims and reads their files. `shared` are the variables that every workload gets."""
 
     def __init__(
         self,
@@ -77,20 +77,20 @@ class Launcher:
         self._warm = WarmSessions(shared) if settings.warm_sessions else None
 
     def warm_up(self, programs: Path) -> Future[frozenset[str] | None] | None:
-        """Have a warm parent come up for sessions with these programs.
+        """Start a warm parent for sessions with these programs.
 
-        Gives what to wait for; None if there is nothing.
+        Returns what to wait for; None if there is nothing.
         """
         return self._warm.prepare(programs) if self._warm is not None else None
 
     def close(self) -> None:
-        """Let go of what is not an attempt."""
+        """Release everything that is not an attempt."""
         self._unpacker.close()
         if self._warm is not None:
             self._warm.close()
 
     async def unpack(self, order: Order, folder: RunFolder) -> None:
-        """Have the files that were sent along, of which there are some, in the folder of the job.
+        """Put the files that were sent along (there must be some) into the folder of the job.
 
         Raises EngineFailure.
         """
@@ -107,7 +107,7 @@ class Launcher:
         await self._unpacker.run(order.owner, put)
 
     def launch(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
-        """Start a shim; its pid. Raises EngineFailure; then nothing was started."""
+        """Start a shim; return its pid. Raises EngineFailure; then nothing was started."""
         try:
             return self._launch(order, folder, port, python)
         except OSError as error:
@@ -133,7 +133,7 @@ class Launcher:
         return Place(workspace, cwd, folder.tmp, python.programs, python.root, port, volumes)
 
     def again(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> tuple[Program, Path]:
-        """The program of one that runs, and where it works: for what runs beside it. Raises EngineFailure."""
+        """The program of a running attempt, and its working folder, for its exec commands. Raises EngineFailure."""
         try:
             place = self._place(order, folder, port, python)
         except OSError as error:
@@ -142,7 +142,7 @@ class Launcher:
         return self._confine(order, program, self._groups.joins(order.attempt_id)), place.cwd
 
     def settle(self, live: Collection[str]) -> None:
-        """After a start: whatever is held of the cards for others than these is released. Raises EngineFailure."""
+        """After a server start: release GPU shares of all other attempts. Raises EngineFailure."""
         if self._devices is None:
             return
         try:
@@ -151,21 +151,21 @@ class Launcher:
             raise EngineFailure(f"what is held of the GPUs cannot be read: {error}") from error
 
     def _confine(self, order: Order, program: Program, groups: Collection[str]) -> Program:
-        """Its shares are held from before its command runs: its groups are there, and nothing is in them yet."""
+        """Enforce its shares before its command runs: its groups exist, and are still empty."""
         if self._devices is None or not order.lease.shares:
             return program
         folders = tuple(str(Path(path).parent) for path in groups)
         return confined(program, self._devices.confine(Hold(order.attempt_id, order.lease.shares, folders)))
 
     def _release(self, order: Order) -> None:
-        """To be called when it has no process any more, and before its groups go: the driver counts by them."""
+        """Call it when it has no process left, and before its groups are removed: the driver counts by them."""
         if self._devices is not None and order.lease.shares:
             self._devices.release(order.attempt_id)
 
     def find(self, order: Order, folder: RunFolder, over_memory: bool) -> Alive | Unclaimed | Sighting:
-        """What became of an attempt: its living shim, or its end, tidied up; or nobody ran it yet.
+        """Return the state of an attempt: its living shim, its end after cleanup, or not yet run.
 
-        `over_memory`: we ended it ourselves because it took too much.
+        `over_memory`: we ended it ourselves because it used too much.
         """
         claim = self._claim(folder)
         if claim is None:
@@ -179,9 +179,9 @@ class Launcher:
         return self._ended(order, folder, claim, over_memory)
 
     def _claim(self, folder: RunFolder) -> Claim | None:
-        """The claim.
+        """Return the claim.
 
-        One that is half-written is given a moment, and counts as a dead one's if it stays so.
+        A half-written one is given a moment, and then counts as that of a dead process.
         """
         deadline = time.monotonic() + _HALF_WRITTEN_S
         while True:
@@ -201,7 +201,7 @@ class Launcher:
         return Sighting(order.attempt_id, Seen.ENDED, claim.at, self._node, end.reason, exit_code=end.code)
 
     def _ended(self, order: Order, folder: RunFolder, claim: Claim, over_memory: bool) -> Sighting:
-        """Its shim is gone: end what it left, and have written down how it ended."""
+        """Its shim is gone: end its remaining processes, and record how it ended."""
         was_oom = over_memory or self._groups.was_oom(order.attempt_id)
         written = folder.exit()
         end = written or self._guess(folder, claim, was_oom)
@@ -225,7 +225,7 @@ class Launcher:
         )  # fmt: skip
 
     def _guess(self, folder: RunFolder, claim: Claim, was_oom: bool) -> Exit:
-        """How it ended, where its shim did not write it."""
+        """Infer how it ended, if its shim did not write it."""
         now = time.time()
         if claim.pid < 0:
             return Exit(None, ExitCodeLost(why=ExitCodeLoss.CLAIM_UNREADABLE), claim.at)
@@ -238,12 +238,12 @@ class Launcher:
         return Exit(None, ExitCodeLost(why=ExitCodeLoss.SHIM_KILLED), now)
 
     def running(self, order: Order, port: int | None, started_at: float | None = None) -> Sighting:
-        """The sighting of one that runs, since just now unless told otherwise."""
+        """Status of a running attempt, by default since now."""
         now = time.time()
         return Sighting(order.attempt_id, Seen.RUNNING, now, self._node, url=url_of(port), started_at=started_at or now)
 
     def starting(self, order: Order, reason: Reason | None = None, progress: float | None = None) -> Sighting:
-        """The sighting of one that does not run yet."""
+        """Status of an attempt that does not run yet."""
         return Sighting(
             order.attempt_id, Seen.STARTING, time.time(), self._node, reason or Starting(node=self._node), progress
         )

@@ -1,4 +1,4 @@
-"""What this machine has: its cores, memory, disk and cards, as the one node of a process site."""
+"""Cores, memory, disk and GPUs of this computer, as the single node of a process site. Called by the engine."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def node_name(settings: ProcessSettings) -> str:
-    """The name of the node: as set, else the host's."""
+    """The name of the node: the setting, else the host's name."""
     return settings.node_name or socket.gethostname()
 
 
 def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) -> NodeReport:
-    """Look at the machine.
+    """Report on this node.
 
-    What is set counts before what is found. Asks the cards' driver, so call it in a thread.
+    Settings take precedence over detected values. Queries the GPU driver, so call it in a thread.
     """
     faults: list[str] = []
     cards: tuple[Device, ...] = ()
@@ -53,7 +53,7 @@ def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) 
 
 
 def _memory_mib() -> int:
-    """The machine's memory, or what a container that we are in may use of it."""
+    """The computer's memory, or the limit of the container that we are in."""
     found = [int(psutil.virtual_memory().total)]
     for name in _LIMITS:
         try:

@@ -1,7 +1,7 @@
-"""The processes of an attempt by the mark in their environment: where there are no control groups.
+"""Processes of an attempt by the mark in their environment: used if there are no control groups.
 
-Weaker in all ways, and said so: a process that clears its environment gets away, memory and CPU are not
-limited by the kernel. Memory is added up by looking at each process. Called in threads by the engine.
+Weaker in all ways, and reported as such: a process that clears its environment escapes, and the kernel does not limit
+memory and CPU. Memory is the sum over the processes. Called in threads by the engine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from commonage.engines.process.processes import Stat, send, stat_of
 _MARK = b"COMMONAGE_ATTEMPT_ID="
 _SHIM_MARK = b"shim.sh"
 FRESH_S = 0.05
-"""For so long a look at all processes is good enough."""
+"""Seconds for which a scan of all processes is reused."""
 _KILL_ROUNDS = 20
 _KILL_PAUSE_S = 0.02
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -27,7 +27,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class _Known(NamedTuple):
-    """A process as it was when looked into: its attempt ("": none of ours), and whether it is the shim of it."""
+    """A process when it was read: its attempt ("": none of ours), and whether it is the shim of it."""
 
     stat: Stat
     attempt: str
@@ -58,14 +58,14 @@ class MarkedProcesses(Groups):
         return []
 
     def pids(self, attempt_id: str) -> list[int]:
-        """Those that carry its mark."""
+        """Processes that carry its mark."""
         with self._lock:
             if time.monotonic() - self._looked_at > FRESH_S:
                 self._look()
             return [pid for pid, found in self._known.items() if found.attempt == attempt_id and not found.is_shim]
 
     def kill(self, attempt_id: str) -> bool:
-        """SIGKILL to all, again and again until none is left."""
+        """SIGKILL to all, repeatedly until none is left."""
         for _ in range(_KILL_ROUNDS):
             self._looked_at = 0.0
             pids = self.pids(attempt_id)
@@ -76,11 +76,11 @@ class MarkedProcesses(Groups):
         return False
 
     def was_oom(self, attempt_id: str) -> bool:
-        """Nobody tells."""
+        """Always False: this is unknown here."""
         return False
 
     def use(self, attempt_id: str) -> Use | None:
-        """Added up over its processes; memory that they share is counted once for each."""
+        """Sum over its processes; memory that they share is counted once for each."""
         pids = self.pids(attempt_id)
         figures = [found for pid in pids if (found := _figures(pid))]
         if not figures:
@@ -92,7 +92,7 @@ class MarkedProcesses(Groups):
         return not self.pids(attempt_id)
 
     def _look(self) -> None:
-        """Look at every process of the machine; only new ones are looked into."""
+        """Scan all processes of the node; only new ones are read."""
         known: dict[int, _Known] = {}
         sessions: dict[int, str] = {}
         for entry in os.scandir("/proc"):
@@ -106,7 +106,7 @@ class MarkedProcesses(Groups):
             known[pid] = found
             if found.is_shim:
                 sessions[stat.session] = found.attempt
-        # One that cleared its environment, but stayed in the session that its shim leads.
+        # A process that cleared its environment, but stayed in the session that its shim leads.
         for pid, found in known.items():
             if not found.attempt and found.stat.session in sessions:
                 known[pid] = found._replace(attempt=sessions[found.stat.session])
@@ -115,7 +115,7 @@ class MarkedProcesses(Groups):
 
 
 def mark_of(pid: int) -> str | None:
-    """The attempt whose mark this process carries; None for none, for one that is gone, and for somebody else's."""
+    """The attempt whose mark this process carries; None without one, if it is gone, or if it is another user's."""
     stat = stat_of(pid)
     return (_look_into(pid, stat).attempt or None) if stat is not None else None
 
@@ -127,7 +127,7 @@ def _look_into(pid: int, stat: Stat) -> _Known:
         if start == 0 and not environment.startswith(_MARK):
             return _Known(stat, "", False)
         is_shim = stat.session == pid and _SHIM_MARK in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # gone, or somebody else's
+    except OSError:  # gone, or another user's
         return _Known(stat, "", False)
     attempt = environment[start + len(_MARK) :].partition(b"\0")[0].decode("ascii", "replace")
     return _Known(stat, attempt, is_shim)

@@ -1,7 +1,7 @@
-"""Whose a process of this machine is: an attempt's, or nobody's that we know. Called in a thread by the engine.
+"""Owner of a process of this node: an attempt, or unknown. Called in a thread by the engine.
 
-What holds an attempt together (its control groups, or the mark in the environment) is asked first; then whether it
-descends from a process of an attempt; last for the mark, which also one carries that moved out of its group.
+First the attempt's grouping is used (its control groups, or the mark in the environment); then descent from a process
+of an attempt; last the mark, which also a process carries that moved out of its group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_ANCESTORS = 64
 
 
 class _Look(NamedTuple):
-    """What the kernel says of a process: its name, its parent, and when it began, in clock ticks since boot."""
+    """Kernel data of a process: its name, its parent, and its start time, in clock ticks since boot."""
 
     name: str
     parent: int
@@ -27,7 +27,7 @@ class _Look(NamedTuple):
 
 
 def owners_of(pids: Collection[int], groups: Groups, attempts: Iterable[str]) -> list[ProcessOwner]:
-    """The owners of those that still run, by pid; `attempts` are all that run here."""
+    """Owners of the processes that still run, by pid; `attempts` are all that run here."""
     held = {pid: attempt for attempt in attempts for pid in groups.pids(attempt)} if pids else {}
     booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     found = []

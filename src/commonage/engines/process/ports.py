@@ -1,6 +1,6 @@
-"""Loopback ports for sessions and services.
+"""Loopback ports for sessions and services. Used by the engine.
 
-Each given to one run at a time, and none that somebody else listens on.
+Each is given to one run at a time, and none on which another program listens.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from commonage.domain.errors import EngineFailure
 
 
 class PortRange:
-    """Hands out ports from `first` to `last`, in turn, so that one just given back is not at once given again.
+    """Hands out ports from `first` to `last` in rotation, so that a port just returned is not reused at once.
 
-    The turn begins at `start`. Several servers on one machine should begin at different ports: a port is free until its
-    session listens, which may take minutes, and two servers that began at the same one would both give it out.
+    The rotation begins at `start`. Several servers on one node should begin at different ports: a port is free until
+    its session listens, which may take minutes, and two servers that began at the same one would both give it out.
     """
 
     def __init__(self, first: int, last: int, start: int) -> None:
@@ -23,7 +23,7 @@ class PortRange:
         self._held: set[int] = set()
 
     def take(self) -> int:
-        """A free port. Raises EngineFailure when there is none."""
+        """Return a free port. Raises EngineFailure if none is free."""
         for _ in range(self._last - self._first + 1):
             port = self._next
             self._next = self._first if port == self._last else port + 1
@@ -33,17 +33,17 @@ class PortRange:
         raise EngineFailure(f"no port from {self._first} to {self._last} is free", retryable=True)
 
     def hold(self, port: int) -> None:
-        """This one is taken, by a run found again."""
+        """Mark this one as taken by a run that was found again."""
         self._held.add(port)
 
     def give_back(self, port: int | None) -> None:
-        """Its run ended."""
+        """Return the port of an ended run."""
         self._held.discard(port or 0)
 
 
 def _is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: connections of the last owner that still linger do not matter.
+        # As servers do: lingering connections of the last owner do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""Processes of this machine: telling whether one is still the one it was, starting shims, sending signals.
+"""Processes of this node: checking identity, starting shims, sending signals.
 
 Called by the engine; knows nothing of attempts but the shim's arguments.
 """
@@ -26,36 +26,35 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def boot_id() -> str:
-    """What differs between two starts of the machine."""
+    """Id of this boot of the node."""
     return _BOOT_ID.read_text(encoding="ascii").strip()
 
 
 class Stat(NamedTuple):
-    """Of a process: when it began, in clock ticks since boot, and its session."""
+    """A process's start time, in clock ticks since boot, and its session."""
 
     began: int
     session: int
 
 
 def stat_of(pid: int) -> Stat | None:
-    """What the kernel says of a process; None if there is none or only its remains."""
+    """Kernel data of a process; None if it does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name, in parentheses, may contain anything; state is the first field behind it, the start time the
-    # 20th.
+    # The name, in parentheses, may contain anything; state is the first field after it, the start time the 20th.
     fields = stat[stat.rindex(b")") + 2 :].split()
     return None if fields[0] in (b"Z", b"X") else Stat(int(fields[19]), int(fields[3]))
 
 
 def open_process(pid: int, began: int) -> int | None:
-    """A pidfd of the very process that began then; None if it is gone. The caller closes it."""
+    """Return a pidfd of exactly the process that began then; None if it is gone. The caller closes it."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    # Looked at after opening: from now on the number cannot pass to another process unnoticed.
+    # Checked after opening: from now on the number cannot pass to another process unnoticed.
     stat = stat_of(pid)
     if stat is not None and stat.began == began:
         return descriptor
@@ -64,7 +63,7 @@ def open_process(pid: int, began: int) -> int | None:
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to each that is still there."""
+    """Send a signal to each that still exists."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -73,7 +72,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def raise_file_limit() -> None:
-    """Each running attempt is watched by a file descriptor of ours: have room for some thousands."""
+    """Raise the limit of open files for thousands of attempts: each running one is watched by a file descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -81,10 +80,10 @@ def raise_file_limit() -> None:
 
 
 def leave_signals_alone() -> None:
-    """Let what we start have the usual signals, even where we are to ignore some (nohup, `&` in a script).
+    """Give child processes the usual signals, even if the server must ignore some (nohup, `&` in a script).
 
-    A handler of ours ends with exec, an ignored signal stays ignored, and then no kernel could be interrupted. Python
-    takes handlers in the main thread only; elsewhere they stay as they are.
+    A handler of ours ends with exec, but an ignored signal stays ignored, and then no kernel could be interrupted.
+    Python sets handlers in the main thread only; elsewhere they stay unchanged.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -94,7 +93,7 @@ def leave_signals_alone() -> None:
 
 
 def reap(pid: int) -> None:
-    """Let go of an ended child, if it was ours."""
+    """Reap an ended child, if it was ours."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
@@ -102,7 +101,7 @@ def reap(pid: int) -> None:
 def spawn_shim(
     run: Path, groups: Sequence[str], command: Sequence[str], environment: Mapping[str, str], cwd: Path
 ) -> int:
-    """Start a shim for the run folder; its pid, for the caller to reap. Raises EngineFailure.
+    """Start a shim for the run folder; return its pid, for the caller to reap. Raises EngineFailure.
 
     No preexec_fn and no change of user, so that Python can use vfork: the cost does not grow with our memory.
     """
@@ -118,13 +117,13 @@ def spawn_shim(
             env=environment,
             start_new_session=True,
         )
-        # It may outlive us, and is reaped by its number: subprocess shall not complain or reap it first.
+        # It may outlive us, and is reaped by its number: subprocess must not complain or reap it first.
         shim.returncode = 0
         return shim.pid
     except ValueError as error:
         raise EngineFailure(f"the command or a variable cannot be passed on: {error}") from error
     except OSError as error:
-        # Too long an argument list stays too long; no memory or no processes left may pass.
+        # A too long argument list is permanent; a lack of memory or processes may pass.
         may_pass = error.errno != E2BIG
         raise EngineFailure(f"the system did not start it: {error.strerror}", retryable=may_pass) from error
     finally:

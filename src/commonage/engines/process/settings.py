@@ -1,4 +1,4 @@
-"""What an admin may set of the process engine.
+"""Settings of the process engine.
 
 Filled by bootstrap; nothing is read from the environment here.
 """

@@ -1,6 +1,6 @@
-"""From an order to a program.
+"""Maps a start request to a program.
 
-Its arguments and its variables. Pure; the folders it names are made elsewhere.
+Its arguments and its variables. Pure; the folders are created elsewhere. Used by the launcher.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from commonage.files.injected import JUPYTER
 
 MARK = "COMMONAGE_ATTEMPT_ID"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What a workload may know of the server's surroundings: language, time zone, certificates, proxies. Nothing
-# else.
+# The server's variables that a workload may see: language, time zone, certificates, proxies. No others.
 _SHARED = re.compile(
     r"LANG|LANGUAGE|LC_[A-Z]+|TZ|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(https?|ftp|all|no)_proxy",
     re.IGNORECASE,
@@ -29,9 +28,9 @@ _SHARED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an attempt runs.
+    """Folders and port of an attempt.
 
-    Its owner's workspace, its working and temporary directories, its Python, its port, and where its volumes are.
+    Its owner's workspace, its working and temporary directories, its Python, its port, and the paths of its volumes.
     """
 
     workspace: Path
@@ -45,26 +44,26 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is started: the argument vector, and all of its variables."""
+    """The program to start: the argument vector, and all of its variables."""
 
     command: tuple[str, ...]
     variables: Mapping[str, str]
 
 
 def shared_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those of the server's own variables that workloads get."""
+    """The server's own variables that workloads get."""
     return {name: value for name, value in environ.items() if _SHARED.fullmatch(name)}
 
 
 def url_of(port: int | None) -> str | None:
-    """Where a workload with this port answers; None without one."""
+    """URL of a workload with this port; None without one."""
     return None if port is None else f"http://127.0.0.1:{port}"
 
 
 def program_of(order: Order, place: Place, shared: Mapping[str, str]) -> Program:
-    """The program of an order at its place. Raises EngineFailure when there is nothing to run.
+    """Return the program of a request at its place. Raises EngineFailure if there is nothing to run.
 
-    Later ones win: what is shared, ours, the environment's, the owner's; our ids are nobody else's to set.
+    Later ones win: shared, ours, the environment's, the owner's. Only the server sets our ids.
     """
     command = order.command or (SESSION_COMMAND if order.kind is Kind.SESSION else ())
     if not command:
@@ -92,7 +91,7 @@ def program_of(order: Order, place: Place, shared: Mapping[str, str]) -> Program
 
 
 def confined(program: Program, variables: Mapping[str, str]) -> Program:
-    """The program with the variables that hold its shares: they win, but a PYTHONPATH of its own goes after theirs."""
+    """Add the variables that enforce its shares: they win, but a PYTHONPATH of the program is appended to theirs."""
     merged = {**program.variables, **variables}
     own = program.variables.get("PYTHONPATH")
     if own and "PYTHONPATH" in variables:
@@ -110,8 +109,8 @@ def _ours(order: Order, place: Place) -> dict[str, str]:
         "PATH": f"{place.programs}:{_PATH}",
         # A log is read while it is written.
         "PYTHONUNBUFFERED": "1",
-        # Libraries start as many threads as the machine has cores, and would wait for each other when the
-        # cores are crowded or there is a quota.
+        # Libraries start as many threads as the node has cores, and would wait for each other when the cores are busy
+        # or there is a quota.
         "OMP_NUM_THREADS": cores,
         "PYTHON_CPU_COUNT": cores,
     }

@@ -1,6 +1,6 @@
-"""Making a Python environment with uv: the calls, what they are told of this machine, and what their output means.
+"""Creates a Python environment with uv: the calls, its settings on this node, and the meaning of its output.
 
-Called by `environments`, which decides when and where. Nothing here keeps state.
+Called by `environments`, which decides when and where. No state is kept here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from commonage.domain.environments import left_out
 from commonage.domain.errors import EngineFailure
 
 Step = Callable[[str, float | None], None]
-"""Is told what uv does, and how far it is (0..1)."""
+"""Callback with uv's current step, and its progress (0..1)."""
 _PASSED_ON = re.compile(r"UV_.*|SSL_CERT_FILE|SSL_CERT_DIR|(https?|all|no)_proxy|HOME|NETRC|LANG|LC_ALL", re.IGNORECASE)
-# pip's settings that have a counterpart of the same meaning in uv.
+# pip's settings that have an equivalent in uv.
 _LIKE_PIP = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -34,35 +34,34 @@ _LIKE_PIP = {
 _ASIDE = re.compile(r"warning: |Using Python |Using CPython|Creating virtual|Activate with| [+-] ")
 _BETWEEN_S = 2.0
 _LAST_LINES = 6
-_FRAMES = " \u00d7\u2570\u2500\u25b6\u2502\u251c\u00b7"  # what uv draws around its complaints
+_FRAMES = " \u00d7\u2570\u2500\u25b6\u2502\u251c\u00b7"  # uv draws these around its error messages
 
 
 def uv_environment(environ: Mapping[str, str], pip_settings: Mapping[str, str]) -> dict[str, str]:
-    """The variables for uv: its own, certificates, proxies, and what pip is told here where uv is told nothing.
+    """Variables for uv: its own, certificates, proxies, and pip's settings where uv has none.
 
-    `pip_settings` are those of pip's files; its variables (PIP_INDEX_URL) count before them, uv's before
-    both.
+    `pip_settings` are those of pip's files; its variables (PIP_INDEX_URL) take precedence over them, uv's over both.
     """
     told = {"PATH": environ.get("PATH", os.defpath), "UV_SYSTEM_CERTS": "true", "UV_NO_PROGRESS": "1"}
     told |= {name: value for name, value in environ.items() if _PASSED_ON.fullmatch(name)}
     for name, counterpart in _LIKE_PIP.items():
         value = environ.get("PIP_" + name.replace("-", "_").upper()) or pip_settings.get(name)
         if name == "find-links" and value:
-            # pip shrugs at a folder of wheels that is not there, uv fails. And uv wants commas between several.
+            # pip ignores a missing folder of wheels, uv fails. And uv separates several by commas.
             value = ",".join(place for place in value.split() if "://" in place or Path(place).is_dir())
         if value and counterpart not in told:
             told[counterpart] = " ".join(value.split())
             if name == "extra-index-url":
-                # As pip means it: all of them are looked through, not only the first that knows the package.
+                # pip's semantics: all indices are searched, not only the first that knows the package.
                 told.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
-    # What is made must be made of this machine's Python; nothing but packages is downloaded.
+    # The environment must use this node's Python; only packages are downloaded.
     return told | {"UV_PYTHON_DOWNLOADS": "never"}
 
 
 def read_pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The `global` section of pip's files, the user's before the machine's.
+    """The `global` section of pip's files, the user's before the system's.
 
-    Files that cannot be read count as none.
+    Unreadable files count as empty.
     """
     home = Path(environ.get("HOME") or "/")
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
@@ -78,10 +77,10 @@ def read_pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Progress:
-    """Turns uv's lines into what is told.
+    """Turns uv's lines into progress.
 
-    It names only the large packages while they come, so those are counted. Every line told is an event that is kept,
-    so what comes in quick succession is left out.
+    uv names only large packages while it downloads, so those are counted. Every reported line is stored as an event, so
+    lines in quick succession are dropped.
     """
 
     def __init__(self, told: Step, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -92,7 +91,7 @@ class Progress:
         self._come = 0
 
     def line(self, text: str) -> None:
-        """One line of uv's output."""
+        """Handle one line of uv's output."""
         match text.split():
             case ["Resolved", number, *_]:
                 self._told(f"downloading {number} packages", 0.1)
@@ -122,10 +121,9 @@ class Progress:
 async def make_environment(
     folder: Path, requirements: Sequence[str], variables: Mapping[str, str], held: int, told: Step
 ) -> None:
-    """Make `folder` a virtual environment with these requirements. Raises EngineFailure with uv's last words.
+    """Make `folder` a virtual environment with these requirements. Raises EngineFailure with uv's last message.
 
-    `held` is a file descriptor that uv keeps open, so that a lock on it lasts as long as uv does, even
-    without us.
+    `held` is a file descriptor that uv keeps open, so that a lock on it lasts as long as uv does, even without us.
     """
     told("making a Python environment", 0.0)
     base = ("venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder))
@@ -172,7 +170,7 @@ async def _run_uv(
 
 
 async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[str]:
-    if stream is None:  # cannot be: it was asked for
+    if stream is None:  # cannot happen: the pipe was requested
         return
     rest = b""
     while chunk := await stream.read(8192):
@@ -184,6 +182,6 @@ async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[str]:
 
 
 def _last_words(lines: Iterable[str]) -> str:
-    """uv's complaint without its frames and asides, in one line."""
+    """uv's error message without its frames and hints, in one line."""
     words = (line.strip(_FRAMES).strip() for line in lines if not _ASIDE.match(line))
     return "; ".join(word for word in words if word)

@@ -1,7 +1,7 @@
-"""Volumes of workloads that are processes of this machine: nothing is mounted, links in the home lead to them.
+"""Volumes of workloads that are processes of this node: nothing is mounted, links in the home lead to them.
 
-What the processes may do with a folder is what the server's account may do: read-only is not enforced, nor is a size.
-The links say where things are; who may have what was decided before. Called in threads.
+The server's account determines what the processes may do with a folder: neither read-only nor a size is enforced. The
+links only give the paths; access was decided before. Called in threads by the launcher.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from commonage.files.beneath import Beneath
 
 
 def give_volumes(mounts: Sequence[Mount], home: Path, tmp: Path) -> dict[str, str]:
-    """Have links to all volumes in `home`; where each is, by name. Scratch is in `tmp`, and goes with it.
+    """Link all volumes in `home`; return their paths by name. Scratch is in `tmp`, and is removed with it.
 
-    Raises EngineFailure for a folder that is not there, and for what processes cannot have.
+    Raises EngineFailure for a missing folder, and for volumes that processes cannot have.
     """
     places = {one.name: _place(one, tmp) for one in mounts}
-    # Of scratch there is one for each attempt, and a home is shared by all of them.
+    # Each attempt has its own scratch, but they all share a home.
     lasting = {one.name: places[one.name] for one in mounts if one.kind is VolumeKind.FOLDER}
     link_volumes(Beneath(home), lasting, os.geteuid(), os.getegid())
     return {name: str(home / FOLDER / name) if name in lasting else place for name, place in places.items()}

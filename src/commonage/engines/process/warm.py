@@ -1,9 +1,8 @@
 """Sessions that start warm: one waiting parent (zygote.py) for each environment that sessions run in.
 
-Called by the launcher, in threads. Where there is no warm parent, it fails, or a fork would not be like a process that
-is started afresh, the answer is None and the session is started cold like any program; so nothing depends on this but
-speed. A parent holds some 130 MiB, of which each session shares the most part. A session is still held to what it takes
-itself.
+Called by the launcher, in threads. If there is no warm parent, it fails, or a fork would differ from a fresh process,
+the answer is None and the session is started cold like any program; so only speed depends on this. A parent takes about
+130 MiB, and each session shares most of that. A session's own limit still applies to what it allocates itself.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _ZYGOTE = str(Path(__file__).with_name("zygote.py"))
 _ROOM_FOR_A_NAME = 1000
 # Read where we cannot see it: by the interpreter, the linker and libraries, mostly before any program begins.
 _UNSEEN = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OPENSSL_", "LANG", "LC_")
-_WITHOUT_EFFECT = {"PYTHON_CPU_COUNT"}  # on the server itself; kernels and terminals are started afresh
+_WITHOUT_EFFECT = {"PYTHON_CPU_COUNT"}  # on the server itself; kernels and terminals are started as fresh processes
 _GPU_SITE = (
-    "COMMONAGE_GPU_SITE"  # the folder whose sitecustomize limits frameworks: nothing to a server, which has none
+    "COMMONAGE_GPU_SITE"  # the folder whose sitecustomize limits frameworks: no effect on a server, which uses none
 )
 
 
 @dataclass(slots=True, eq=False)
 class _Parent:
-    """`ready` gives the variables that it has read, or None if it failed. `lock` is for whoever uses the link."""
+    """`ready` yields the variables that it has read, or None if it failed. `lock` guards the link."""
 
     process: subprocess.Popen[bytes]
     link: socket.socket
@@ -57,16 +56,16 @@ class WarmSessions:
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = {"LANG": "C.UTF-8", **variables, "HOME": "/nonexistent", "PYTHONUNBUFFERED": "1"}
-        self._parents: dict[Path, _Parent] = {}  # the one that was used last is the last
+        self._parents: dict[Path, _Parent] = {}  # least recently used first
         self._failures: dict[Path, int] = {}
         self._lock = threading.Lock()
         self._closed = False
 
     def prepare(self, programs: Path) -> Future[frozenset[str] | None] | None:
-        """Have a parent for the environment with these programs come up, unless it is there or cannot be.
+        """Start a parent for the environment with these programs, unless it exists or is impossible.
 
-        Gives what is done when it came or failed; None if there is nothing to wait for. It is worth waiting for: it
-        does the very work that a cold start would do.
+        Returns a future that is done when it is ready or failed; None if there is nothing to wait for. Waiting costs
+        nothing: the parent does the same work as a cold start.
         """
         with self._lock:
             return self._prepare(programs)
@@ -74,7 +73,7 @@ class WarmSessions:
     def _prepare(self, programs: Path) -> Future[frozenset[str] | None] | None:
         parent, stamp = self._parents.get(programs), _stamp(programs)
         if parent is not None and (parent.stamp != stamp or parent.process.poll() is not None):
-            # It is gone, or what it has imported is no longer what is there.
+            # It is gone, or the installed modules changed since it imported them.
             if parent.process.poll() is not None and not parent.ready.done():
                 self._failures[programs] = self._failures.get(programs, 0) + 1
             self._end(programs)
@@ -98,7 +97,7 @@ class WarmSessions:
         return parent
 
     def spawn(self, programs: Path, run: Path, groups: Sequence[str], program: Program, cwd: Path) -> int | None:
-        """Fork a session for the run folder; its keeper's pid, or None where it must be started cold."""
+        """Fork a session for the run folder; return its keeper's pid, or None if it must be started cold."""
         ask = {
             "run": str(run),
             "boot": boot_id(),
@@ -115,11 +114,11 @@ class WarmSessions:
             try:
                 pid = _fork(parent, ask)
             except (OSError, ValueError) as error:
-                # It may have forked all the same: the claim in the run folder sees to it that only one of the two runs.
+                # It may have forked anyway: the claim in the run folder ensures that only one of the two runs.
                 if is_last or isinstance(error, (TimeoutError, ValueError)):
                     self._give_up(programs, parent, str(error))
                     return None
-                # Its end of the link is closed, so somebody killed it. That says nothing of the environment.
+                # Its end of the link is closed, so it was killed. That is no fault of the environment.
                 self._replace(programs, parent)
             else:
                 self._note_use(programs)
@@ -127,14 +126,14 @@ class WarmSessions:
         return None
 
     def _replace(self, programs: Path, parent: _Parent) -> None:
-        """Have a successor come up, unless another thread did that."""
+        """Start a successor, unless another thread did that."""
         with self._lock:
             if self._parents.get(programs) is parent:
                 self._end(programs)
             self._prepare(programs)
 
     def _fit_for(self, programs: Path, groups: Sequence[str], program: Program) -> _Parent | None:
-        """The parent of which a fork is like a fresh start of this program; None if there is none."""
+        """The parent whose fork equals a fresh start of this program; None if it has none."""
         with self._lock:
             parent = self._parents.get(programs)
         if parent is None or not groups:  # without cgroups a fork could not be told from its parent
@@ -151,7 +150,7 @@ class WarmSessions:
                 self._parents[programs] = self._parents.pop(programs)
 
     def close(self) -> None:
-        """End the parents; the sessions go on."""
+        """End the parents; the sessions continue."""
         with self._lock:
             self._closed = True
             for programs in list(self._parents):
@@ -187,7 +186,7 @@ class WarmSessions:
         parent.process.kill()
         parent.process.wait()
         with suppress(OSError):
-            parent.link.shutdown(socket.SHUT_RDWR)  # whoever waits for its answer need not wait any longer
+            parent.link.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for its answer
         with parent.lock:
             parent.link.close()
 
@@ -196,14 +195,14 @@ class WarmSessions:
 
 
 def may_fork(program: Program, programs: Path, started_with: Mapping[str, str], read: frozenset[str]) -> bool:
-    """True if a fork of a parent that was `started_with` these, and has `read` some of them, is like a fresh start."""
+    """True if a fork of a parent `started_with` these variables, which `read` some of them, equals a fresh start."""
     theirs = program.variables
     if program.command[0] != PROGRAM or theirs.get("PATH", "").partition(":")[0] != str(programs) or "*" in read:
         return False
     if any("\0" in text for text in (*program.command, *theirs, *theirs.values())) or any(
         "=" in name for name in theirs
     ):
-        return False  # the cold start says what is wrong with it
+        return False  # the cold start reports the error
     unseen = {name for name in (*theirs, *started_with) if name.startswith(_UNSEEN) and name not in _WITHOUT_EFFECT}
     if theirs.get("PYTHONPATH", "") == theirs.get(_GPU_SITE):
         unseen.discard("PYTHONPATH")
@@ -211,7 +210,7 @@ def may_fork(program: Program, programs: Path, started_with: Mapping[str, str], 
 
 
 def _can_be_warm(programs: Path) -> bool:
-    """A virtual environment for itself, so that HOME has no say in where its modules come from; with our program."""
+    """True for an isolated virtual environment with our program: HOME must not affect its module search path."""
     try:
         settings = (programs.parent / "pyvenv.cfg").read_text(encoding="utf-8")
     except OSError:
@@ -225,7 +224,7 @@ def _pairs(settings: str) -> list[tuple[str, str, str]]:
 
 
 def _stamp(programs: Path) -> tuple[int, ...]:
-    """Differs when something was installed or removed."""
+    """Changes when something was installed or removed."""
     places = [programs / PROGRAM, *sorted(programs.parent.glob("lib/python*/site-packages"))]
     found = []
     for place in places:
@@ -239,7 +238,7 @@ def _spawn_parent(programs: Path, variables: Mapping[str, str], stamp: tuple[int
     try:
         with theirs:
             process = subprocess.Popen(
-                # In a session of its own: a Ctrl-C is not for it.
+                # In a session of its own, so that Ctrl-C does not reach it.
                 [str(programs / "python"), "-I", "-u", _ZYGOTE, " " * _ROOM_FOR_A_NAME],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
@@ -255,7 +254,7 @@ def _spawn_parent(programs: Path, variables: Mapping[str, str], stamp: tuple[int
 
 
 def _fork(parent: _Parent, ask: Mapping[str, object]) -> int:
-    """The keeper's pid, or 0 where it could not fork. Raises OSError, ValueError if it does not answer."""
+    """The keeper's pid, or 0 if it could not fork. Raises OSError, ValueError if it does not answer."""
     with parent.lock:
         parent.link.settimeout(ANSWERS_WITHIN_S)
         parent.link.sendall(json.dumps(ask).encode() + b"\n")

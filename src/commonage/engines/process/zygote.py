@@ -1,14 +1,15 @@
-"""The warm parent of sessions: a process that has imported what a Jupyter server needs, and forks.
+"""The warm parent of sessions: a process that has imported the modules of a Jupyter server, and forks.
 
 Most of a session's start is imports, the same for all of an environment. This program is run by the environment's own
-Python (so it uses the standard library only), imports once, says on its stdin, which is a socket, that it is ready, and
-waits there for asks; for each it forks a keeper, which does for the session what shim.sh does for other programs: claim
-the run folder, join the cgroups, wait, write down how it ended. Called by warm.py: python -I -u zygote.py PADDING. It
-ends when the control plane's end of the socket is closed, by whatever death; the keepers and their sessions do not.
+Python (so it uses the standard library only), imports once, reports on its stdin, which is a socket, that it is ready,
+and waits there for requests. For each it forks a keeper, which does for the session what shim.sh does for other
+programs: claim the run folder, join the cgroups, wait, write how it ended. Called by warm.py: python -I -u zygote.py
+PADDING. It ends when the control plane's end of the socket is closed for any reason; the keepers and their sessions
+do not.
 
-A fork shall be like a process started afresh. So nothing is imported here that would keep what belongs to one user:
-Jupyter's own modules read HOME and the like while they are imported, libraries do not. Which variables were read all
-the same is watched and told; warm.py then forks only where the session has them the same.
+A fork must equal a fresh process. So nothing is imported here that would keep data of one user: Jupyter's own modules
+read HOME and similar variables at import, libraries do not. Variables that were read anyway are recorded and reported;
+warm.py then forks only if the session has the same values.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import time
 from types import FrameType
 from typing import Any
 
-# What `jupyterhub-singleuser` loads on its way to the first page, but for Jupyter's own. What is lacking is left out.
+# Modules that `jupyterhub-singleuser` loads until its first page, except Jupyter's own. Missing ones are skipped.
 LIBRARIES = (
     "aiodns", "aiohttp", "alembic.command", "anyio.to_thread", "argon2", "async_lru", "babel", "bleach.css_sanitizer",
     "bs4", "cryptography.fernet", "dateutil.parser", "defusedxml.ElementTree", "difflib", "httpx", "jinja2", "json5",
@@ -40,25 +41,25 @@ LIBRARIES = (
     "tornado.websocket", "traitlets.config", "unittest.mock", "webbrowser", "websocket", "xmlrpc.client", "zmq.asyncio",
     "zmq.eventloop.zmqstream",
 )  # fmt: skip
-# They set up threads or a card when they are loaded, by variables that each session has its own of.
+# They set up threads or a GPU when they are loaded, by variables that differ between sessions.
 NEVER = ("numpy", "torch", "cupy")
-KEEP_REMAINS_S = 5.0  # so long the number of an ended keeper is not given to another process
+KEEP_REMAINS_S = 5.0  # for this time the pid of an ended keeper is not reused
 LINK = 0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# What they keep of the variables is put right after the fork (sysconfig), or used by CGI only (wsgiref).
+# Their copies of the variables are corrected after the fork (sysconfig), or used by CGI only (wsgiref).
 _HARMLESS = ("sysconfig.py", "handlers.py")
 _BETWEEN = ("os.py", "posixpath.py", "genericpath.py", "pathlib.py", "_collections_abc.py")
 
 
 def main() -> None:
-    """Import, say so, and fork until the control plane ends. Returns in a session only, after its program."""
+    """Import, report ready, and fork until the control plane ends. Returns only in a session, after its program."""
     read = _import_libraries()
     why = _reason_not_to_fork()
     _tell({"refused": why} if why else {"read": sorted(read)})
     if why:
         sys.exit(1)
     gc.collect()
-    gc.freeze()  # what is here now stays shared with all sessions
+    gc.freeze()  # keeps the current objects shared with all sessions
     _rename("commonage-warm-parent", os.path.dirname(sys.executable))
     ask = _serve()
     _become(ask)
@@ -66,7 +67,7 @@ def main() -> None:
 
 
 def _import_libraries() -> set[str]:
-    """Import what can be; gives the names of the variables that were read meanwhile ("*": all of them)."""
+    """Import what is available; return the names of the variables that were read meanwhile ("*": all of them)."""
     read: set[str] = set()
     environ: Any = type(os.environ)
     get_one, get_all = environ.__getitem__, environ.__iter__
@@ -90,7 +91,7 @@ def _import_libraries() -> set[str]:
 
 
 def _is_harmless() -> bool:
-    """True if the module of the standard library that reads the variables does no harm by it."""
+    """True if this module of the standard library reads the variables without lasting effect."""
     frame = sys._getframe(2)
     while frame.f_back is not None and _file_of(frame) in _BETWEEN:
         frame = frame.f_back
@@ -118,7 +119,7 @@ def _tell(message: Any) -> None:
 
 
 def _serve() -> dict[str, Any]:
-    """Fork a keeper for each ask. Returns in the sessions, which their keepers fork."""
+    """Fork a keeper for each request. Returns only in the sessions, which their keepers fork."""
     keepers: dict[int, float] = {}
     while True:
         ready, _, _ = select.select([LINK], [], [], KEEP_REMAINS_S if keepers else None)
@@ -130,7 +131,7 @@ def _serve() -> dict[str, Any]:
         ask = _read_ask()
         try:
             pid = os.fork()
-        except OSError:  # no memory or no processes left: whoever asks may try it in another way
+        except OSError:  # no memory or no processes left: the caller may start it in another way
             _tell(0)
             continue
         if pid == 0:
@@ -152,7 +153,7 @@ def _read_ask() -> dict[str, Any]:
 
 
 def _keep(ask: dict[str, Any]) -> None:
-    """The keeper: shim.sh in Python. Returns in the session that it forks only."""
+    """The keeper: shim.sh in Python. Returns only in the session that it forks."""
     try:
         run: str = ask["run"]
         os.setsid()
@@ -177,13 +178,13 @@ def _keep(ask: dict[str, Any]) -> None:
         _end_leftovers(ask["groups"])
         _write_exit(run, code)
         os._exit(code)
-    except BaseException as error:  # whatever it was: it is told in the log, and no exit code is written
+    except BaseException as error:  # any exception is written to the log, and no exit code is written
         os.write(2, f"the session's keeper failed: {error!r}\n".encode())
         os._exit(125)
 
 
 def _redirect(run: str) -> None:
-    """Output to the log, input from nowhere; and so the parent's socket is let go of."""
+    """Redirect output to the log and input to nowhere, which also releases the parent's socket."""
     log = os.open(os.path.join(run, "log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):
@@ -193,7 +194,7 @@ def _redirect(run: str) -> None:
 
 
 def _write_exit(run: str, code: int) -> None:
-    """On a full disk there is room where the order's author left some."""
+    """On a full disk, uses the space that the server reserved."""
     try:
         _write(os.path.join(run, "exit"), f"{code}\n")
     except OSError:
@@ -207,7 +208,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _end_leftovers(groups: list[str]) -> None:
-    """What the session left behind ends with it."""
+    """End processes that the session left behind."""
     with contextlib.suppress(OSError), open(groups[0], encoding="ascii") as file:
         for line in file:
             with contextlib.suppress(ProcessLookupError):
@@ -216,9 +217,9 @@ def _end_leftovers(groups: list[str]) -> None:
 
 
 def _become(ask: dict[str, Any]) -> None:
-    """Be as if the program had been started with these arguments and variables."""
+    """Make this process equal one that was started with these arguments and variables."""
     try:
-        # The usual handlers first: from the moment it is in its groups it may be asked to end.
+        # The usual handlers first: once it is in its groups, it may be signalled.
         for number in SIGNALS:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         for path in ask["groups"]:
@@ -230,7 +231,7 @@ def _become(ask: dict[str, Any]) -> None:
         os._exit(125)
     os.environ.clear()
     os.environ.update(ask["variables"])
-    os.environ["PWD"] = ask["cwd"]  # the shell of a cold start says so
+    os.environ["PWD"] = ask["cwd"]  # the shell of a cold start sets it
     tempfile.tempdir = None
     time.tzset()
     sysconfig.get_config_vars()["userbase"] = os.path.join(os.path.expanduser("~"), ".local")
@@ -241,7 +242,7 @@ def _become(ask: dict[str, Any]) -> None:
 
 
 def _rename(*words: str) -> None:
-    """Let `ps` show this instead of how the parent was started, as far as there is room (hence its padding)."""
+    """Let `ps` show this instead of the parent's command line, as far as space allows (hence its padding)."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
             start, end = (int(field) for field in stat.read().rpartition(")")[2].split()[45:47])

@@ -1,4 +1,4 @@
-"""The engine that runs workloads as services of a Docker Swarm, each on the machine that the planner chose.
+"""Engine that runs workloads as services of a Docker Swarm, each on the node that the planner chose.
 
-`engine.SwarmEngine` is the door; bootstrap makes one. `doctor.examine_swarm` says what a Swarm can do.
+The entry point is `engine.SwarmEngine`; bootstrap creates one. `doctor.examine_swarm` reports a Swarm's features.
 """

@@ -1,4 +1,4 @@
-"""A manager of the Swarm as this engine uses it: services, tasks, nodes, configs, secrets and networks.
+"""Swarm manager API of this engine: services, tasks, nodes, configs, secrets and networks.
 
 Failures are EngineFailures.
 """
@@ -21,7 +21,7 @@ class Client(Connection):
     """The daemon at `url`, which is a manager."""
 
     async def membership(self) -> Json:
-        """What it says of itself as a member of the Swarm. Raises EngineFailure unless it is a manager."""
+        """Its data as a member of the Swarm. Raises EngineFailure unless it is a manager."""
         found = (await self.info()).get("Swarm") or {}
         if not found.get("ControlAvailable"):
             state = found.get("LocalNodeState") or "unknown"
@@ -33,24 +33,24 @@ class Client(Connection):
         return dict(found)
 
     async def heartbeat_s(self) -> float:
-        """How often a machine says that it is there; after three that are missing it is down."""
+        """Heartbeat interval of a node; after three missing heartbeats it is down."""
         spec = (await self.ask("GET", "swarm"))["Spec"]
         return float(spec["Dispatcher"]["HeartbeatPeriod"]) / 1e9
 
     async def nodes(self) -> Sequence[Json]:
-        """All machines."""
+        """All nodes."""
         return list(await self.ask("GET", "nodes") or ())
 
     async def tasks(self, label: str) -> Sequence[Json]:
-        """Those of the services with this label."""
+        """Tasks of the services with this label."""
         return list(await self.ask("GET", "tasks", label=[label]) or ())
 
     async def services(self, *labels: str) -> Sequence[Json]:
-        """Those with all these labels."""
+        """Services with all these labels."""
         return list(await self.ask("GET", "services", label=labels) or ())
 
     async def create_service(self, spec: Json) -> str | None:
-        """Its id; None if the name is taken."""
+        """Return its id; None if the name is taken."""
         try:
             return str((await self.ask("POST", "services/create", spec))["ID"])
         except Refused as error:
@@ -59,7 +59,7 @@ class Client(Connection):
             raise
 
     async def has_service(self, service: str) -> bool:
-        """True if it is there."""
+        """True if it exists."""
         try:
             await self.ask("GET", f"services/{service}")
         except Refused as error:
@@ -69,7 +69,7 @@ class Client(Connection):
         return True
 
     async def remove_service(self, service: str) -> None:
-        """With its tasks and their containers, which go on a little. One that is gone is no error."""
+        """Remove it with its tasks; their containers continue briefly. A missing one is no error."""
         try:
             await self.ask("DELETE", f"services/{service}")
         except Refused as error:
@@ -77,7 +77,7 @@ class Client(Connection):
                 raise
 
     async def create_delivery(self, kind: str, body: Json) -> str | None:
-        """The id of the new one of the `configs` or `secrets`; None if the name is taken."""
+        """Create one of the `configs` or `secrets`; return its id, or None if the name is taken."""
         try:
             return str((await self.ask("POST", f"{kind}/create", body))["ID"])
         except Refused as error:
@@ -86,11 +86,11 @@ class Client(Connection):
             raise
 
     async def deliveries(self, kind: str, *labels: str) -> Sequence[Json]:
-        """The `configs` or `secrets` with all these labels. What is in a secret is not told."""
+        """The `configs` or `secrets` with all these labels. The contents of secrets are not returned."""
         return list(await self.ask("GET", kind, label=labels) or ())
 
     async def remove_delivery(self, kind: str, delivery: str) -> bool:
-        """False if a service has it. One that is gone is no error."""
+        """False if a service uses it. A missing one is no error."""
         try:
             await self.ask("DELETE", f"{kind}/{delivery}")
         except Refused as error:
@@ -101,7 +101,7 @@ class Client(Connection):
         return True
 
     async def overlays(self) -> Sequence[Json]:
-        """All networks that lie over several machines, anybody's."""
+        """All networks that span several nodes, including those of others."""
         found = await asyncio.gather(
             self.ask("GET", "networks", driver=["overlay"]), self.ask("GET", "networks", scope=["swarm"])
         )

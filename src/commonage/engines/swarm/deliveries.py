@@ -1,7 +1,7 @@
 """Delivery by the Swarm itself: the entry and our files that workloads read are configs, an attempt's secrets a secret.
 
-None ever lies in the shared folder: no machine can change the one, and the other reaches only the machine that runs
-its attempt, in memory. Used by the launcher.
+Neither ever lies in the shared folder: no node can change a config, and a secret reaches only the node that runs its
+attempt, in memory. Used by the launcher.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from commonage.engines.swarm.client import Client
 
 ENTRY_INSIDE = "/run/commonage/entry"
 SECRETS_INSIDE = "/run/commonage/secrets"
-"""Where the entry looks for them: see entry.sh."""
+"""The entry looks for them here: see entry.sh."""
 SECRETS_MAX = 500 * 1024
-"""Bytes. Swarm takes no larger secret."""
+"""Bytes. Swarm's limit of a secret."""
 Kind = Literal["configs", "secrets"]
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Delivery:
 
 
 class Deliveries:
-    """Those of one installation. Raises EngineFailure where the Swarm does."""
+    """Configs and secrets of one installation. Raises EngineFailure if the Swarm does."""
 
     def __init__(self, client: Client, installation: str) -> None:
         self._client = client
@@ -52,11 +52,11 @@ class Deliveries:
         return await self._config("entry", ENTRY)
 
     async def injected(self, order: Order) -> list[tuple[Delivery, str]]:
-        """The configs with our files that this order needs, and the place of each in the container."""
+        """The configs with our files that this request needs, and their paths in the container."""
         return [(await self._config(kind, text), place) for kind, place, text in files_of(order)]
 
     async def _config(self, kind: str, text: str) -> Delivery:
-        """Named after what is in it, so that one of another version is another config."""
+        """Named after its contents, so that another version is another config."""
         digest = hashlib.sha256(text.encode()).hexdigest()
         name = f"commonage-{self._installation[:8]}-{kind}-{digest[:16]}"
         if name not in self._configs:
@@ -65,7 +65,7 @@ class Deliveries:
         return self._configs[name]
 
     def forget_configs(self) -> None:
-        """Somebody removed one."""
+        """Forget configs, because somebody removed one."""
         self._configs.clear()
 
     async def secrets(self, attempt_id: str, secrets: Mapping[str, str]) -> Delivery | None:
@@ -83,7 +83,8 @@ class Deliveries:
         body = self._body(name, content, {f"{LABEL}.attempt": attempt_id})
         made = await self._client.create_delivery("secrets", body)
         if made is None:
-            # Of a former life of ours; its variables may have changed since, unless a service has it already.
+            # Created by an earlier server process; its variables may have changed since, unless a service uses it
+            # already.
             known = await self._id_of("secrets", name)
             if not await self._client.remove_delivery("secrets", known):
                 return Delivery(known, name)
@@ -93,14 +94,14 @@ class Deliveries:
         return Delivery(made, name)
 
     async def remove_secrets(self, attempt_id: str) -> None:
-        """Remove the attempt's secret, if there is one and no service has it any more."""
+        """Remove the attempt's secret, if it exists and no service uses it any more."""
         for one in await self._client.deliveries("secrets", ours(self._installation), f"{LABEL}.attempt={attempt_id}"):
             await self._client.remove_delivery("secrets", str(one["ID"]))
 
     async def clear(self, is_live: Callable[[str], bool]) -> None:
-        """Remove the secrets of attempts that do not live, and configs of other versions that nothing uses.
+        """Remove the secrets of attempts that do not live, and unused configs of other versions.
 
-        `is_live` is asked after the Swarm: an attempt is known before its secret is made.
+        `is_live` is called after the Swarm's list is read: an attempt is known before its secret is created.
         """
         for one in await self._client.deliveries("secrets", ours(self._installation)):
             attempt = str((one["Spec"].get("Labels") or {}).get(f"{LABEL}.attempt", ""))

@@ -1,4 +1,4 @@
-"""What a Docker Swarm can do for us, in words for an admin. Called by `commonage doctor`; changes nothing."""
+"""Features and problems of a Docker Swarm, as text for an admin. Called by `commonage doctor`; changes nothing."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes import Machine, machines_of, plain_http_on
 from commonage.ports.agents import Heard
 
-# A machine is given up after three heartbeats that are missing.
+# A node is down after three missing heartbeats.
 _HEARTBEATS = 3
 _SLOW_S = 3.0
 
 
 async def examine_swarm(url: str, folder: Path, told: Mapping[str, Heard]) -> Examined:
-    """Ask the manager at `url`. Raises EngineFailure when it does not answer, or is none.
+    """Examine the manager at `url`. Raises EngineFailure if it does not answer, or is no manager.
 
-    `told` is what the agents on machines said last, by the machines' names. That containers may gain privileges a
-    daemon of moby 20.10 does not say: its agent finds it out by the first that runs.
+    `told` holds the last reports of the node agents, by node name. A daemon of moby 20.10 does not report that
+    containers may gain privileges: its agent detects that with the first running container.
     """
     client = Client(url)
     try:
@@ -35,7 +35,7 @@ async def examine_swarm(url: str, folder: Path, told: Mapping[str, Heard]) -> Ex
 def examined(
     info: Mapping[str, Any], nodes: Sequence[Json], heartbeat_s: float, folder: Path, told: Mapping[str, Heard]
 ) -> Examined:
-    """The same of what it says of itself."""
+    """Examine a Swarm's own description."""
     machines = machines_of(nodes)
     there = [one for one in machines.values() if not one.is_down]
     down = sorted(set(machines) - {one.name for one in there})
@@ -79,7 +79,7 @@ def _of_machines(machines: Mapping[str, Machine], told: Mapping[str, Heard]) -> 
 
 
 def notes_of(info: Mapping[str, Any], heartbeat_s: float, folder: Path) -> tuple[str, ...]:
-    """What an admin should know of this Swarm, in sentences."""
+    """Notes about this Swarm for an admin, in sentences."""
     notes = [
         f"Docker {info.get('ServerVersion', '?')}, a Swarm. All machines must see {folder} under this path.",
         f"A machine that is gone is noticed after {_HEARTBEATS * heartbeat_s:.0f} s"

@@ -1,8 +1,8 @@
-"""The Swarm engine: the engine port over services of a Docker Swarm, of which this machine is a manager.
+"""The Swarm engine: the engine port over services of a Docker Swarm, of which this node is a manager.
 
-One attempt is one service of one task on the machine that the planner chose. What must outlive us is in the run
-folders, which are the control plane's alone. All machines see workspaces, boxes and logs under the same path. Made by
-bootstrap; used through the port only.
+One attempt is one service of one task on the node that the planner chose. State that must survive the server is in the
+run folders, which only the control plane can access. All nodes see workspaces, boxes and logs under the same path.
+Created by bootstrap; used through the port only.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from commonage.ports.execs import ExecStream, Terminal
 from commonage.wire.docs import docs_page
 
 _MOST_RELAYED = 256
-"""Connections from one address, which is that of a machine for all of its containers."""
+"""Limit of connections from one address, which is that of a node for all of its containers."""
 _MIB = 1024 * 1024
 _log = logging.getLogger(__name__)
 
@@ -58,10 +58,10 @@ _log = logging.getLogger(__name__)
 class SwarmEngine(ContainerEngine):
     """The engine of a site that is one Docker Swarm.
 
-    What it knows of attempts lies under `data` (swarm/runs), which is the control plane's alone. `shared` is the folder
-    that every machine sees under the same path: workspaces, and swarm/attempts with a log and a box for each. Whoever
-    is root on one of them may change that folder as they like. `agents` are those on the machines; without them no
-    cards are known, nothing is measured, and no machine takes work beside the manager.
+    Its data about attempts lies under `data` (swarm/runs), which only the control plane can access. `shared` is the
+    folder that every node sees under the same path: workspaces, and swarm/attempts with a log and a box for each. Root
+    on one of the nodes may change that folder at will. `agents` are those on the nodes; without them no GPUs are known,
+    nothing is measured, and no node except the manager takes work.
     """
 
     _hands: SwarmHands
@@ -90,10 +90,10 @@ class SwarmEngine(ContainerEngine):
         self._notes: tuple[str, ...] = ()
         self._here = ""
 
-    # --- the port: what it is -----------------------------------------------------------------------------
+    # --- the port: capabilities ------------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
-        """What it can do. Volumes are bounded where the machine's agent says that its daemon can."""
+        """Capabilities. Volume sizes are limited if the node's agent reports that its daemon can do so."""
         bounded, unbounded = self._fleet.that_bound_volumes()
         return Capabilities(
             "swarm",
@@ -107,7 +107,7 @@ class SwarmEngine(ContainerEngine):
         )
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """The machines of the Swarm."""
+        """The nodes of the Swarm."""
         with suppress(EngineFailure):
             await self._fleet.refresh()
         return await self._in_thread(self._reports)
@@ -136,7 +136,7 @@ class SwarmEngine(ContainerEngine):
     # --- the port: opening and closing --------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Find all that runs, ended since, or was written down but not started. Raises EngineFailure."""
+        """Find all attempts that run, ended since, or were written to disk but not started. Raises EngineFailure."""
         await self._in_thread(self._see_that_it_is_upgraded)
         orders = await self._read_down()
         name, settings = self._installation, self._settings
@@ -177,12 +177,12 @@ class SwarmEngine(ContainerEngine):
         self._keep("clean up", partial(house.keep_clean, lambda: self._clear(house)))
 
     def _admits(self, peer: str) -> bool:
-        """Whether the relays take a connection from this address: of a node, or of a container on this one."""
+        """True if the relays accept this address: of a node, or of a container on this node."""
         local = network_at(CONTAINER_BRIDGE)
         return self._fleet.has_address(peer) or (local is not None and ip_address(peer) in local)
 
     def _see_that_it_is_upgraded(self) -> None:
-        """Raise EngineFailure where the shared folder still has what only the control plane may write."""
+        """Raise EngineFailure if the shared folder still has files that only the control plane may write."""
         before = Beneath(self._shared) / "swarm" / "runs"
         is_known = self._folder.parent != self._shared and (self._folder / "installation").exists()
         if is_known or not before.is_folder() or self._outside.is_there():
@@ -197,10 +197,10 @@ class SwarmEngine(ContainerEngine):
         self._spawn(self._settle(run))
 
     async def close(self) -> None:
-        """Let go; what runs goes on, and is found again."""
+        """Release everything. Running attempts continue, and are found again."""
         await self._let_go()
         if self._sweeps is not None:
-            with suppress(EngineFailure):  # what is left is found at the next start
+            with suppress(EngineFailure):  # the rest is found at the next start
                 await self._sweeps.sweep(at_once=True)
         await self._images.close()
         self._relays.close()
@@ -209,8 +209,8 @@ class SwarmEngine(ContainerEngine):
         self._tasks.close()
 
     async def _look_at_swarm(self) -> None:
-        """What is ours there, and who its machines are. Raises EngineFailure."""
-        await self._fleet.look()  # who calls looks at all that runs
+        """Read our objects in the Swarm, and its nodes. Raises EngineFailure."""
+        await self._fleet.look()  # the caller looks at all running attempts
         for service in await self._client.services(ours(self._installation)):
             self._hands.note(_attempt_of(service), str(service["ID"]))
         await self._seen_tasks.ask()
@@ -222,9 +222,9 @@ class SwarmEngine(ContainerEngine):
             self._settle_soon(run)
 
     async def _clear(self, house: House) -> None:
-        """Remove services of ours whose attempt is forgotten or was never written down, and networks without use.
+        """Remove our services whose attempt is forgotten or was never written to disk, and unused networks.
 
-        Such ones are left by a crash between two steps. Raises EngineFailure.
+        A crash between two steps leaves such services. Raises EngineFailure.
         """
         for service in await self._client.services(ours(self._installation)):
             attempt = _attempt_of(service)
@@ -238,10 +238,10 @@ class SwarmEngine(ContainerEngine):
         run = self._board.runs.get(attempt_id)
         return run is not None and run.sighting.seen is not Seen.ENDED
 
-    # --- the port: looking --------------------------------------------------------------------------------
+    # --- the port: status and usage -------------------------------------------------------------------------
 
     async def measure(self) -> Sequence[Measurement]:
-        """What each running attempt uses now, as far as agents tell."""
+        """Current usage of each running attempt, as far as agents report it."""
         running = {run.id: run.order.lease.node for run in self._board if run.is_running}
         asked = [(agents, node) for node in sorted(set(running.values())) if (agents := self._fleet.agent_of(node))]
         answers = await asyncio.gather(
@@ -257,13 +257,13 @@ class SwarmEngine(ContainerEngine):
         return found
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """Whose these processes of the control plane's machine are."""
+        """Owners of these processes of the control plane's node."""
         here = self._fleet.by_id.get(self._here)
         agents = self._fleet.agent_of(here.name) if here is not None else None
         return [] if here is None or agents is None else await agents.owners(here.id, pids)
 
     async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
-        """Through the agent of its machine, which alone reaches its container."""
+        """Run a command through the agent of its node, because only that reaches its container."""
         node = run.order.lease.node
         agents = self._fleet.agent_of(node)
         if agents is None:
@@ -276,11 +276,11 @@ class SwarmEngine(ContainerEngine):
     # --- the port: environments ---------------------------------------------------------------------------
 
     async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
-        """Have its image on one machine, or on all that take work."""
+        """Pull its image to one node, or to all that take work."""
         await self._launcher.have_image(environment, node, told)
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
-        """Where each stands."""
+        """State of each environment."""
         return self._images.statuses()
 
 

@@ -1,4 +1,4 @@
-"""The machines of the site as they were when the Swarm and the agents were last asked. Used by the engine's parts."""
+"""Nodes of the site, as of the last query to the Swarm and the agents. Used by the engine's parts."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from commonage.ports.agents import Agents, Heard
 
 
 class AgentAway(Away):
-    """The machine's agent does not answer."""
+    """The node's agent does not answer."""
 
     waiting = WaitingForAgent()
 
 
 class Fleet:
-    """Who is there.
+    """The nodes of the site.
 
-    `without_agents`: machines without an agent take work, too.
+    `without_agents`: nodes without an agent take work, too.
     """
 
     def __init__(self, client: Client, agents: Agents | None, *, without_agents: bool = False) -> None:
@@ -51,21 +51,21 @@ class Fleet:
         return self._fault
 
     def answers(self) -> None:
-        """The Swarm answers its watcher."""
+        """Record that the Swarm answers its watcher."""
         self._fault = ""
 
     def is_away(self, why: str) -> None:
-        """The Swarm does not answer its watcher."""
+        """Record that the Swarm does not answer its watcher."""
         self._fault = why
 
     async def look(self) -> bool:
-        """Ask both; True if something about machines changed since the last look. Raises EngineFailure."""
+        """Query both; True if a node changed since the last look. Raises EngineFailure."""
         await self.refresh()
         changed, self._changed = self._changed, False
         return changed
 
     async def refresh(self) -> None:
-        """Ask both, and keep what changed for who looks. Raises EngineFailure."""
+        """Query both, and keep the changes for the next look. Raises EngineFailure."""
         bound = None if self.agents is None else await self.agents.bindings()
         machines = machines_of(await self._client.nodes(), bound)
         heard = _by_machine(machines, () if self.agents is None else self.agents.heard())
@@ -78,7 +78,7 @@ class Fleet:
         self._introduce()
 
     def _introduce(self) -> None:
-        """Tell agents by whom they know that they are cut off, whenever that is another."""
+        """Send agents the list of nodes by which they detect that they are cut off, whenever it changes."""
         found = introduced(self.machines, self.heard, self._waits)
         self._partings.told(tuple(name for name, _ in found))
         if self.agents is not None and found != self._introduced:
@@ -86,7 +86,7 @@ class Fleet:
             self._introduced = found
 
     def machine(self, name: str) -> Machine:
-        """The machine of this name. Raises Gone."""
+        """The node of this name. Raises Gone."""
         found = self.machines.get(name)
         if found is None:
             there = ", ".join(sorted(self.machines)) or "none"
@@ -98,16 +98,16 @@ class Fleet:
         return found
 
     def agent_of(self, name: str) -> Agents | None:
-        """The agents, if there is one on this machine that answers; it is addressed by `id_of` the machine."""
+        """The agents, if the one on this node answers; it is addressed by `id_of` the node."""
         heard = self.heard.get(name)
         return self.agents if heard is not None and heard.connected else None
 
     def id_of(self, name: str) -> str:
-        """The Swarm node id of a machine whose agent was heard."""
+        """The Swarm node id of a node whose agent has reported."""
         return self.heard[name].node_id
 
     def gateway_of(self, name: str) -> str | None:
-        """The address by which containers of this machine reach its agent; None if that carries nothing for them."""
+        """Address by which containers of this node reach its agent; None if the agent does not relay for them."""
         heard = self.heard.get(name)
         try:
             return str(IPv4Address(heard.gateway)) if heard is not None else None
@@ -115,16 +115,16 @@ class Fleet:
             return None
 
     def has_address(self, address: str) -> bool:
-        """True for the address of a node of the site that is not given up: its containers connect from there."""
+        """True for the address of a site's node that is not down: its containers connect from there."""
         return any(one.address == address and not one.is_down and not one.mismatch for one in self.machines.values())
 
     def is_down(self, node_id: str) -> bool:
-        """True once the Swarm has given up this machine."""
+        """True once the Swarm has marked this node as down."""
         machine = self.by_id.get(node_id)
         return machine is not None and machine.is_down
 
     def why_lost(self, attempt_id: str, node_id: str, node: str) -> Reason | None:
-        """Why what ran on this machine is to be given up; None while it is not."""
+        """Why the attempts of this node must be given up; None while they need not be."""
         machine = self.by_id.get(node_id)
         if machine is None and node_id:
             return NodeLost(node=node, detail="it is not in the Swarm any more")
@@ -135,15 +135,16 @@ class Fleet:
         return None
 
     def was_fenced(self, attempt_id: str, node: str) -> bool:
-        """True if the machine's agent ended it, as the daemon there could not."""
+        """True if the node's agent ended it, because the daemon there could not."""
         heard = self.heard.get(node)
         return heard is not None and attempt_id in heard.fenced
 
     async def have_ended(self, attempt_id: str, node: str) -> bool:
-        """Have its agent end what is to be given up; where that is away, what ran there stands still by now. False for
-        a machine that is not in the Swarm any more: nobody can tell.
+        """Have the node's agent end the attempt before it is given up. If the agent is away, the attempt is paused by
+        now.
 
-        Raises EngineFailure while it may run there: nothing of it may begin elsewhere yet.
+        Returns False for a node that left the Swarm, because its state is unknown. Raises EngineFailure while the
+        attempt may run there: it must not start elsewhere yet.
         """
         agents = self.agent_of(node)
         if self.was_fenced(attempt_id, node):
@@ -166,9 +167,10 @@ class Fleet:
         return True
 
     async def answer_paused(self, live: Collection[str]) -> None:
-        """Say of what agents paused as they were cut off whether it goes on, or is to end: as it may have begun anew.
+        """Tell agents that paused attempts while cut off whether each continues or must end, as it may run elsewhere.
 
-        `live` are the attempts that have not ended. What was given up does not go on, also before that is written down.
+        `live` are the attempts that have not ended. An attempt that was given up does not continue, even before that is
+        written to disk.
         """
         self._given_up &= set(live)
         if not self._fault:
@@ -181,14 +183,14 @@ class Fleet:
             return
         over = [one for one in heard.paused if one not in live]
         going = [one for one in heard.paused if one in live and one not in self._given_up and not machine.is_down]
-        with suppress(EngineFailure):  # it says again what it paused
+        with suppress(EngineFailure):  # it reports its paused attempts again
             if going:
                 await agents.go_on(heard.node_id, going)
             if over:
                 await agents.fence(heard.node_id, over)
 
     def reports(self) -> list[NodeReport]:
-        """What is to be said of each machine now."""
+        """Current report of each node."""
         waits = {**dict.fromkeys(self._ending.values(), ENDING), **self._waits}
         return [
             report_of(machine, self.heard.get(name), waits.get(name), self.why_unmounted(name))
@@ -196,9 +198,9 @@ class Fleet:
         ]
 
     def why_unmounted(self, name: str) -> str:
-        """Why nobody mounts the folders of workloads on this machine, so that it takes no work; empty if somebody does.
+        """Why the folders of workloads cannot be mounted on this node, so that it takes no work; empty if they can.
 
-        The only machine of a Swarm needs nobody for that: no other could change where a path leads.
+        The only node of a Swarm needs no mounting agent: no other node could change where a path leads.
         """
         heard = self.heard.get(name)
         if heard is not None:
@@ -206,34 +208,34 @@ class Fleet:
         return "" if self._without_agents or len(self.machines) == 1 else NO_AGENT
 
     def notes(self) -> tuple[str, ...]:
-        """What an admin should know of the machines, in sentences."""
+        """Notes about the nodes for an admin, in sentences."""
         return notes_on(self.machines, self.heard)
 
     @property
     def has_agents(self) -> bool:
-        """True if every machine that may get work has one, whose walls keep containers from others' tenants."""
+        """True if every node that may get work has an agent, whose firewall isolates tenants from each other."""
         return {name for name, one in self.machines.items() if not one.mismatch} <= self.heard.keys()
 
     def bounds_volumes(self, name: str) -> bool:
-        """True if its agent says that the daemon there holds a volume to its size."""
+        """True if its agent reports that the daemon there limits volume sizes."""
         heard = self.heard.get(name)
         return heard is not None and heard.bounds_volumes
 
     def that_bound_volumes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of the machines that take work those that do, and those that do not."""
+        """Nodes that take work: those that limit volume sizes, and those that do not."""
         working = sorted(name for name, one in self.machines.items() if one.takes_work)
         bounded = tuple(filter(self.bounds_volumes, working))
         return bounded, tuple(one for one in working if one not in bounded)
 
     def with_agents(self) -> list[str]:
-        """The machines that take work and whose agents answer."""
+        """Nodes that take work and whose agents answer."""
         return [name for name, one in self.machines.items() if one.takes_work and self.agent_of(name) is not None]
 
 
 def _by_machine(machines: Mapping[str, Machine], heard: Iterable[Heard]) -> dict[str, Heard]:
-    """The last report of each machine, by its name: of the very Swarm node, whatever names are reported.
+    """The last report of each node, by its name: matched by Swarm node id, whatever names are reported.
 
-    What a node said that is not in the Swarm any more is kept under its name while no machine has that.
+    A report of a node that left the Swarm is kept under its name until another node has that name.
     """
     by_id = {one.node_id: one for one in heard}
     found = {name: by_id.pop(one.id) for name, one in machines.items() if one.id in by_id}

@@ -1,7 +1,7 @@
-"""What the engine does with one attempt's service (`containers.hands`).
+"""Operations of the Swarm engine on one attempt's service (`containers.hands`).
 
-A stop is asked for by the box, which the entry in the container looks at (`entry.sh`): a Swarm has no way to send a
-signal to a task. Only what does not hear is ended through Swarm, and its agent.
+A stop is requested through the box, which the entry in the container polls (`entry.sh`): a Swarm cannot send a signal
+to a task. Only a command that does not react is ended through Swarm and the node agent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from commonage.engines.swarm.tasks import Tasks
 from commonage.ports.agents import Told
 
 _KILLED = 137
-# A wish is heard within a second; what is seen of it on a shared folder, a moment later.
+# The entry reads a wish within a second; its effect shows on a shared folder a moment later.
 _HEARD_S = 1.6
 _LOOKS = 16
 _SURELY_S = 2.0
@@ -55,9 +55,9 @@ _SWEEP_AT_ONCE = 8
 
 @dataclass(slots=True)
 class Service:
-    """The service of an attempt. `since` is the loop's time from which it was known, `force_at` when force began.
+    """The service of an attempt. `since` is the loop's time since which it is known, `force_at` when SIGKILL began.
 
-    `run` is the attempt, once the service is going to be removed by us alone.
+    `run` is the attempt, once only we will remove the service.
     """
 
     id: str
@@ -94,11 +94,11 @@ class SwarmHands:
         check(order)
 
     def node_of(self, order: Order) -> str:
-        """Where the planner put it."""
+        """The node that the planner chose."""
         return order.lease.node
 
     def port_for(self, order: Order, taken: Collection[int]) -> int | None:
-        """One of the settings' range that is free as far as we know, for each another one first."""
+        """A port of the settings' range that is not known to be taken; the search begins at a hash of the attempt."""
         if not order.wants_port:
             return None
         first, last = self._ports
@@ -110,7 +110,7 @@ class SwarmHands:
         raise EngineFailure(f"all ports of {order.lease.node} from {first} to {last} are taken", retryable=True)
 
     def note(self, attempt_id: str, service: str) -> None:
-        """This is the attempt's service."""
+        """Record the attempt's service."""
         if attempt_id in self._ended:
             return
         self._services.setdefault(attempt_id, Service(service, asyncio.get_running_loop().time()))
@@ -118,20 +118,20 @@ class SwarmHands:
     # --- launching ----------------------------------------------------------------------------------------------
 
     async def launch(self, run: Run, told: Told) -> None:
-        """Have its service made, if there is none."""
+        """Create its service, if it does not exist."""
         if run.id in self._services:
             return
         self.note(run.id, await self._launcher.launch(run, told))
         self._tasks.hurry()
 
-    # --- looking ------------------------------------------------------------------------------------------------
+    # --- status ---------------------------------------------------------------------------------------------------
 
     async def look(self, run: Run) -> Look:
-        """What was seen when Swarm was last asked."""
+        """Return the state as of the last query to Swarm."""
         task = self._tasks.of(run.id)
         if task is None:
             return await self._without_task(run)
-        self.note(run.id, str(task["ServiceID"]))  # the answer to making it may have been lost
+        self.note(run.id, str(task["ServiceID"]))  # the response to its creation may have been lost
         node, node_id = run.order.lease.node, str(task.get("NodeID", ""))
         ran_at = await self._in_thread(run.box.ran_at)
         forgotten = is_orphaned(task) and self._fleet.is_down(node_id)
@@ -139,7 +139,7 @@ class SwarmHands:
             return Over(ran_at, partial(self._end, run, task))
         if why := self._fleet.why_lost(run.id, node_id, node):
             return Over(ran_at, partial(self._give_up, run, why))
-        if runs(task) or ran_at is not None:  # the box knows before Swarm does
+        if runs(task) or ran_at is not None:  # the box shows it before Swarm does
             return self._running(run, task, ran_at)
         return await self._waiting(run, task)
 
@@ -191,14 +191,15 @@ class SwarmHands:
         return end_of(task, about)
 
     async def _give_up(self, run: Run, why: Reason) -> Exit:
-        """Its machine is gone. Should it still run there, it is ended first; its service goes with `remove`.
+        """Give up an attempt whose node is gone. If it may still run there, it is ended first; `remove` removes its
+        service.
 
-        What ended by itself before has its own code. Raises EngineFailure while it may run on.
+        An attempt that ended by itself before keeps its own code. Raises EngineFailure while it may still run.
         """
         if (own := await self._in_thread(partial(_own_end, run.box))) is not None:
             return own
         with suppress(OSError):
-            # What was seen running has run, whatever it made of its box since: it may run on.
+            # An attempt that was seen running has run, whatever it did to its box since: it may still run.
             if await self._in_thread(run.box.claim_never) and not run.is_running:
                 return Exit(None, why, time.time())
         if not await self._fleet.have_ended(run.id, run.order.lease.node):
@@ -208,7 +209,7 @@ class SwarmHands:
         return await self._in_thread(partial(_own_end, run.box)) or Exit(None, why, time.time())
 
     async def _until_it_ends(self, box: Box) -> None:
-        """Or until it is clear that it does not hear us."""
+        """Wait until it ends, or until it clearly does not react."""
         for _ in range(_LOOKS):
             if await self._in_thread(box.has_end):
                 return
@@ -217,7 +218,7 @@ class SwarmHands:
     # --- stopping -----------------------------------------------------------------------------------------------
 
     async def signal(self, run: Run, signal: Signal) -> None:
-        """By its box; by force if that is not heard."""
+        """Signal through its box, and by force if it does not react."""
         loop = asyncio.get_running_loop()
         service = self._services.get(run.id)
         if service is None:
@@ -245,12 +246,13 @@ class SwarmHands:
         await self._client.remove_service(service.id)
 
     async def remove(self, run: Run) -> None:
-        """Its service, and with it the task and the container, also of a machine that comes back.
+        """Remove its service, and with it the task and the container, also on a node that returns.
 
-        That of a job whose container ended goes when there is nothing to start (`sweep`): removing takes as long.
+        The service of a job whose container ended is removed when nothing is about to start (`sweep`): removal takes as
+        long as a start.
         """
         service, task = self._services.get(run.id), self._tasks.of(run.id)
-        if service is None:  # it may have been stopped, or have failed, while it was made
+        if service is None:  # it may have been stopped, or have failed, during creation
             await self._launcher.remove(run.id)
         elif run.order.kind is Kind.JOB and task is not None and ended_by_itself(task):
             self._ended[run.id] = replace(service, run=run)
@@ -263,11 +265,11 @@ class SwarmHands:
             await self._launcher.remove_secrets(run)
 
     def is_swept(self, attempt_id: str) -> bool:
-        """True if its service is going to be removed by us."""
+        """True if its service is waiting for removal by us."""
         return attempt_id in self._ended
 
     async def sweep(self, *, at_once: bool) -> None:
-        """Remove the services of jobs that ended, all or those that have waited long. Raises EngineFailure."""
+        """Remove the services of ended jobs: all, or those that have waited long. Raises EngineFailure."""
         now = asyncio.get_running_loop().time()
         due = {one: service for one, service in self._ended.items() if at_once or now - service.since > _SWEEP_S}
 
@@ -281,7 +283,7 @@ class SwarmHands:
         await asyncio.gather(*(remove(attempt_id, service) for attempt_id, service in due.items()))
 
     async def release(self, run: Run) -> None:
-        """At its machine's agent; one that is away settles it by itself when it is back."""
+        """Release at its node's agent; an agent that is away does so by itself when it returns."""
         node = run.order.lease.node
         if (agents := self._fleet.agent_of(node)) is not None:
             with suppress(EngineFailure):
@@ -292,12 +294,12 @@ class SwarmHands:
 
 
 async def _given_back(why: Reason) -> Exit:
-    """How it ends that never began: the planner may find another place."""
+    """End of an attempt that never began: the planner may find another place."""
     return Exit(None, why, time.time())
 
 
 def _own_end(box: Box) -> Exit | None:
-    """How its command ended by itself; None if it did not, or was killed, which is then for its machine's sake."""
+    """How its command ended by itself; None if it did not, or was killed, which is then because of its node."""
     end = box.end()
     if end is None or end.outside or (end.code == _KILLED and not end.oom):
         return None

@@ -1,7 +1,7 @@
-"""Having an attempt's service made: its image on its machine, its folders, its network, its description.
+"""Creates an attempt's service: its image on its node, its folders, its network, its description.
 
-Used by the hands. Everything here may be done again after a crash: a service of the attempt is found by its label, and
-the entry in its container runs the command only once (entry.sh).
+Used by the hands. Everything here may be repeated after a crash: an existing service of the attempt is found by its
+label, and the entry in its container runs the command only once (entry.sh).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _GONE = re.compile(r"(network \S+|configs?|secrets?) not found")
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What a launcher uses."""
+    """Dependencies of a launcher."""
 
     client: Client
     fleet: Fleet
@@ -56,7 +56,7 @@ class Dependencies:
 
 
 class Launcher:
-    """Makes services."""
+    """Creates services."""
 
     def __init__(self, place: Place, settings: SwarmSettings, uses: Dependencies) -> None:
         self._place = place
@@ -69,7 +69,7 @@ class Launcher:
         self._creating: dict[str, asyncio.Task[str]] = {}
 
     async def open(self) -> None:
-        """Have what every attempt needs. Raises EngineFailure."""
+        """Create the objects that every attempt needs. Raises EngineFailure."""
         try:
             await self._in_thread(partial(self._place.workspaces.make_folder, parents=True))
         except OSError as error:
@@ -79,7 +79,7 @@ class Launcher:
     # --- images -------------------------------------------------------------------------------------------------
 
     async def have_image(self, environment: Environment, node: str | None, told: Told) -> None:
-        """Have the image on one machine, or (None) on all that take work. Raises EngineFailure."""
+        """Pull the image to one node, or (None) to all that take work. Raises EngineFailure."""
         names = self._fleet.with_agents() if node is None else [node]
         machines = [self._fleet.machine(name) for name in names]
 
@@ -93,19 +93,19 @@ class Launcher:
     async def _fetch(self, machine: Machine, image: str, told: Told) -> None:
         agents = self._fleet.agent_of(machine.name)
         if agents is not None:
-            # Asked each time: what was there may have been removed since.
+            # Checked each time: an image may have been removed since.
             with self._talking_to(machine):
                 await agents.pull(machine.id, image, told)
             return
         account = self._settings.account
         if machine.name in self._fleet.heard and account is not None and account.is_for(image):
             raise AgentAway(f"the agent of {machine.name}, which may fetch images of the site's, does not answer")
-        # Its daemon fetches it when the container is made. What is no name of an image is found out here.
+        # Its daemon pulls it when the container is created. An invalid image name is detected here.
         await self._client.image(image)
 
     @contextmanager
     def _talking_to(self, machine: Machine) -> Iterator[None]:
-        """Have a link that went meanwhile leave as AgentAway."""
+        """Translate a link that was lost meanwhile to AgentAway."""
         try:
             yield
         except EngineFailure as error:
@@ -118,9 +118,9 @@ class Launcher:
     # --- services -----------------------------------------------------------------------------------------------
 
     async def launch(self, run: Run, told: Told) -> str:
-        """Have the attempt's service made; its id. Raises EngineFailure.
+        """Create the attempt's service; return its id. Raises EngineFailure.
 
-        After a DaemonUnreachable nobody knows: ask again.
+        After a DaemonUnreachable the result is unknown: ask again.
         """
         order = run.order
         machine = self._fleet.machine(order.lease.node)
@@ -147,7 +147,7 @@ class Launcher:
         workspace = await self._in_thread(partial(self._have_folders, run, program))
         around = Surroundings(
             installation=self._place.installation,
-            # By its name, which shows that it is ours: who may ask for any id could ask for the machine's own network.
+            # By its name, which shows that it is ours: a caller that may pass any id could pass the node's own network.
             network=network.name,
             folders=Folders(workspace, str(run.box.path), str(run.folder.log)),
             entry=await self._deliveries.entry(),
@@ -165,7 +165,7 @@ class Launcher:
         told(AssignedToNode(node=machine.name), None)
         creating = self._creating[run.id] = asyncio.create_task(self._create(run.order, spec))
         creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
-        # A stop must not cut it off: whether there is a service then, nobody would know.
+        # A stop must not cancel it: then it would be unknown whether a service exists.
         return await asyncio.shield(creating)
 
     async def _create(self, order: Order, spec: Json) -> str:
@@ -182,17 +182,17 @@ class Launcher:
         return [str(one["ID"]) for one in await self._client.services(*labels)]
 
     async def clear(self, is_live: Callable[[str], bool]) -> None:
-        """Remove what the Swarm still has for attempts that do not live. Raises EngineFailure."""
+        """Remove the Swarm's objects of attempts that do not live. Raises EngineFailure."""
         await self._deliveries.clear(is_live)
 
     async def remove_secrets(self, run: Run) -> None:
-        """Remove those of an attempt whose service is gone; a failure is left for `clear`."""
+        """Remove the secrets of an attempt whose service is gone; a failure is left for `clear`."""
         if run.order.secrets:
             with suppress(EngineFailure):
                 await self._deliveries.remove_secrets(run.id)
 
     async def remove(self, attempt_id: str) -> None:
-        """Remove whatever service of the attempt there is, also one that is just being made. Raises EngineFailure."""
+        """Remove every service of the attempt, also one in creation. Raises EngineFailure."""
         if (creating := self._creating.get(attempt_id)) is not None:
             await asyncio.wait([creating])
         for service in await self._services_of(attempt_id):

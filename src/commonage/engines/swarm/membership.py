@@ -1,4 +1,7 @@
-"""A Swarm's manager, as far as letting machines in and putting them out goes; what runs there is others' work."""
+"""Membership of a Swarm at its manager: admitting and removing nodes.
+
+Used where nodes join; workloads are not its subject.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,9 @@ class SwarmManager:
         }
 
     async def remove(self, node_ids: Collection[str]) -> int:
-        """Put out the nodes with these ids, whatever they do; says how many there were.
+        """Remove the nodes with these ids, whatever they do; return their number.
 
-        A manager is not put out: the Swarm may be lost with it. Raises EngineFailure.
+        A manager is not removed: the Swarm may be lost with it. Raises EngineFailure.
         """
         async with self._client() as client:
             found = [one for one in await client.nodes() if one["ID"] in node_ids]
@@ -62,16 +65,16 @@ class SwarmManager:
         return len(found)
 
     async def renew_token(self) -> None:
-        """Have another token let workers in; the one until now does not any more. Raises EngineFailure."""
+        """Replace the token that admits workers; the old one becomes invalid. Raises EngineFailure."""
         async with self._client() as client:
             swarm = await client.ask("GET", "swarm")
-            # What the Swarm is set to must be said again, or it is lost.
+            # The Swarm's settings must be sent again, or they are lost.
             path = f"swarm/update?version={swarm['Version']['Index']}&rotateWorkerToken=true"
             await client.ask("POST", path, swarm["Spec"])
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Client]:
-        """Such calls are rare, and a connection that is kept would have to be closed."""
+        """Such calls are rare, and a kept connection would have to be closed."""
         client = Client(self._url)
         try:
             async with asyncio.timeout(_WITHIN_S):

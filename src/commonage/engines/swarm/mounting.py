@@ -1,4 +1,4 @@
-"""Has an attempt's folders mounted by the agent of its machine, so that Docker follows no path that others change.
+"""Mounts an attempt's folders through its node's agent, so that Docker follows no path that others can change.
 
 Used by the launcher.
 """
@@ -18,12 +18,12 @@ from commonage.engines.swarm.nodes import Machine
 
 
 async def mounted(spec: Json, attempt_id: str, program: Program, fleet: Fleet, machine: Machine) -> Json:
-    """The description of the service, with the folders mounted and named as they are on the machine.
+    """Return the service description, with the folders mounted and named as they are on the node.
 
-    Raises EngineFailure; AgentAway where there is an agent that does not answer.
+    Raises EngineFailure; AgentAway if there is an agent that does not answer.
     """
     made: dict[str, Any] = deepcopy(dict(spec))
-    # The sockets of MPS are the agent's own, in a folder of its machine.
+    # The sockets of MPS belong to the agent, in a folder of its node.
     binds = [
         one
         for one in made["TaskTemplate"]["ContainerSpec"]["Mounts"]
@@ -43,6 +43,6 @@ async def mounted(spec: Json, attempt_id: str, program: Program, fleet: Fleet, m
 
 
 def _names(binds: Sequence[Json], program: Program) -> list[str]:
-    """The name of each mount on the machine."""
+    """The name of each mount on the node."""
     known = {program.home: "workspace", box.INSIDE: "box", box.LOG_INSIDE: "log"}
     return [known.get(str(one["Target"]), f"volume-{number}") for number, one in enumerate(binds)]

@@ -1,4 +1,4 @@
-"""The tenants' networks over all machines: an overlay each. No packet passes between two of them."""
+"""Tenants' networks over all nodes: an overlay each. No packet passes between two of them. Used by the launcher."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from commonage.engines.swarm.translate import network_config
 
 
 class Networks(TenantNetworks):
-    """Overlays. `address` is this machine's, by which containers of all machines reach it."""
+    """Overlays. `address` is this node's, by which containers of all nodes reach it."""
 
-    # Each machine has an address in each, too.
+    # Each node also has an address in each.
     _prefix = 22
     _setting = "swarm_networks"
 
@@ -31,11 +31,11 @@ class Networks(TenantNetworks):
         return self._address
 
     def _subnet(self, found: Json) -> IPv4Network | None:
-        """Containers reach this machine by their own machine's address; and Swarm gives a new network its own later."""
+        """Containers reach this node by their own node's address; and Swarm assigns a new network's own range later."""
         return None
 
     async def _taken(self) -> list[IPv4Network]:
-        """Swarm takes any range, and has what is in two networks wait for ever."""
+        """Swarm accepts any range, and with overlapping networks its tasks wait forever."""
         taken = await super()._taken()
         for network in await self._swarm.overlays():
             for part in (network.get("IPAM") or {}).get("Config") or ():

@@ -1,4 +1,4 @@
-"""The machines of the Swarm, as the Swarm and their agents tell of them. Pure."""
+"""Nodes of the Swarm, as the Swarm and their agents report them. Pure; used by `fleet`."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ _UNDECLARED = (
 class Machine:
     """One member of the Swarm. `vram_mib` is what it declares, None if nothing.
 
-    `name` is what its certificate binds to `id`, and the host name where there are no certificates. `mismatch` says why
-    the two do not belong together: no work is given to it then.
-    `state` is Swarm's own word; `why_down` is empty until it is given up. After a manager was away, machines are
-    `unknown` for a while, which is no reason to give up what they run.
+    `name` is what its certificate binds to `id`, and the host name if there are no certificates. `mismatch` says why
+    the two do not belong together: such a node gets no work.
+
+    `state` is Swarm's own term; `why_down` is empty until the node is down. After a manager was away, nodes are
+    `unknown` for a while, which is no reason to give up their attempts.
     """
 
     id: str
@@ -67,30 +68,31 @@ class Machine:
 
     @property
     def is_down(self) -> bool:
-        """True once the Swarm has given it up."""
+        """True once the Swarm has marked it as down."""
         return bool(self.why_down)
 
     @property
     def takes_work(self) -> bool:
-        """True if the Swarm would start something there, and it is known to be the node of its name."""
+        """True if the Swarm would start a task there, and the node's identity is verified."""
         return not self.is_down and self.availability == "active" and not self.mismatch
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why what ran on a machine does not begin elsewhere yet. `for_long`: until the machine or an admin is heard of."""
+    """Why attempts of a node do not start elsewhere yet. `for_long`: until the node returns or an admin acts."""
 
     why: str
     for_long: bool = False
 
 
 def machines_of(found: Iterable[Json], bound: Mapping[str, str] | None = None) -> dict[str, Machine]:
-    """Machines by name. One that is just joining has none yet.
+    """Nodes by name. One that is just joining has none yet.
 
-    `bound` are the names that certificates bind to node ids. Host names are the machines' own words: a machine without
-    a certificate never gets a name that is bound to another, and takes work only if it is a manager, on which the site
-    depends anyway. `None`: the site has no certificates, and host names are all there is.
-    Of several with one host name, which come of joining anew, the name is for the one that is there.
+    `bound` are the names that certificates bind to node ids. Host names are the nodes' own claims: a node without a
+    certificate never gets a name that is bound to another, and takes work only if it is a manager, on which the site
+    depends anyway. `None`: the site has no certificates, and only host names exist.
+
+    If several have one host name, because a node joined again, the name is for the one that is present.
     """
     named = [node for node in found if (node.get("Description") or {}).get("Hostname")]
     there = sorted((_machine(node) for node in named), key=lambda one: (one.is_down, one.state != "ready", one.id))
@@ -155,9 +157,9 @@ def _vram(resources: Json) -> int | None:
 
 
 def report_of(machine: Machine, heard: Heard | None, wait: Wait | None = None, why_unmounted: str = "") -> NodeReport:
-    """What is to be said of a machine. Of one without an agent only cores and memory are known, and no card.
+    """Report of a node. Without an agent only cores and memory are known, and no GPU.
 
-    `why_unmounted`: why the folders of workloads are not mounted there, if they are not.
+    `why_unmounted`: why the folders of workloads cannot be mounted there, if so.
     """
     faults = [one for one in (machine.mismatch, why_unmounted) if one]
     if machine.is_down:
@@ -192,7 +194,7 @@ def report_of(machine: Machine, heard: Heard | None, wait: Wait | None = None, w
 
 
 def _reservable(cards: tuple[Device, ...], declared_mib: int) -> Iterator[Device]:
-    """The cards; with a fault those for which there is no VRAM left to reserve: Swarm would start nothing on them."""
+    """The GPUs; with a fault on those that have no VRAM left to reserve, because Swarm would start no task on them."""
     there = sum(card.memory_mib for card in cards if not card.simulated)
     why = _UNDECLARED.format(declared=f"{declared_mib} MiB of" if declared_mib else "no", there=there)
     left = declared_mib
@@ -202,12 +204,12 @@ def _reservable(cards: tuple[Device, ...], declared_mib: int) -> Iterator[Device
 
 
 def plain_http_on(heard: Mapping[str, Heard]) -> list[str]:
-    """The machines whose agents do not carry what containers send to the hub: their version is an earlier one."""
+    """Nodes whose agents, of an earlier version, do not carry what containers send to the hub."""
     return sorted(name for name, one in heard.items() if one.connected and not one.gateway)
 
 
 def notes_on(machines: Mapping[str, Machine], heard: Mapping[str, Heard]) -> tuple[str, ...]:
-    """What an admin should know of these machines, in sentences."""
+    """Notes about these nodes for an admin, in sentences."""
     without = sorted(name for name, one in machines.items() if name not in heard and not one.mismatch)
     notes = [f"{name}: {notice}." for name, one in sorted(heard.items()) for notice in one.notices]
     if without:

@@ -1,9 +1,9 @@
-"""When what ran on a machine that the Swarm gave up surely runs no more, so that it may begin elsewhere. For `fleet`.
+"""Partition detector: decides when attempts on a down node certainly run no more and may start elsewhere. For `fleet`.
 
-The machine may have lost its power, or its cable only. Its agent pauses by itself what runs there once it reaches
-neither us nor more than half of the machines that it was told of (`introduced`): that long is waited. Whether it may
-still reach that many is counted from this side: should we be the ones who are cut off, with few, nothing begins. Where
-no agent is that could pause it, nothing begins either.
+The node may have lost its power, or only its network. Its agent pauses the attempts by itself once it reaches neither
+us nor more than half of the nodes in its list (`introduced`): this module waits that long. Whether it may still reach
+that many is counted from this side: if we are the minority that is cut off, nothing starts elsewhere. Without an agent
+that could pause it, nothing starts elsewhere either.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def _nobody(name: str) -> Wait:
 def introduced(
     machines: Mapping[str, Machine], heard: Mapping[str, Heard], waits: Mapping[str, Wait]
 ) -> tuple[tuple[str, str], ...]:
-    """The machines, as (name, address), by which agents tell whether they are cut off: those that can be asked who is
-    seen from there, and those of which it is not known yet whether anything runs there.
+    """Nodes, as (name, address), by which agents detect that they are cut off.
+
+    These are the nodes that can be asked which others they reach, and those on which attempts may still run.
     """
     there = [
         one for name, one in sorted(machines.items())
@@ -55,25 +56,25 @@ def introduced(
 
 
 class Partings:
-    """Of the machines that are down those where something may still run. What is found is asked of others once."""
+    """Finds the down nodes on which attempts may still run. A final result is reused, not asked for again."""
 
     def __init__(self, agents: Agents | None) -> None:
         self._agents = agents
-        # Of those that are silent: when they may have seen most of the others last.
+        # For each silent node: the time at which it may last have reached most of the others.
         self._held_on: dict[str, float] = {}
         self._holds_on: set[str] = set()
         self._over: set[str] = set()
-        self._alone: dict[str, bool] = {}  # of those that are down: whether their agent was away long before
-        self._told: list[tuple[float, tuple[str, ...]]] = []  # until when agents were told of which machines
+        self._alone: dict[str, bool] = {}  # for each down node: whether its agent was away long before
+        self._told: list[tuple[float, tuple[str, ...]]] = []  # until when agents used which list of nodes
 
     def told(self, names: tuple[str, ...]) -> None:
-        """By these machines agents tell from now on, or still, whether they are cut off."""
+        """Record that agents use these nodes, from now on or still, to detect that they are cut off."""
         if self._told and self._told[-1][1] == names:
             self._told.pop()
         self._told = [*self._told[-_MOST_KEPT:], (monotonic(), names)]
 
     async def waits(self, machines: Mapping[str, Machine], heard: Mapping[str, Heard]) -> dict[str, Wait]:
-        """By their names, with why. Takes a second at most, now and then."""
+        """Return the wait and its reason, by node name. Occasionally takes up to a second."""
         now = monotonic()
         silent = [name for name in machines if name in heard and now - heard[name].came > _SILENT_S]
         self._held_on = {name: at for name, at in self._held_on.items() if name in silent}
@@ -82,7 +83,7 @@ class Partings:
         if self._agents is not None:
             asked = [name for name in silent if name not in self._over]
             await asyncio.gather(*(self._ask(name, machines, heard, self._agents, now) for name in asked))
-        # One that is connected is asked for each attempt.
+        # A connected one is asked for each attempt.
         down = [name for name, one in machines.items() if one.is_down and not _is_connected(heard.get(name))]
         self._alone = {name: self._alone.get(name, _is_long_away(heard.get(name), now)) for name in down}
         waits = {name: self._wait(name, heard.get(name), now) for name in down}
@@ -92,7 +93,7 @@ class Partings:
     async def _ask(
         self, name: str, machines: Mapping[str, Machine], heard: Mapping[str, Heard], agents: Agents, now: float
     ) -> None:
-        """What it saw before it is first asked for, nobody knows: it may have held on until then."""
+        """Its state before the first query is unknown: it may have reached the others until then."""
         known = heard[name]
         sets = {known.witnesses, *(names for until, names in self._told if until > known.came - _LATE_S)}
         enough = [names for names in sorted(sets) if len(names) >= FEWEST_WITNESSES]
@@ -123,8 +124,9 @@ async def may_hold_on(
     heard: Mapping[str, Heard],
     agents: Agents,
 ) -> bool:
-    """Whether it may see more than half of those that it was told of, by any of these `sets` that it may have: the
-    silent ones, and those that see it. One that was removed is no more.
+    """True if it may reach more than half of a list, for any of the lists `sets` that it may have.
+
+    Silent nodes count as reached, as do those that reach it. A removed node does not count.
     """
     others = sorted({name for names in sets for name in names if name in machines and name != machine.name})
     answers = await asyncio.gather(*(_may_see(agents, heard.get(name), machine.address) for name in others))

@@ -1,4 +1,4 @@
-"""What an admin may set of the Swarm engine. Filled by bootstrap; nothing is read from the environment here."""
+"""Settings of the Swarm engine. Filled by bootstrap; nothing is read from the environment here."""
 
 from __future__ import annotations
 

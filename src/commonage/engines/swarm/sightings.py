@@ -1,4 +1,4 @@
-"""What Swarm says of a task, and how it ended."""
+"""Maps Swarm's description of a task to its status and its end. Used by the hands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _BEFORE: dict[str, type[AssignedToNode | PreparingOnNode | Starting]] = {
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What else one has to know to read an end: what the box says, and whether we had it end. `node` is its machine."""
+    """Context for reading an end: the box, and whether we ended it. `node` is its node."""
 
     node: str
     claim: Claim
@@ -60,42 +60,42 @@ class Circumstances:
 
 
 def attempt_of(task: Json) -> str:
-    """The attempt's id; empty for a task that is none of ours."""
+    """The attempt's id; empty for a task that is not ours."""
     return str((task["Spec"]["ContainerSpec"].get("Labels") or {}).get(f"{LABEL}.attempt", ""))
 
 
 def state_of(task: Json) -> str:
-    """Swarm's own word."""
+    """Swarm's own term."""
     return str(task["Status"]["State"])
 
 
 def has_ended(task: Json) -> bool:
-    """True if it does not run any more, or never will."""
+    """True if it no longer runs, or never will."""
     return state_of(task) in _ENDED
 
 
 def is_orphaned(task: Json) -> bool:
-    """True if Swarm has not heard of its machine for a day, and keeps no account of it any more: it may run on."""
+    """True if Swarm has not heard from its node for a day, and no longer tracks it: it may still run."""
     return state_of(task) == "orphaned"
 
 
 def ended_by_itself(task: Json) -> bool:
-    """True if its container ended, whatever for, and Swarm knows: nothing of it is left on its machine."""
+    """True if its container ended, for any reason, and Swarm knows: nothing of it is left on its node."""
     return state_of(task) in ("complete", "failed")
 
 
 def runs(task: Json) -> bool:
-    """True while it is said to run."""
+    """True while Swarm reports it running."""
     return state_of(task) == "running"
 
 
 def is_refused_room(task: Json) -> bool:
-    """True while Swarm finds no room for it on its machine."""
+    """True while Swarm finds no room for it on its node."""
     return state_of(task) == "pending" and "no suitable node" in str(task["Status"].get("Err", ""))
 
 
 def waiting_reason(task: Json, order: Order, *, declares_vram: bool) -> Reason:
-    """What a task that does not run yet is waiting for."""
+    """Why a task that does not run yet is waiting."""
     node = order.lease.node
     if not is_refused_room(task):
         return WaitingForSwarm() if state_of(task) in _WAITS else _BEFORE.get(state_of(task), Starting)(node=node)
@@ -109,14 +109,14 @@ def waiting_reason(task: Json, order: Order, *, declares_vram: bool) -> Reason:
 
 
 def changed_at(task: Json) -> float | None:
-    """When its state became what it is, by its machine's clock."""
+    """Time of its last state change, by its node's clock."""
     return instant(task["Status"]["Timestamp"])
 
 
 def end_of(task: Json, about: Circumstances) -> Exit:
-    """How a task ended. `code` is None where nobody knows the program's own.
+    """Return how a task ended. `code` is None if the program's own is unknown.
 
-    When is Swarm's to say: what is in the box may be of its owner's making.
+    The time is Swarm's: the owner may have forged the contents of the box.
     """
     ended_at = changed_at(task) or about.now
     status = task["Status"]

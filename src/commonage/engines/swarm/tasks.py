@@ -1,7 +1,7 @@
-"""The tasks of our services, as the Swarm told them when it was last asked. All are asked for in one call.
+"""Tasks of our services, as of the last query to the Swarm. One call reads them all. Used by the hands and the watcher.
 
-Swarm's events do not carry tasks, so it is asked again and again: often while something is about to change, which the
-boxes of the attempts tell first, else every few seconds.
+Swarm's events do not include tasks, so it is polled: often while a change is expected, which the boxes of the attempts
+show first, else every few seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from commonage.engines.swarm.sightings import attempt_of
 
 
 class Tasks:
-    """Of one installation's services: the first of each, as no second one runs its command."""
+    """Tasks of one installation's services: the first of each, because no second one runs its command."""
 
     def __init__(self, client: Client, installation: str) -> None:
         self._client = client
@@ -26,23 +26,23 @@ class Tasks:
         self.hurried = asyncio.Event()
 
     def of(self, attempt_id: str) -> Json | None:
-        """The task of an attempt; None if it had none when Swarm was last asked."""
+        """The task of an attempt; None if it had none at the last query."""
         return self._tasks.get(attempt_id)
 
     def is_newer_than(self, moment: float) -> bool:
-        """True if Swarm was asked after this moment, by the loop's time."""
+        """True if Swarm was queried after this moment, by the loop's time."""
         return self._asked_at > moment
 
     def hurry(self) -> None:
-        """Something is about to change: ask soon."""
+        """Query soon, because a change is expected."""
         self.hurried.set()
 
     def forget(self, attempt_id: str) -> None:
-        """Its service is removed."""
+        """Forget the task of a removed service."""
         self._tasks = {attempt: task for attempt, task in self._tasks.items() if attempt != attempt_id}
 
     async def ask(self) -> set[str]:
-        """Ask for all; the attempts whose task is not what it was. Raises EngineFailure."""
+        """Query all; return the attempts whose task has changed. Raises EngineFailure."""
         began = asyncio.get_running_loop().time()
         found: dict[str, Json] = {}
         for task in sorted(await self._client.tasks(self._label), key=lambda one: str(one["CreatedAt"])):

@@ -1,7 +1,7 @@
-"""From an order to the description of a service, in the words of Docker's API. Pure.
+"""Maps a start request to the description of a service, in terms of Docker's API. Pure; used by the launcher.
 
-One attempt is one service of one task, on the machine that the planner chose, which is never started again. What a
-service cannot say the machines' daemons must be set to (`no-new-privileges`, for one).
+One attempt is one service of one task, on the node that the planner chose, which is never started again. Options that a
+service cannot set must be set at the nodes' daemons (`no-new-privileges`, for one).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from commonage.engines.swarm.deliveries import ENTRY_INSIDE, SECRETS_INSIDE, Del
 from commonage.engines.swarm.settings import SwarmSettings
 
 VRAM = "VRAM"
-"""The generic resource that machines declare, in MiB."""
+"""The generic resource that nodes declare, in MiB."""
 _NAME_MOST = 63
 _SLUG_MOST = 40
 _PLAIN = re.compile(r"[a-z0-9](?:-?[a-z0-9])*", re.ASCII)
@@ -42,14 +42,13 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a service is given that the order does not say. Paths are the same on all machines of the site.
+    """Inputs of a service besides the request. Paths are the same on all nodes of the site.
 
     `entry` is the config with the script that runs first, `secrets` the secret with the secret variables, if any;
-    `injected` are configs with our files that it reads, each with its place in the container.
-
-    `network` is its tenant's, by its name, of which a Swarm has but one; `node` is the id of its machine in the Swarm;
-    `declares_vram`: the machine says how much VRAM it has. `volume_quota`: the
-    daemon there holds volumes to their size. `port`: of the machine, which leads to it, and the same inside.
+    `injected` are configs with our files that it reads, each with its path in the container. `network` is its tenant's,
+    by its name, of which a Swarm has only one; `node` is the id of its node in the Swarm; `declares_vram`: the node
+    declares its VRAM. `volume_quota`: the daemon there limits the size of volumes. `port`: of the node, which leads to
+    it, and the same inside.
     """
 
     installation: str
@@ -66,7 +65,7 @@ class Surroundings:
 
 
 def service_names(order: Order) -> tuple[str, str]:
-    """What it is called, and what if that is taken: a session after its user, anything else after the attempt."""
+    """Its name, and the alternative if that is taken: a session is named after its user, others after the attempt."""
     if order.kind is not Kind.SESSION:
         name = f"cm-{order.attempt_id}"
         if not _PLAIN.fullmatch(name.lower()) or len(name) > _NAME_MOST:
@@ -84,7 +83,7 @@ def _digest(text: str) -> str:
 
 
 def network_config(installation: str, tenant: str, subnet: str, *, encrypted: bool) -> dict[str, Any]:
-    """A network over all machines for one tenant. No packet passes between two of them."""
+    """A network over all nodes for one tenant. No packet passes between two of them."""
     return {
         "Name": network_name(installation, tenant),
         "CheckDuplicate": True,
@@ -96,7 +95,7 @@ def network_config(installation: str, tenant: str, subnet: str, *, encrypted: bo
 
 
 def service_spec(order: Order, program: Program, around: Surroundings, settings: SwarmSettings) -> dict[str, Any]:
-    """The description to create a service with, but for its name."""
+    """The description to create a service with, except its name."""
     port = {"Protocol": "tcp", "TargetPort": around.port, "PublishedPort": around.port, "PublishMode": "host"}
     return {
         "Labels": {
@@ -110,17 +109,17 @@ def service_spec(order: Order, program: Program, around: Surroundings, settings:
             "RestartPolicy": {"Condition": "none", "MaxAttempts": 0},
             "Placement": {"Constraints": [f"node.id=={around.node}"]},
             "Networks": [{"Target": around.network}],
-            # The output goes to a file of ours; this is for what goes wrong before that.
+            # The output goes to our log file; this is for errors before that.
             "LogDriver": {"Name": "json-file", "Options": {"max-size": "1m", "max-file": "1"}},
         },
         "Mode": {"Replicated": {"Replicas": 1}},
-        # Virtual addresses and the ingress network need IPVS in the kernel, and fail in silence without.
+        # Virtual addresses and the ingress network need IPVS in the kernel, and fail silently without it.
         "EndpointSpec": {"Mode": "dnsrr", "Ports": [] if around.port is None else [port]},
     }
 
 
 def _container(order: Order, program: Program, around: Surroundings, settings: SwarmSettings) -> dict[str, Any]:
-    # What the agent on the machine holds cores by, as a service can have a quota only.
+    # The agent on the node enforces the share of cores by this, because a service can only have a quota.
     cpus = {f"{LABEL}.cpus-milli": str(order.lease.cpus_milli)}
     told = replace(program, variables={**program.variables, "TINI_KILL_PROCESS_GROUP": "1"})  # see entry.sh
     return {
@@ -137,7 +136,7 @@ def _container(order: Order, program: Program, around: Surroundings, settings: S
         "CapabilityDrop": ["ALL"],
         "CapabilityAdd": [f"CAP_{name}" for name in CAPABILITIES],
         "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
-        # Its first process is Docker's own small init, which reaps, and with which all the others end.
+        # Its first process is Docker's own small init, which reaps; all the other processes end with it.
         "Init": True,
         "Configs": [
             _delivered("Config", one, place, (0, 0), 0o444)
@@ -168,13 +167,13 @@ def _resources(lease: Lease, around: Surroundings, settings: SwarmSettings) -> d
     if settings.cpu_hold == "quota":
         held["NanoCPUs"] = lease.cpus_milli * 1_000_000
     vram = vram_of(lease, declared=around.declares_vram)
-    # Whenever a machine changes Swarm looks whether tasks still fit, with the sign turned around: it ends the one that
-    # takes the last of what the machine declares. A MiB of each share that is not reserved keeps a rest.
+    # Whenever a node changes, Swarm checks whether tasks still fit, with the wrong sign: it ends the task that takes
+    # the last of the declared amount. Leaving one MiB of each share unreserved avoids that.
     spec = {"Kind": VRAM, "Value": max(1, vram - 1)}
     reserved = {"GenericResources": [{"DiscreteResourceSpec": spec}]} if vram else {}
     return {"Limits": {**held, "Pids": settings.processes_max}, "Reservations": {**held, **reserved}}
 
 
 def vram_of(lease: Lease, *, declared: bool) -> int:
-    """The MiB that Swarm reserves: of real cards always, of simulated ones where the machine declares any."""
+    """MiB that Swarm reserves: of real GPUs always, of simulated ones if the node declares any."""
     return sum(share.memory_mib for share in lease.shares if declared or not share.simulated)

@@ -1,4 +1,4 @@
-"""Noticing what changes, for ever: boxes, tasks, machines. Used by the engine."""
+"""Watches boxes, tasks and nodes for changes, forever. Used by the engine."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from commonage.engines.swarm.hands import SwarmHands
 from commonage.engines.swarm.tasks import Tasks
 
 _SOON_S, _REST_S = 0.1, 0.25
-# Boxes tell what begins and what ends; Swarm tells what cannot begin, and what is gone.
+# Boxes show starts and ends; Swarm shows tasks that cannot start, and tasks that are gone.
 _TASKS_SOON_S, _TASKS_STARTING_S, _TASKS_REST_S = 0.25, 1.0, 2.0
-# The dearer an answer is, the rarer it is asked for; less so where something is known to have changed.
+# The more expensive a query is, the less often it runs; more often after a known change.
 _COST_FACTOR, _HURRY_FACTOR = 4, 2
 _HURRY_FOR_S = 10.0
 _MACHINES_S = 1.0
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Watcher:
-    """Looks on. `settle` looks what became of one attempt; `back` is told that Swarm answers again."""
+    """The watcher. `settle` determines the state of one attempt; `back` is called when Swarm answers again."""
 
     def __init__(self, board: Board, tasks: Tasks, fleet: Fleet, in_thread: InThread) -> None:
         self._board = board
@@ -38,10 +38,10 @@ class Watcher:
         self._fleet = fleet
         self._in_thread = in_thread
         self._machines_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
-        self._endings: dict[str, float] = {}  # when the box of what runs was first seen to have an end
+        self._endings: dict[str, float] = {}  # when the box of a running attempt first showed an end
 
     async def sweep(self, hands: SwarmHands, turns: Turns) -> None:
-        """Have what jobs left behind removed whenever nothing is about to start, until cancelled."""
+        """Remove leftovers of jobs whenever nothing is about to start, until cancelled."""
         while True:
             with turns.rest():
                 await asyncio.sleep(_SWEEP_S)
@@ -51,14 +51,14 @@ class Watcher:
                 _log.warning("cannot remove services that ended, will try again: %s", error)
 
     async def answer_paused(self, turns: Turns) -> None:
-        """Tell machines that were cut off, and are back, what becomes of what they paused, until cancelled."""
+        """Tell nodes that were cut off and returned how to treat the attempts they paused, until cancelled."""
         while True:
             with turns.rest():
                 await asyncio.sleep(_MACHINES_S)
             await self._fleet.answer_paused({run.id for run in self._board if run.sighting.seen is not Seen.ENDED})
 
     async def keep(self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]], turns: Turns) -> None:
-        """Until cancelled."""
+        """Watch until cancelled."""
         while True:
             try:
                 if self._fleet.fault:
@@ -75,13 +75,13 @@ class Watcher:
                 await asyncio.wait_for(self._tasks.hurried.wait(), pause)
 
     async def _turn(self, settle: Callable[[Run], None]) -> float:
-        """Look once; how long to wait until the next time."""
+        """Look once; return the seconds until the next time."""
         now = asyncio.get_running_loop().time
         live = [run for run in self._board if run.sighting.seen is not Seen.ENDED]
         began, ended = await self._in_thread(lambda: _what_boxes_tell(live))
         moved = {run.id for run in began}
         self._endings = {one: self._endings.get(one, now()) for one in ended}
-        # What is written in a box is not to be trusted for ever.
+        # The contents of a box are not trusted forever.
         ending = any(now() - since < _HURRY_FOR_S for since in self._endings.values())
         if now() >= self._machines_at:
             if await self._fleet.look():
@@ -97,7 +97,7 @@ class Watcher:
             self._hurry_at = now() + cost * _HURRY_FACTOR
             self._tasks_at = now() + max(_pause(live, ending), cost * _COST_FACTOR)
         if now() >= self._again_at:
-            # What waits for an agent, or for room, is looked at again though nothing of it changes.
+            # An attempt that waits for an agent, or for room, is looked at again without a change of its own.
             moved |= {run.id for run in live if not run.is_running and not run.is_launching}
             self._again_at = now() + _AGAIN_S
         for run in live:
@@ -107,13 +107,13 @@ class Watcher:
 
 
 def _pause(live: list[Run], ending: bool) -> float:
-    """Until Swarm's tasks are asked for again."""
+    """Seconds until Swarm's tasks are queried again."""
     if ending or any(run.ending is not None for run in live):
         return _TASKS_SOON_S
     return _TASKS_REST_S if all(run.is_running for run in live) else _TASKS_STARTING_S
 
 
 def _what_boxes_tell(live: list[Run]) -> tuple[list[Run], list[str]]:
-    """Which began to run, and which of those that run are about to end: faster, and cheaper, than asking Swarm."""
+    """Attempts that began to run, and ids of running ones about to end: faster and cheaper than asking Swarm."""
     began = [run for run in live if not run.is_running and run.box.ran_at() is not None]
     return began, [run.id for run in live if run.is_running and run.box.has_end()]

@@ -1,6 +1,6 @@
-"""Files that every engine puts on the search paths of workloads; what a user or an image sets there still counts.
+"""Files that every engine puts on the search paths of workloads; settings of a user or an image still apply.
 
-python/sitecustomize.py   limits PyTorch and TensorFlow to a GPU share; first on PYTHONPATH where a share is limited
+python/sitecustomize.py   limits PyTorch and TensorFlow to a GPU share; first on PYTHONPATH of a limited share
 jupyter/labconfig/…       defaults of JupyterLab; last on JUPYTER_CONFIG_PATH of sessions
 """
 

@@ -1,1 +1,1 @@
-"""A folder for the PYTHONPATH of workloads: holds `sitecustomize` and nothing else. Nobody here imports it."""
+"""A folder for the PYTHONPATH of workloads: holds only `sitecustomize`. Not imported by this package."""

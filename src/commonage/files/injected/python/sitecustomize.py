@@ -1,9 +1,9 @@
 """Sets the limits of a GPU share in PyTorch and TensorFlow, where no environment variable can.
 
-Python imports this at its start, because its folder is on PYTHONPATH of every workload with a limited share; so it uses
-the standard library only, knows nothing of the rest of the package, and keeps to Python 3.8. It never imports a
-framework: it waits for the program to do so. An error here is said on stderr and never stops the program. The
-sitecustomize that Python would have found without us is run afterwards.
+Python imports this at its start, because its folder is on PYTHONPATH of every workload with a limited share. So it uses
+the standard library only, imports nothing else of the package, and supports Python 3.8. It never imports a framework:
+it waits until the program does. Errors are printed to stderr and never stop the program. The sitecustomize that Python
+would otherwise have found is run afterwards.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # typing's own takes as long to import as all of this
+TYPE_CHECKING = False  # importing typing takes as long as all of this
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
@@ -24,7 +24,7 @@ _MIB = 1024 * 1024
 
 
 def _usable_mib() -> int:
-    """MiB that a framework may take of each visible card; 0 where nothing is said."""
+    """MiB that a framework may use of each visible GPU; 0 if not set."""
     try:
         return int(os.environ.get(_USABLE, "0"))
     except ValueError:
@@ -32,7 +32,7 @@ def _usable_mib() -> int:
 
 
 def _limit_torch(torch: Any) -> None:
-    """Once its CUDA part is used, and not before: asking it for a card makes a context, which takes memory."""
+    """Set the limit on first use of CUDA, not before: querying a GPU creates a context, which takes memory."""
     usable = _usable_mib() * _MIB
 
     def limit() -> None:
@@ -46,14 +46,14 @@ def _limit_torch(torch: Any) -> None:
     cuda = getattr(torch, "cuda", None)
     if cuda is None:
         return
-    if hasattr(cuda, "_lazy_call"):  # private, but what torch's own seeding goes by since version 0.4
+    if hasattr(cuda, "_lazy_call"):  # private, but torch's own seeding has used it since version 0.4
         cuda._lazy_call(limit)
     elif cuda.is_initialized():
         limit()
 
 
 def _limit_tensorflow(tensorflow: Any) -> None:
-    """At once: it takes limits only before it has begun to use the cards."""
+    """Set the limits at once: TensorFlow accepts them only before it uses the GPUs."""
     config = tensorflow.config
     cards = config.list_physical_devices("GPU")
     for card in cards:
@@ -64,9 +64,9 @@ def _limit_tensorflow(tensorflow: Any) -> None:
 
 
 def _tolerate_growth(experimental: Any) -> None:
-    """Many programs ask for memory growth first thing, which TensorFlow refuses on a card that has a limit.
+    """Many programs first request memory growth, which TensorFlow refuses on a GPU that has a limit.
 
-    It has growth there, by TF_FORCE_GPU_ALLOW_GROWTH.
+    Growth is enabled there anyway, by TF_FORCE_GPU_ALLOW_GROWTH.
     """
     asked = getattr(experimental, "set_memory_growth", None)
     if asked is None:
@@ -107,12 +107,12 @@ class _Loader:
         self._loader.exec_module(module)
         try:
             self._limit(module)
-        except Exception as error:  # whatever a framework may raise, the program goes on as it would without us
+        except Exception as error:  # on any error of a framework the program continues without a limit
             _complain(module.__name__, error)
 
 
 class _Finder:
-    """Finds nothing itself: it asks the other finders for a framework, and follows its loader."""
+    """Finds nothing itself: it asks the other finders for a framework, and wraps its loader."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         if name not in _LIMITS:
@@ -128,7 +128,7 @@ class _Finder:
 
 
 def _run_the_other() -> None:
-    """The sitecustomize behind us on the path, under its name."""
+    """Run the next sitecustomize on the path, under its name."""
     places = [place for place in sys.path if os.path.abspath(place or ".") != _HERE]
     found = (
         finder.find_spec("sitecustomize", places)
@@ -138,7 +138,7 @@ def _run_the_other() -> None:
     spec = next(found, None)
     if spec is None or spec.loader is None:
         return
-    # By hand, for importlib.util takes longer to import than all of this.
+    # Searched by hand, because importing importlib.util takes longer than all of this.
     module = type(sys)("sitecustomize")
     module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
     sys.modules["sitecustomize"] = module
