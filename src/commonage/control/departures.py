@@ -1,5 +1,4 @@
-"""Drains and removes nodes: notifies affected owners, evicts workloads at once or at a deadline, and removes a node in
-the end.
+"""Drains nodes and removes them. Workloads are evicted at once or at a deadline.
 
 Called by the API and the portal for admins, and through its link by a node that leaves; the loop enforces the
 deadlines. The lifecycle defines what an eviction means for a workload. The fleet and the planner ensure that nothing
@@ -196,7 +195,7 @@ class Departures:
 
 
 def _may_be_interrupted(one: Workload) -> bool:
-    """True for preemptible workloads that requeue: a drain may interrupt them, too."""
+    """Preemption requeues these workloads at any time, so a drain may requeue them, too."""
     return one.spec.preemptible and one.spec.kind is not Kind.SESSION
 
 
@@ -206,7 +205,8 @@ def _at_the_deadline(one: Workload, node: Node, now: float) -> StopWish:
 
 
 def _taken_away(one: Workload, by: str, now: float, reason: Reason) -> StopWish:
-    """The stop with which the workload ends, to be started elsewhere if its owner wants that."""
+    """The stop request of an eviction: the workload continues elsewhere if it is preemptible or its owner wants that.
+    """
     stays_ended = one.spec.kind is not Kind.SESSION and not (one.spec.requeue or _may_be_interrupted(one))
     return StopWish(by, now, StopCause.ADMIN if stays_ended else StopCause.RECALL, reason)
 
