@@ -205,8 +205,6 @@ def _at_the_deadline(one: Workload, node: Node, now: float) -> StopWish:
 
 
 def _taken_away(one: Workload, by: str, now: float, reason: Reason) -> StopWish:
-    """The stop request of an eviction: the workload continues elsewhere if it is preemptible or its owner wants that.
-    """
     stays_ended = one.spec.kind is not Kind.SESSION and not (one.spec.requeue or _may_be_interrupted(one))
     return StopWish(by, now, StopCause.ADMIN if stays_ended else StopCause.RECALL, reason)
 

@@ -176,8 +176,7 @@ class Fleet:
             self.suspect(workload.attempt.lease.node)
 
     def suspect(self, name: str) -> None:
-        """A workload was lost on the node: schedule nothing onto it until its next report, which is requested at once.
-        """
+        """A workload was lost on the node: schedule nothing onto it until its next report, requested at once."""
         node = self._board.nodes.get(name)
         if node is not None and node.state is NodeState.READY:
             self._suspects.add(name)
