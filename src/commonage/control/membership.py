@@ -23,7 +23,7 @@ def tenants(settings: ControlSettings) -> Sequence[Tenant]:
 
 
 def tenants_of(groups: Collection[str], settings: ControlSettings) -> Sequence[Tenant]:
-    """Tenants of a user in these groups: those named like a group, and the default tenant, to which all users belong."""
+    """Tenants of a user in these groups: those named like a group, and the default tenant, which has all users."""
     return [one for one in tenants(settings) if one.name in groups or one.name == settings.default_tenant]
 
 

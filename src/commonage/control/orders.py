@@ -75,7 +75,7 @@ class Orders:
             raise EngineFailure(f"its volumes have changed since it was submitted: {error.message}") from error
 
     def _gang(self, workload: Workload) -> dict[str, str]:
-        """Variables with the members of its gang and their nodes, known because one pass allocates for the whole gang."""
+        """Variables with the members of its gang and their nodes, as one pass allocates for the whole gang."""
         nodes = [one.attempt.lease.node for one in self.gang_of(workload) if one.attempt and not one.state.waits]
         if len(nodes) < workload.spec.array_size:
             missing = workload.spec.array_size - len(nodes)

@@ -126,7 +126,7 @@ class Prepulls:
                     busy.add(node.name)
 
     def _forget(self, images: Mapping[str, Image]) -> None:
-        """Drop entries of removed or replaced images, and of nodes that are gone: these may return without the image."""
+        """Drop entries of removed or replaced images, and of lost nodes: these may return without the image."""
         there = {node.name for node in self._board.nodes.values() if node.state is not NodeState.LOST}
         for name, errands in list(self._errands.items()):
             image = images.get(name)

@@ -67,7 +67,7 @@ class Receipts:
     # --- running attempts -----------------------------------------------------------------------------------------
 
     async def look(self, round_: Round, over: frozenset[str]) -> None:
-        """Add one round; `over` are the attempts over their share. Raises Unavailable while the store does not answer."""
+        """Add one round; `over`: attempts over their share. Raises Unavailable while the store does not answer."""
         held = [one.lease for one in self._board.held()]
         cards = self._cards(round_, held)
         measured = {one.attempt_id: one for one in round_.measurements}

@@ -196,7 +196,7 @@ class Reconcile:
             self._do(sighting.attempt_id, lambda: engine.stop(sighting.attempt_id, 0))
 
     def _unseen(self, attempt_id: str, workload: Workload) -> None:
-        """Handle an allocation without a status: start it if it may never have started; give it up if it stays missing."""
+        """An allocation without a status: start it if it may never have started, give it up if it stays missing."""
         missed = self._missed[attempt_id] = self._missed.get(attempt_id, 0) + 1
         begins = workload.state is State.STARTING
         if workload.stop is None and missed < (START_TRIES if begins else RUN_MISSES):
