@@ -1,6 +1,4 @@
-"""Suggests a resource request from earlier runs of the same work. Called by API and portal while a user fills in a
-form.
-"""
+"""Suggests a resource request from earlier runs of the same work. Called by the API and the portal's forms."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ class Advice:
     settings: ControlSettings
 
     async def on(self, who: Principal, ask: Submission) -> Suggestion | None:
-        """Suggest from the owner's last runs; None if there are no earlier runs. Raises the errors that `submit`
-        raises.
-        """
+        """Suggest from the owner's last runs; None without earlier runs. Raises the errors of `submit`."""
         who.need(Scope.SUBMIT)
         spec = spec_of(ask, who, self.catalogue, self.settings)
         found = await self.receipts.alike(spec.owner, spec.environment, spec.command)

@@ -68,9 +68,7 @@ class Again:
                 starting.create_task(self._see_to(lost), name=f"again {lost.id}")
 
     async def _see_to(self, lost: Workload) -> None:
-        """Retry until the session is restarted, its user was faster, or the deadline has passed. Raises no
-        CommonageError.
-        """
+        """Retry until it is restarted, its user was faster, or the deadline has passed. Raises no CommonageError."""
         give_up, pause = self._clock.now() + GIVE_UP_AFTER_S, 0.5
         while True:
             try:

@@ -28,8 +28,7 @@ class AllCards:
         self._node_of: Mapping[str, str] = {}  # by attempt
 
     async def note_held(self, leases: Sequence[Lease], running: Sequence[Lease]) -> None:
-        """Pass on all current allocations, and those whose program runs, with its start as `at`: simulated GPUs show
-        use for these.
+        """Pass on all allocations, and those whose program runs (`at`: its start), which simulated GPUs show in use.
 
         The allocations also define which agent may report about an attempt.
         """

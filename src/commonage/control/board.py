@@ -173,7 +173,7 @@ class Board:
         return [self._workloads[workload_id] for state in states for workload_id in self._by_state[state]]
 
     def counts(self) -> dict[State, int]:
-        """How many live workloads are in each state."""
+        """Number of live workloads in each state."""
         return {state: len(members) for state, members in self._by_state.items() if members}
 
     def dependents_of(self, workload_id: str) -> list[str]:

@@ -76,9 +76,7 @@ class SentBundles:
         self._changing = asyncio.Lock()  # guards what lies on the disk
 
     async def open(self) -> None:
-        """Read the list of kept bundles. Bundles of an older release are assigned to the users whose live workloads
-        need them.
-        """
+        """Read the list of bundles; those of an older release go to the users whose live workloads need them."""
         for one in await self._files.all():
             self._put(one)
         for spec in {id(one.spec): one.spec for one in self._board if one.spec.bundle}.values():
@@ -89,7 +87,7 @@ class SentBundles:
             except CommonageError as error:  # the workload fails with this error when it is started
                 log.warning("a bundle of %s is not there any more: %s", spec.owner, error)
 
-    # --- taking in ------------------------------------------------------------------------------------------------
+    # --- uploads --------------------------------------------------------------------------------------------------
 
     async def send(self, who: Principal, chunks: AsyncIterator[bytes]) -> KeptBundle:
         """Keep an archive for its sender. Raises TooMany, TooLarge, InvalidInput, Unavailable; then it is not kept."""
@@ -164,7 +162,7 @@ class SentBundles:
                     code="too-many-bundles",
                 )
 
-    # --- finding --------------------------------------------------------------------------------------------------
+    # --- lookup ---------------------------------------------------------------------------------------------------
 
     def find(self, sender: Principal, spec: Spec) -> KeptBundle:
         """Find the bundle that a spec names among those of its sender and of its owner. Raises NotFound."""
@@ -224,7 +222,7 @@ class SentBundles:
         await self._files.link(source, linked)
         self._put(linked)
 
-    # --- removing -------------------------------------------------------------------------------------------------
+    # --- removal --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Remove unneeded bundles every ten minutes, until cancelled."""

@@ -1,5 +1,4 @@
-"""Long connections (event streams, followed logs, commands): counted, and closed when their identity is no longer
-valid.
+"""Long connections (event streams, followed logs, commands): counted, and closed when their identity is invalid.
 
 Used by the API and the portal. Connections of a revoked or expired token, or of a former admin, are closed.
 """

@@ -210,7 +210,6 @@ def _taken_away(one: Workload, by: str, now: float, reason: Reason) -> StopWish:
 
 
 def _fate(one: Workload) -> Fate:
-    """What happens to the workload at the deadline."""
     if one.spec.kind is Kind.SESSION:
         return Fate.SESSION_RESTARTS if one.spec.requeue else Fate.SESSION_ENDS
     return Fate.REQUEUED if one.spec.requeue or _may_be_interrupted(one) else Fate.ENDS

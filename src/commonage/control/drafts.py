@@ -23,9 +23,7 @@ from commonage.ports.store import Batch
 
 @dataclass(slots=True)
 class Change:
-    """One entry of the writer's queue: new workloads, a happening, or rows that need no step; `done` is the caller's
-    result.
-    """
+    """One entry of the writer's queue: new workloads, a happening, or other rows; `done` is the caller's result."""
 
     done: asyncio.Future[Workload | None]
     inserts: Sequence[Workload] = ()

@@ -44,9 +44,7 @@ class Feed:
 
 
 class _Listener:
-    """Events that one listener has not consumed yet. It is woken once per commit, not per event: there are many
-    listeners.
-    """
+    """Events that one listener has not consumed yet. It is woken once per commit: there are many listeners."""
 
     def __init__(self) -> None:
         self._waiting: deque[Event] = deque()

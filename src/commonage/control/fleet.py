@@ -1,5 +1,4 @@
-"""Nodes, their devices and the environments: kept up to date from the engines' reports, shown with free and used
-resources.
+"""Nodes, devices and environments: updated from the engines' reports, shown with free and used resources.
 
 Writes node inventory and health, and the drain state that admins set. Read by API, portal and the launch form.
 """
@@ -54,7 +53,7 @@ GONE_FOR_S = 15.0  # time for a removed node to leave its site; if it reports la
 _SOON_S, _SOON_FOR_S = (
     1.0,
     20.0,
-)  # a machine that goes or comes is looked at more often: what becomes of it is soon known
+)  # a node that leaves or joins is checked more often: its state becomes known soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +355,7 @@ class Fleet:
     # --- launch options -------------------------------------------------------------------------------------------
 
     def launch_options(self, who: Principal) -> LaunchView:
-        """What `who` may request, and what is free now."""
+        """Resources that `who` may request, and those that are free now."""
         who.need(Scope.READ)
         grid = self._board.snapshot.grid
         reports = [node.report for node in self._board.nodes.values() if node.state is not NodeState.LOST]

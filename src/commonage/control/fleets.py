@@ -143,9 +143,7 @@ class Fleets:
         return str(node.state)
 
     def _leaves(self, one: _Standing, name: str) -> bool:
-        """True if the node was drained for removal. The node records who drained it; this survives restarts, until it
-        is resumed.
-        """
+        """True if it was drained for removal, as the node records over restarts, until it is resumed."""
         node = self._board.nodes.get(name)
         return node is not None and node.drained_by == one.who.name
 

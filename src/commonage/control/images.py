@@ -188,9 +188,7 @@ class Images:
         return self.one(who, image.name)
 
     def _tenant_of(self, who: Principal, scope: str) -> str | None:
-        """The tenant whose image names start with `scope`. Raises Forbidden; InvalidInput, which lists the possible
-        names.
-        """
+        """The tenant whose image names start with `scope`. Raises Forbidden; InvalidInput with the possible names."""
         if scope == PUBLIC:
             if not who.is_admin:
                 raise Forbidden(

@@ -50,8 +50,7 @@ def tenant_of(asked: str | None, who: Principal, groups: Collection[str], settin
 
 
 def may_use(tenant: Tenant, environment: Environment) -> bool:
-    """True if the tenant's members may use this environment: it is their own, or global and permitted by the tenant's
-    list.
+    """True if the tenant's members may use it: it is their own, or global and permitted by the tenant's list.
 
     In that list, an image's name stands for all of its kernels.
     """

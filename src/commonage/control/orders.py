@@ -1,6 +1,4 @@
-"""Builds start requests (orders) for engines: a workload with an allocation, its environment and the variables of its
-share.
-"""
+"""Builds start requests (orders) for engines from a workload, its allocation, environment and share variables."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from commonage.ports.devices import Devices
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Builds orders. `gang_of` returns all members of a workload's gang, by their rank. `volumes`: all declared
-    volumes.
-    """
+    """`gang_of` returns all members of a workload's gang, by their rank. `volumes`: all declared volumes."""
 
     catalogue: Catalogue
     bundles: SentBundles

@@ -21,9 +21,7 @@ IMPOSSIBLE_PART = 1.05  # no process holds more than its GPU has; a figure above
 
 
 class OverSharePolicy(StrEnum):
-    """What to do about an attempt over its share: only warn, stop it after a while, or stop it as soon as others need
-    the memory.
-    """
+    """Action on an attempt over its share: warn, stop it after a while, or stop it once others need the memory."""
 
     WARN = "warn"
     STOP = "stop"
@@ -61,9 +59,7 @@ class Excesses:
         self._open: dict[tuple[str, str], tuple[Excess, float]] = {}
 
     def take(self, round_: Round, held: Iterable[Lease], cards: dict[str, Device]) -> list[Excess]:
-        """Return the attempts over their share in this round. `cards` by uuid: GPUs that are not among them are not
-        judged.
-        """
+        """Return the attempts over their share in this round. GPUs missing from `cards` (by uuid) are not judged."""
         found: list[Excess] = []
         still: dict[tuple[str, str], tuple[Excess, float]] = {}
         shares = {lease.attempt_id: _shares(lease) for lease in held}

@@ -49,9 +49,7 @@ class Receipts:
         self._written_at = 0.0
 
     async def open(self) -> None:
-        """Read unfinished reports of before a restart; close those whose attempts have ended. Call after the ledger is
-        open.
-        """
+        """Read unfinished reports of the last process; close those that have ended. Call after the ledger is open."""
         for receipt in await self._store.open_receipts():
             workload = self._board.get(receipt.workload_id)
             attempt = workload.attempt if workload is not None else None

@@ -114,7 +114,7 @@ class Reconcile:
             except CommonageError as error:
                 log.warning("attempt %s does not stop, the next sweep tries again: %s", attempt_id, error)
 
-    # --- sightings ------------------------------------------------------------------------------------------------
+    # --- statuses -------------------------------------------------------------------------------------------------
 
     def _tell(self, engine: Engine, sighting: Sighting) -> None:
         self._missed.pop(sighting.attempt_id, None)

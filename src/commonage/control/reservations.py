@@ -210,9 +210,7 @@ class Reservations:
             raise Unplaceable(never)
 
     async def _lacks(self, made: Sequence[Reservation], now: float) -> Reason | None:
-        """Why not all of it can be kept at present; None if it can. Raises Conflict if it could not even on empty
-        nodes.
-        """
+        """Why not all of it can be kept now; None if it can. Raises Conflict if empty nodes would not suffice."""
         nodes, held, others = list(self.board.nodes.values()), self.board.held(), list(self._live.values())
         if not nodes:
             return NoNodes()

@@ -100,9 +100,7 @@ def borrowed_by(tenant: Tenant, held: Amounts) -> Amounts:
 
 
 def lent_by(known: Sequence[Tenant], held: Mapping[str, Amounts]) -> dict[str, Amounts]:
-    """Resources that others hold of each tenant's quota: all that is borrowed, in proportion to what each leaves
-    unused.
-    """
+    """Resources of each tenant that others hold: all that is borrowed, in proportion to what each leaves unused."""
     parts: dict[str, dict[str, int]] = {one.name: {} for one in known}
     for name in RESOURCES:
         borrowed = sum(_beyond(one, held.get(one.name, Amounts()), name) for one in known)

@@ -1,5 +1,4 @@
-"""Changes to workloads caused by time and other workloads: begin times, time limits, dependencies, and images that are
-added or removed.
+"""Changes to workloads by time and other workloads: begin times, time limits, dependencies, added or removed images.
 
 One loop, which only sends happenings to the ledger. Limits are enforced to within half a second.
 """

@@ -24,8 +24,7 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class VolumeView:
-    """A volume available to a user: through `tenants`, mounted at `place`; `notes` are limitations at this
-    installation.
+    """A volume available to a user: through `tenants`, mounted at `place`; `notes` are its limitations here.
 
     If it has a size, the nodes on `bounded_on` enforce it, and those on `unbounded_on` do not.
     """

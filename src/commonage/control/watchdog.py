@@ -1,5 +1,4 @@
-"""The VRAM watchdog: an attempt that holds more than its share is recorded, its owner warned, and by policy it is
-stopped.
+"""The VRAM watchdog: records and warns about an attempt that holds more than its share; by policy, stops it.
 
 The sampling loop calls it with every round of samples; `over_share` makes the decisions. It stops only the attempt that
 holds too much, never another one, and never on a missing or old figure. VRAM of processes without an attempt is
@@ -70,7 +69,7 @@ class Watchdog:
         self._warned = {key: at for key, at in self._warned.items() if now - at < WARN_AGAIN_S}
         await self._tell_of_strays(round_, cards, now)
 
-    # --- over its share -------------------------------------------------------------------------------------------
+    # --- attempts over their share --------------------------------------------------------------------------------
 
     async def _act(self, excess: Excess, round_: Round, now: float) -> None:
         workload = self._board.get(workload_of(excess.attempt_id))

@@ -75,7 +75,7 @@ def _local(given: str | float, zone: tzinfo, day: datetime, field: str) -> datet
         found = read.astimezone(zone) if read.tzinfo is not None else read.replace(tzinfo=zone)
     except (ValueError, OverflowError, OSError):
         raise InvalidInput(f"{field} {str(given)[:40]!r} is no time; {_HOW}", field=field) from None
-    if found.year > LAST_YEAR:  # days are added to it, and after 9999 there are none
+    if found.year > LAST_YEAR:  # days are added to it, and no date exists after 9999
         raise InvalidInput(f"{field} {str(given)[:40]!r} is after the year {LAST_YEAR}", field=field)
     return found
 

@@ -157,7 +157,7 @@ class Work:
             return None
 
     async def through_the_hub(self, spec: Spec) -> Workload:
-        """Have the hub start the session, and wait for its spawner to submit it under our key.
+        """Have the hub start the session, and wait for its spawner to submit it under the same key.
 
         Raises Conflict, InvalidInput, NotFound from the hub; Unavailable.
         """

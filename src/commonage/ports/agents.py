@@ -1,5 +1,4 @@
-"""The node agents of a site: their reports, and the operations that they carry out. One runs on each node and connects
-to the control plane.
+"""The node agents of a site: their reports and operations. One runs on each node and dials the control plane.
 
 Implemented in `commonage.link`; used by engines whose nodes are not the control plane's own. An agent is addressed by
 the Swarm node id in its certificate, never by a host name. A node without an agent sends no reports.
@@ -22,9 +21,7 @@ CUT_OFF_AFTER_S = 8.0
 this time. Their workloads may not start elsewhere any sooner.
 """
 HOLDS_ON_S = 4.0
-"""If the control plane has been unreachable for longer, containers run on this long after most of those nodes last
-answered.
-"""
+"""If the control plane is away for longer, containers run on this long after most of those nodes last answered."""
 CONTAINER_BRIDGE = "docker_gwbridge"
 """The bridge by which containers of a Swarm leave their node; all tenants share it."""
 FEWEST_WITNESSES = 3
@@ -103,9 +100,7 @@ class Agents(Protocol):
         ...
 
     def let_reach(self, addresses: Collection[str]) -> None:
-        """Addresses (`ADDRESS:PORT`) of the site that containers on all nodes need: the nodes' firewalls allow them
-        soon after.
-        """
+        """Site addresses (`ADDRESS:PORT`) that containers on all nodes need: node firewalls allow them soon after."""
         return
 
     def set_network(self, network: NodeNetwork) -> None:
@@ -113,9 +108,7 @@ class Agents(Protocol):
         return
 
     def introduce(self, machines: Collection[tuple[str, str]]) -> None:
-        """The nodes, as (name, address), by which all agents find out whether they are cut off. Agents receive them
-        soon.
-        """
+        """The nodes, as (name, address), by which agents find out whether they are cut off. Agents get them soon."""
         return
 
     async def reaches(self, node_id: str, address: str) -> bool:
@@ -139,8 +132,7 @@ class Agents(Protocol):
         ...
 
     async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
-        """Mount folders and files, as (name, absolute path), on the node for an attempt; returns the mount points, in
-        order.
+        """Mount folders and files, as (name, absolute path), on the node; returns the mount points, in order.
 
         Links are not followed. Idempotent. Raises EngineFailure for a source that is a link, or does not exist.
         """
@@ -157,9 +149,7 @@ class Agents(Protocol):
     async def exec(
         self, node_id: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
     ) -> ExecStream:
-        """Run a command in an attempt's environment on the node, like `Engine.exec`. It ends with the link at the
-        latest.
-        """
+        """Run a command in an attempt's environment there, like `Engine.exec`. It ends with the link at the latest."""
         ...
 
     async def fence(self, node_id: str, attempt_ids: Collection[str]) -> Collection[str]:
@@ -175,9 +165,7 @@ class Departures(Protocol):
     """Notified by a node's own agent that the node has left its site; `control.departures` implements it."""
 
     async def left(self, name: str) -> None:
-        """The node has left, and nothing of the site runs on it any more. On CommonageError the departure is not
-        recorded.
-        """
+        """The node has left, and runs nothing of the site any more. On CommonageError this is not recorded."""
         ...
 
     async def see_off(self, name: str) -> None:

@@ -1,6 +1,4 @@
-"""Clouds: lists, creates and deletes the machines of a node pool. Implemented in `commonage.clouds`, used by
-`control.fleets`.
-"""
+"""Lists, creates and deletes machines of a node pool. Implemented in `commonage.clouds`, used by `control.fleets`."""
 
 from __future__ import annotations
 

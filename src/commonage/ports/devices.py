@@ -38,8 +38,7 @@ class ProcessMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """Present measurements of one device. A figure that the device or its driver does not report is None, never an
-    estimate.
+    """Present measurements of one device. A figure that is not reported is None, never an estimate.
 
     `utilisation` is the fraction of the last moments in which it computed, 0..1. `energy_j` is the device's own counter
     of energy used: it only rises, until the driver is reloaded. `throttle` are the reasons for low clocks, as text;
@@ -117,8 +116,7 @@ class Devices(Protocol):
         return
 
     def confine(self, hold: Hold) -> Mapping[str, str]:
-        """Enforce these shares at their isolation level before the attempt's command runs; returns variables to add for
-        it.
+        """Enforce these shares at their isolation level before the attempt's command runs; returns extra variables.
 
         Idempotent by the attempt's id. The change is recorded on disk first, so that it is released after a crash. The
         returned variables override the attempt's own, except PYTHONPATH, which is prepended to its own. Raises

@@ -1,5 +1,6 @@
-"""Engines: execute workloads on a site. Called by control. An implementation must pass
-`commonage.testing.engine_contract`.
+"""Engines execute workloads on a site; control calls them through this port.
+
+An implementation must pass `commonage.testing.engine_contract`.
 """
 
 from __future__ import annotations
@@ -58,9 +59,7 @@ class Engine(Protocol):
         ...
 
     async def sightings(self) -> Sequence[Sighting]:
-        """Statuses of all attempts of this installation, including ended ones until they are forgotten; also after a
-        restart.
-        """
+        """Statuses of all attempts of this installation, ended ones until they are forgotten; also after a restart."""
         ...
 
     def watch(self) -> AsyncIterator[Sighting]:

@@ -32,7 +32,7 @@ class JoinKit:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What admits a node to the Swarm as a worker: the Swarm's own token, and its managers (HOST:PORT)."""
+    """Admits a node to the Swarm as a worker: the Swarm's own token, and its managers (HOST:PORT)."""
 
     token: str
     managers: tuple[str, ...]

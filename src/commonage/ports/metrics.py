@@ -49,7 +49,8 @@ class Metrics(Protocol):
         ...
 
     async def tidy(self, now: float) -> None:
-        """Aggregate and delete old data: raw values are kept a day, minutes a month, hours two years. Some databases do
-        this themselves.
+        """Aggregate old data, and delete it: raw values after a day, minutes after a month, hours after two years.
+
+        Some databases do this by themselves.
         """
         return

@@ -1,6 +1,4 @@
-"""The site's own image registry: its address, its accounts, its tokens, and the removal of old images.  Used by API,
-server and engines.
-"""
+"""The site's image registry: address, accounts, tokens, removal of old images. Used by API, server and engines."""
 
 from __future__ import annotations
 
