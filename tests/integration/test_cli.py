@@ -109,7 +109,7 @@ def test_stop_says_what_became_of_each(commonage: Run) -> None:
 
 
 def test_explain_a_request(commonage: Run) -> None:
-    assert "starts now" in commonage("explain", "--gpus", "6GiB").stdout
+    assert "Starts now" in commonage("explain", "--gpus", "6GiB").stdout
     said = json.loads(commonage("explain", "--gpus", "6GiB", "--json").stdout)
     assert said["startable_now"] is True
     refused = commonage("explain", "--gpus", "600GiB")
@@ -126,7 +126,7 @@ def test_submit_a_file(commonage: Run, tmp_path: Path) -> None:
     assert [one["name"] for one in made] == ["prepare", "train"]
     assert made[1]["depends_on"] == [{"id": made[0]["id"], "condition": "afterok"}]
     assert made[0]["bundle"] is not None
-    assert "starts now" in commonage("submit", "--dry-run", "two.commonage.yml").stdout
+    assert "Starts now" in commonage("submit", "--dry-run", "two.commonage.yml").stdout
 
 
 def test_lists_for_people(commonage: Run) -> None:
@@ -213,7 +213,7 @@ def test_login_keeps_the_token_for_its_owner(commonage: Run, url: str, tmp_path:
         (["run", "--gpus", "H100:1", "--no-files", "--", "true"], 2, "H100"),
         (["run", "--time", "90", "--no-files", "--", "true"], 2, "--time 90 has no unit. Write 90m for minutes"),
         (["run", "--time", "-5m", "--no-files", "--", "true"], 2, "-5m"),
-        (["run", "--env", "gone", "--no-files", "--", "true"], 2, "environment 'gone'"),
+        (["run", "--env", "gone", "--no-files", "--", "true"], 2, "Environment gone not found"),
         (["run", "--name", "n" * 300, "--no-files", "--", "true"], 2, "name"),
         (["run", "--colour", "red", "--", "true"], 2, "--colour"),
         (["run", "--priority", "7", "--no-files", "--", "true"], 2, "admins"),

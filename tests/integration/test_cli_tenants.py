@@ -114,7 +114,7 @@ def test_a_gang_and_preemptible_work(commonage: Run) -> None:
     assert (made["gang"], made["array_size"], made["priority"], made["preemptible"]) == (True, 2, -10, True)
     assert made["request"]["on"] == {"engine": "fake"}
     never = commonage("run", "--no-files", "--nodes", "3", "--", "true")
-    assert (never.exit_code, "3 nodes were asked for at once, and 2 could run" in never.stderr) == (2, True)
+    assert (never.exit_code, "Too few nodes: 3 requested at once, and 2 could run" in never.stderr) == (2, True)
     nowhere = commonage("explain", "--on", "zone=moon")
     assert nowhere.exit_code == 2
     assert "zone=moon" in nowhere.stderr

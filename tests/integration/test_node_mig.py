@@ -134,7 +134,7 @@ def test_running_work_is_not_touched(machine: Machine) -> None:
     code, said = machine.mig("gpu-1", "0", "1g.5gb", "--yes")
     assert code == 2
     assert order.workload_id in said
-    folder.write_exit(Exit(0, "", 2.0))
+    folder.write_exit(Exit(0, None, 2.0))
     assert machine.mig("gpu-1", "0", "1g.5gb", "--yes")[0] == 0
 
 
