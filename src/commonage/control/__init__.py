@@ -1,1 +1,1 @@
-"""Use cases and loops: what turns asks into running work. Async; sees the world only through ports."""
+"""The control plane's use cases and loops. Everything is async and reaches the outside only through ports."""

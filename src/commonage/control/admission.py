@@ -1,4 +1,4 @@
-"""What can never run here, however long it waits: refused at submission. Called by `work`."""
+"""Refuses workloads at submission that can never start here, however long they wait. Called by `work`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from commonage.placement.scaling import most_that_fit
 
 
 def never(board: Board, spec: Spec) -> Reason | None:
-    """Why no machine, not enough machines, or no quota would ever let it start; None if all could."""
+    """Give the reason why no node, node count or quota would ever let the workload start; None if it could start."""
     rented = most_that_fit(board.fleets, spec.request)
     fits_nowhere = None if rented else ever_fits(board.snapshot.grid, spec.request)
     return fits_nowhere or _too_many_nodes(board, spec, rented) or _beyond_quota(board, spec)
 
 
 def _too_many_nodes(board: Board, spec: Spec, rented: int) -> Reason | None:
-    """A gang needs a node for each of its members; `rented` more may come."""
+    """Compare the gang's size with the number of nodes. Each member needs its own; `rented` more nodes may be added."""
     grid = board.snapshot.grid
     known = np.flatnonzero([node.state is not NodeState.LOST for node in grid.nodes])
     if not spec.gang or not len(known):
@@ -35,7 +35,7 @@ def _too_many_nodes(board: Board, spec: Spec, rented: int) -> Reason | None:
 
 
 def _beyond_quota(board: Board, spec: Spec) -> Reason | None:
-    """What runs within a reservation is not counted, so who has one may ask for more."""
+    """Workloads in a reservation do not count towards the quota, so owners of a reservation may request more."""
     snapshot = board.snapshot
     if any(one.tenant == spec.tenant for one in snapshot.rules.reservations):
         return None

@@ -1,4 +1,4 @@
-"""What to ask for, as earlier runs of the same work tell it. Called by API and portal while somebody asks."""
+"""Suggests a resource request from earlier runs of the same work. Called by the API and the portal's forms."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from commonage.domain.suggestions import Suggestion, suggestion_of
 
 @dataclass(slots=True)
 class Advice:
-    """Reads receipts; changes nothing."""
+    """Reads usage reports (receipts); changes nothing."""
 
     receipts: Receipts
     catalogue: Catalogue
     settings: ControlSettings
 
     async def on(self, who: Principal, ask: Submission) -> Suggestion | None:
-        """From the last runs of the one it is for; None where there were none. Raises what submit raises of the ask."""
+        """Suggest from the owner's last runs; None without earlier runs. Raises the errors of `submit`."""
         who.need(Scope.SUBMIT)
         spec = spec_of(ask, who, self.catalogue, self.settings)
         found = await self.receipts.alike(spec.owner, spec.environment, spec.command)

@@ -1,8 +1,8 @@
-"""Sessions that are started again: another one in the place of each that its machine, and not its user, has ended.
+"""Restarts sessions: replaces each session that ended because of its node and not because of its user.
 
-The hub starts it, as if its user had asked: so it has the user's address, a fresh token, and a page that shows how far
-it is. Told of every workload that is written. The client key of the new session names the old one, so that a restart of
-the control plane in between makes no second.
+The hub starts the replacement as if the user had requested it. So it has the user's URL, a fresh token, and a progress
+page. `Again` is notified of every workload that is written. The client key of the new session names the old one, so
+that a restart of the control plane does not start a second replacement.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ log = logging.getLogger(__name__)
 GIVE_UP_AFTER_S = 600.0
 LONG_ENOUGH_S = 3600.0
 LONGEST_PAUSE_S = 15.0
-_LOOK_BACK = 200  # sessions, the newest that ended so: at start it is looked whether one was left without another
+_LOOK_BACK = 200  # newest sessions checked at start for one that ended like this and was not replaced
 _KEY = re.compile(r"again-(\d+)-.+")
-# What the hub gives each session anew.
+# Environment variables that the hub sets at each start of a session.
 _OF_THE_HUB = re.compile(r"JUPYTERHUB_.*|JPY_.*|COMMONAGE_URL")
 
 Start = Callable[[Spec], Awaitable[Workload]]
-"""Have the hub start a session like this; the workload that came of it."""
+"""Have the hub start a session with this spec; returns the resulting workload."""
 
 
 class Again:
-    """Starts sessions again, each in a task of its own as the hub may take its time."""
+    """Restarts sessions, each in its own task because the hub may respond slowly."""
 
     def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock, start: Start) -> None:
         self._store, self._board, self._ledger, self._clock, self._start = store, board, ledger, clock, start
@@ -47,12 +47,12 @@ class Again:
         self._waiting: asyncio.Queue[Workload] = asyncio.Queue()
 
     def changed(self, workload: Workload) -> None:
-        """A workload was written."""
+        """Called after each write of a workload."""
         if is_to_start_again(workload):
             self._waiting.put_nowait(workload)
 
     async def open(self) -> None:
-        """Take up those that ended a moment before the control plane did."""
+        """Restart sessions that ended shortly before the control plane did."""
         which = Filter(kinds=(Kind.SESSION,), states=(State.LOST, State.STOPPED))
         page = await self._store.workloads(which, limit=_LOOK_BACK)
         for one in page.items:
@@ -60,7 +60,7 @@ class Again:
                 self.changed(one)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Restart sessions until cancelled."""
         async with asyncio.TaskGroup() as starting:
             while True:
                 with self.turns.rest():
@@ -68,14 +68,14 @@ class Again:
                 starting.create_task(self._see_to(lost), name=f"again {lost.id}")
 
     async def _see_to(self, lost: Workload) -> None:
-        """Try until it is there, its user was quicker, or it is given up. Raises nothing of ours."""
+        """Retry until it is restarted, its user was faster, or the deadline has passed. Raises no CommonageError."""
         give_up, pause = self._clock.now() + GIVE_UP_AFTER_S, 0.5
         while True:
             try:
                 await self._once(lost)
                 return
             except CommonageError as error:
-                # A conflict is the hub's: it is still busy with the end of the old one.
+                # A conflict comes from the hub: it is still stopping the old session.
                 may_pass = error.is_retryable or isinstance(error, Conflict)
                 if not may_pass or self._clock.now() + pause > give_up:
                     log.warning("session %s of %s is not started again: %s", lost.id, lost.spec.owner, error)
@@ -90,7 +90,7 @@ class Again:
         spec, number = lost.spec, tries_of(lost) + 1
         key = f"again-{number}-{lost.id}"
         if self._is_there(lost) or await self._store.workload_by_key(spec.owner, key) is not None:
-            return  # its user was quicker, or it was seen to before
+            return  # its user was faster, or it was already handled
         if number > MOST_LOSSES:
             await self._tell(lost, RestartedTooOften(times=number))
             return
@@ -109,18 +109,18 @@ class Again:
 
 
 def is_to_start_again(workload: Workload) -> bool:
-    """True of a session that its machine's loss, or a recall, has ended, and whose owner wishes another one then."""
+    """True for a session that ended by node loss or eviction, and whose owner wants it restarted in that case."""
     return workload.spec.kind is Kind.SESSION and workload.spec.requeue and was_taken_away(workload)
 
 
 def was_taken_away(workload: Workload) -> bool:
-    """True if its machine's loss, or a recall, has ended it: neither its owner nor itself."""
+    """True if node loss or an eviction ended it, and neither its owner nor the workload itself."""
     recalled = workload.stop is not None and workload.stop.cause is StopCause.RECALL
     return workload.state is State.LOST or (workload.state is State.STOPPED and recalled)
 
 
 def tries_of(workload: Workload) -> int:
-    """How many times in a row a session was started again, this time included; none once it ran for an hour."""
+    """Count the consecutive restarts of a session, this one included; 0 once it ran for an hour."""
     attempt, found = workload.attempt, _KEY.fullmatch(workload.spec.key or "")
     if found is None or attempt is None:
         return int(found[1]) if found else 0
@@ -129,7 +129,7 @@ def tries_of(workload: Workload) -> int:
 
 
 def own_variables(spec: Spec) -> tuple[tuple[str, str], ...]:
-    """Those that its owner gave it: of a session without the hub's, which each start sets."""
+    """Variables that the owner set. For a session without those of the hub: each start sets those."""
     if spec.kind is not Kind.SESSION:
         return spec.variables
     return tuple((name, value) for name, value in spec.variables if not _OF_THE_HUB.fullmatch(name))

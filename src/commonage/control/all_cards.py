@@ -1,6 +1,6 @@
-"""The cards of all machines, as control asks them: this machine's by its driver, others' as their agents tell.
+"""The GPUs of all nodes: those of this node from its driver, those of other nodes from their agents.
 
-Used by the sampling loop, by the warnings of cards, and where an admin says that a card is sound again.
+Used by the sampling loop, by the device warnings, and when an admin resumes a GPU.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from commonage.ports.agents import CardsElsewhere, Heard
 from commonage.ports.devices import Devices, DeviceSample
 
 FRESH_S = 15.0
-"""What an agent said longer ago is no measurement any more."""
+"""An agent's report that is older than this no longer counts as a measurement."""
 
 
 class AllCards:
-    """`here` are this machine's; `elsewhere` those of machines with agents, where there are such."""
+    """`here` are the GPUs of this node; `elsewhere` those of nodes with agents, None without such nodes."""
 
     def __init__(self, here: Devices, elsewhere: CardsElsewhere | None) -> None:
         self._here, self._elsewhere = here, elsewhere
         self._node_of: Mapping[str, str] = {}  # by attempt
 
     async def note_held(self, leases: Sequence[Lease], running: Sequence[Lease]) -> None:
-        """All leases now, and those whose program runs, with its start as `at`: simulated cards show use for these.
+        """Pass on all allocations, and those whose program runs (`at`: its start), which simulated GPUs show in use.
 
-        By the leases is known which agent may speak of an attempt.
+        The allocations also define which agent may report about an attempt.
         """
         self._node_of = {lease.attempt_id: lease.node for lease in leases}
         await asyncio.to_thread(self._here.note_held, running)
@@ -38,19 +38,19 @@ class AllCards:
             await self._elsewhere.note_held(running)
 
     async def measure(self) -> Sequence[DeviceSample]:
-        """Samples of this machine's cards, whose processes are still to be looked up."""
+        """Measure this node's GPUs. The owners of their processes still have to be looked up."""
         return await asyncio.to_thread(self._here.measure)
 
     def add_elsewhere(self, round_: Round, now: float) -> Round:
-        """The round with the samples of all other machines. Their agents looked up the owners of the processes."""
+        """Add the samples of all other nodes to the round. Their agents have looked up the owners of the processes."""
         for heard in self._elsewhere.heard() if self._elsewhere is not None else ():
             if heard.connected and abs(now - heard.at) <= FRESH_S:
-                # By their own clocks they left out what began too late to be the one that was measured.
+                # Agents leave out processes that began too late to be the measured ones, by their own clocks.
                 round_ = joined(round_, attribute(*self._own(heard), math.inf))
         return round_
 
     def _own(self, heard: Heard) -> tuple[list[DeviceSample], list[ProcessOwner]]:
-        """The samples of an agent's own node, without those of attempts on other nodes."""
+        """Keep the samples of an agent's own node, without those of attempts on other nodes."""
         cards = {device.uuid for device in heard.report.devices}
         samples = [
             replace(one, processes=tuple(each for each in one.processes if self._may_say(heard.node, each.attempt_id)))
@@ -63,13 +63,13 @@ class AllCards:
         return attempt_id is None or self._node_of.get(attempt_id, node) == node
 
     async def take_warnings(self) -> Sequence[tuple[str, str]]:
-        """What happened to attempts since the last call, on all machines."""
+        """Return what happened to attempts on all nodes since the last call."""
         found = list(await asyncio.to_thread(self._here.take_warnings))
         told = () if self._elsewhere is None else self._elsewhere.take_warnings()
         return [*found, *((attempt, words) for node, attempt, words in told if self._may_say(node, attempt))]
 
     async def resume(self, uuid: str) -> None:
-        """An admin says that this card is sound again."""
+        """Clear the faults of this GPU; an admin has declared it healthy."""
         await asyncio.to_thread(self._here.resume, uuid)
         if self._elsewhere is not None:
             await self._elsewhere.resume(uuid)

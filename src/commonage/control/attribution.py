@@ -1,7 +1,7 @@
-"""Who uses what of the cards: the processes that the driver lists, each given to the attempt that owns it. Pure.
+"""Attributes GPU use: assigns each process that the driver lists to the attempt that owns it. Pure.
 
-Called by the sampling loop; read by the watchdog, the receipts and the metrics. What cannot be known stays unknown: a
-process whose number passed to another since the driver was asked counts for nobody.
+Called by the sampling loop; read by the watchdog, the usage reports and the metrics. Unknown figures stay unknown. If a
+PID was reused since the driver was asked, the process counts for no attempt.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What an attempt uses of one card: VRAM in MiB and utilisation 0..1, each of those of its processes that say it.
+    """Use of one GPU by an attempt: VRAM in MiB and utilisation 0..1, each the sum over the processes that report it.
 
-    None where none of them does.
+    A figure is None if no process reports it.
     """
 
     memory_mib: int | None
@@ -33,7 +33,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A process of no attempt that holds VRAM of a card. `name` is empty where it cannot be read."""
+    """A process that holds VRAM of a GPU but belongs to no attempt. `name` is empty if it cannot be read."""
 
     pid: int | None
     memory_mib: int | None
@@ -42,10 +42,10 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One look at everything. `at`: just before engines and cards were asked.
+    """One round of measurements. `at` is the time just before engines and GPUs were asked.
 
-    `samples` by device uuid; `uses` by attempt and device uuid: without an entry the driver lists no process of that
-    attempt there. `strays` by device uuid.
+    `samples` by device uuid; `uses` by attempt and device uuid: without an entry, the driver lists no process of that
+    attempt on the device. `strays` by device uuid.
     """
 
     at: float
@@ -55,7 +55,7 @@ class Round:
     measurements: Sequence[Measurement] = ()
 
     def memory_of(self, attempt_id: str, uuid: str) -> int | None:
-        """MiB that it holds of the card: 0 without a process there, None where that cannot be known."""
+        """MiB that the attempt holds on the device: 0 without a process on it, None if unknown."""
         if uuid not in self.samples:
             return None
         use = self.uses.get((attempt_id, uuid))
@@ -63,7 +63,7 @@ class Round:
 
 
 def unknown_pids(samples: Iterable[DeviceSample]) -> set[int]:
-    """Those whose owners must be looked up."""
+    """Return the PIDs whose owners must be looked up."""
     listed = (process for sample in samples for process in sample.processes)
     return {process.pid for process in listed if process.attempt_id is None and process.pid is not None}
 
@@ -74,7 +74,7 @@ def attribute(
     at: float,
     measurements: Sequence[Measurement] = (),
 ) -> Round:
-    """One round, from samples that were asked for at `at` and owners that were looked up after them."""
+    """Build one round from samples requested at `at` and process owners that were looked up after them."""
     known: dict[int, ProcessOwner] = {}
     for each in owners:
         if each.attempt_id is not None or each.pid not in known:
@@ -87,7 +87,7 @@ def attribute(
             owner = known.get(process.pid) if process.pid is not None else None
             attempt = process.attempt_id or (owner.attempt_id if owner else None)
             if process.attempt_id is None and owner is not None and owner.started_at > at:
-                continue  # the one that the driver saw has ended, and this one has its number
+                continue  # the process that the driver saw has ended, and its PID was reused
             if attempt is None:
                 strays[uuid].append(Stray(process.pid, process.memory_mib, owner.name if owner else ""))
             else:
@@ -96,7 +96,7 @@ def attribute(
 
 
 def joined(round_: Round, other: Round) -> Round:
-    """Two machines' rounds as one: no card is in both. The moment and the measurements are those of the first."""
+    """Merge the rounds of two nodes: they have no device in common. Time and measurements are those of the first."""
     return replace(
         round_,
         samples={**round_.samples, **other.samples},
@@ -106,7 +106,7 @@ def joined(round_: Round, other: Round) -> Round:
 
 
 def _each_once(processes: Iterable[ProcessMemory]) -> list[ProcessMemory]:
-    """A process that is listed twice (as compute and as graphics) holds what the larger figure says."""
+    """For a process that is listed twice (as compute and as graphics) keep the larger figure."""
     once: dict[object, ProcessMemory] = {}
     for number, process in enumerate(processes):
         key = number if process.pid is None else ("pid", process.pid)
@@ -137,10 +137,10 @@ def _sum(one: Figure | None, other: Figure | None) -> Figure | None:
 
 
 def parts_of(round_: Round, uuid: str, holders: Mapping[str, Share]) -> dict[str, float]:
-    """How a card's power and utilisation are divided among the attempts that hold it: parts of 1, by attempt.
+    """Divide a GPU's power and utilisation among the attempts that hold it: parts of 1, by attempt.
 
-    By what each computes, where the driver says that of all; else by their shares, of those that have a process on
-    the card, or of all where none has.
+    The parts follow the attempts' utilisation if the driver reports it for all of them. Otherwise they follow the
+    shares of the attempts that have a process on the GPU, or of all attempts if none has.
     """
     busy = {each: round_.uses[each, uuid].utilisation if (each, uuid) in round_.uses else 0.0 for each in holders}
     told = {each: part for each, part in busy.items() if part is not None}
@@ -153,17 +153,17 @@ def parts_of(round_: Round, uuid: str, holders: Mapping[str, Share]) -> dict[str
 
 
 def utilisation_of(round_: Round, uuid: str, attempt_id: str, part: float) -> float | None:
-    """How busy it keeps the card, 0..1: its own figure where there is one, else its part of the card's."""
+    """Utilisation that the attempt causes, 0..1: its own figure if known, otherwise its part of the GPU's figure."""
     use, sample = round_.uses.get((attempt_id, uuid)), round_.samples.get(uuid)
     if use is not None and use.utilisation is not None:
         return use.utilisation
     if use is None and (uuid in round_.strays or any(each == uuid for _, each in round_.uses)):
-        return 0.0  # others are on the card, it is not
+        return 0.0  # other attempts have processes on the GPU, this one has none
     return None if sample is None or sample.utilisation is None else sample.utilisation * part
 
 
 def unattributed(card: Device, found: Sequence[Stray]) -> UnattributedGpuMemory:
-    """What admins are told of them; it names at most three."""
+    """Reason for admins about unattributed processes; it names at most three of them."""
     known = [one.memory_mib for one in found if one.memory_mib is not None]
     return UnattributedGpuMemory(
         gpu=card.label,

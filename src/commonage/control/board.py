@@ -1,7 +1,7 @@
-"""Everything that has not ended, in memory: what loops and answers look at instead of the database.
+"""Live state: all workloads that have not ended, in memory. Loops and queries read it instead of the database.
 
-Only the ledger changes workloads here, after it has written them; only the fleet loop changes nodes. Nothing on the
-board is the only copy of anything: at start it is read from the store. The planner's snapshot is kept in step with it.
+Only the writer (`ledger`) changes workloads here, after it has written them; only the fleet loop changes nodes. Nothing
+here is the only copy: at start everything is read from the store. The planner's snapshot is kept in step with it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ CountKey = tuple[str, str]
 
 
 def count_keys(spec: Spec) -> tuple[CountKey, ...]:
-    """Under which keys a live workload is counted: sessions of a user; other workloads of a user and of a tenant."""
+    """Keys under which a live workload is counted: sessions per user; other workloads per user and per tenant."""
     if spec.kind is Kind.SESSION:
         return (("sessions of user", spec.owner),)
     return (("user", spec.owner), ("tenant", spec.tenant))
 
 
 class Board:
-    """The live workloads by id, the machines, and the snapshot: who waits, what is held.
+    """The live workloads by id, the nodes, and the snapshot: the queue and the allocations.
 
-    `fleets` are the machines that could be rented.
+    `fleets` are the node pools, from which nodes could be added.
     """
 
     def __init__(self, rules: Rules | None = None, fleets: Sequence[FleetPolicy] = ()) -> None:
@@ -45,24 +45,24 @@ class Board:
         self._counts: Counter[CountKey] = Counter()
         self._nodes: dict[str, Node] = {}
         self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
-        self.recalled_for: dict[str, str] = {}  # whom each that was evicted makes room for; the schedule loop's
-        self.progress: dict[str, float] = {}  # how far attempts are that start (0..1), by id; the reconcile loop's
+        self.recalled_for: dict[str, str] = {}  # by evicted workload: the id it makes room for; from the schedule loop
+        self.progress: dict[str, float] = {}  # start progress of attempts (0..1), by id; written by the reconcile loop
         self.snapshot = Snapshot(rules=rules)
         self.outcome: Plan | None = None
         self.fleets = tuple(fleets)
-        self.coming: tuple[Coming, ...] = ()  # those that were asked for and have not joined; written by `fleets`
-        self.changed = asyncio.Event()  # something the planner should know
+        self.coming: tuple[Coming, ...] = ()  # requested nodes that have not joined yet; written by `fleets`
+        self.changed = asyncio.Event()  # set when the planner should run again
 
     def planned(self, outcome: Plan) -> None:
-        """What the schedule loop has planned last."""
+        """Store the result of the schedule loop's last pass."""
         self.outcome = outcome
 
     def recall(self, workload_id: str, for_id: str) -> None:
-        """A workload is evicted to make room for another."""
+        """Note that a workload is evicted to make room for another one."""
         self.recalled_for[workload_id] = for_id
 
     def expect(self, coming: Iterable[Coming]) -> None:
-        """The machines that were asked for and have not joined."""
+        """Replace the list of requested nodes that have not joined yet."""
         self.coming = tuple(coming)
 
     def get(self, workload_id: str) -> Workload | None:
@@ -76,7 +76,7 @@ class Board:
         return iter(list(self._workloads.values()))
 
     def put(self, workload: Workload) -> None:
-        """Take in a workload as it was just written; an ended one leaves the board."""
+        """Apply a workload that was just written; an ended one is removed."""
         if workload.id not in self._workloads and not workload.state.is_terminal:
             self.snapshot.arrived(workload.spec.request)
         self._put(workload)
@@ -110,11 +110,11 @@ class Board:
                 del self._counts[key]
 
     def count(self, key: CountKey) -> int:
-        """How many live workloads there are under this key of `count_keys`."""
+        """Count the live workloads under a key of `count_keys`."""
         return self._counts[key]
 
     def _plan_for(self, workload: Workload) -> None:
-        """Tell the snapshot what of a workload the planner must know."""
+        """Update the planner's snapshot for a workload."""
         snapshot, attempt = self.snapshot, workload.attempt
         waits = workload.state is State.QUEUED
         if waits and workload.id not in snapshot.queue:
@@ -130,7 +130,7 @@ class Board:
 
     def _held(self, workload: Workload) -> Held:
         attempt, spec, stop = workload.attempt, workload.spec, workload.stop
-        assert attempt is not None  # callers have looked
+        assert attempt is not None  # guaranteed by the callers
         ends_at = workload.deadline
         if stop is not None:
             grace_ends = stop.at + spec.grace_s
@@ -152,40 +152,40 @@ class Board:
         )
 
     def put_nodes(self, nodes: Sequence[Node]) -> None:
-        """Take in machines as they were just reported."""
+        """Apply nodes as they were just reported."""
         changed = [node for node in nodes if _offer(node) != _offer(self._nodes.get(node.name))]
         self._nodes.update((node.name, node) for node in nodes)
         self.snapshot.put(changed)
 
     def remove_node(self, name: str) -> None:
-        """A machine is gone for good. Nothing may hold a lease on it."""
+        """Remove a node for good. No allocation may exist on it."""
         if self._nodes.pop(name, None) is not None:
             self.snapshot.remove(name)
             self.changed.set()
 
     def govern(self, rules: Rules) -> None:
-        """Plan by these rules from now on."""
+        """Use these rules for planning from now on."""
         self.snapshot.govern(rules)
         self.changed.set()
 
     def in_state(self, *states: State) -> list[Workload]:
-        """Live workloads in these states, in no order that means anything."""
+        """Live workloads in these states, in no defined order."""
         return [self._workloads[workload_id] for state in states for workload_id in self._by_state[state]]
 
     def counts(self) -> dict[State, int]:
-        """How many live workloads are in each state."""
+        """Number of live workloads in each state."""
         return {state: len(members) for state, members in self._by_state.items() if members}
 
     def dependents_of(self, workload_id: str) -> list[str]:
-        """Live workloads that wait for this one."""
+        """Live workloads that depend on this one."""
         return list(self._dependents.get(workload_id, ()))
 
     def queue_length(self) -> int:
-        """How many wait for a place."""
+        """Number of queued workloads."""
         return len(self.snapshot.queue)
 
     def position(self, workload_id: str, now: float) -> int | None:
-        """Place in the queue from 1; None if it does not stand in it. By the last plan while nobody came or went."""
+        """Position in the queue from 1; None if not queued. Taken from the last plan while the queue is unchanged."""
         slot = self.snapshot.queue.slot(workload_id)
         if slot < 0:
             return None
@@ -194,22 +194,23 @@ class Board:
         return order.place(slot) + 1
 
     def ask(self, workload_id: str) -> Ask | None:
-        """The queued workload's ask."""
+        """Return the request as queued, None if the workload is not queued."""
         return self.snapshot.queue.get(workload_id)
 
     def held(self) -> list[Held]:
-        """All leases that are held now."""
+        """All current allocations."""
         return list(self.snapshot.held.values())
 
     def load(self, workloads: Iterable[Workload], nodes: Iterable[Node]) -> None:
-        """Take in what the store remembers, at start."""
+        """Apply the workloads and nodes from the store, at start."""
         self.put_nodes(list(nodes))
         for workload in workloads:
             self._put(workload)
 
     def remember(self, past: Iterable[PastHold], lately: Iterable[Workload]) -> None:
-        """Take in what was held before and which workloads came, the oldest first: for whose turn it is, what is
-        typical, and how long such workloads take."""
+        """Apply former allocations and recent workloads, oldest first. They feed fair share, typical requests and run
+        time estimates.
+        """
         for hold in past:
             self.snapshot.remember(hold)
         for one in lately:
@@ -220,16 +221,16 @@ class Board:
 
 
 def ask_of(workload: Workload) -> Ask:
-    """How the planner sees a workload that waits."""
+    """Convert a queued workload for the planner."""
     return ask_for(workload.spec, workload.id, workload.submitted_at, workload.attempts + 1)
 
 
 def ask_for(spec: Spec, workload_id: str, submitted_at: float, attempt: int = 1) -> Ask:
-    """How the planner would see a workload of this spec."""
+    """Build the planner's view of a workload with this spec."""
     return Ask(
         workload_id=workload_id,
         attempt_id=attempt_id(workload_id, attempt),
-        # Whoever has filled the disk needs a session to delete something.
+        # A user with a full disk needs a session to delete files.
         request=replace(spec.request, on_full_disk=True) if spec.kind is Kind.SESSION else spec.request,
         priority=spec.priority,
         submitted_at=submitted_at,
@@ -245,12 +246,12 @@ def ask_for(spec: Spec, workload_id: str, submitted_at: float, attempt: int = 1)
 
 
 def gang_of(spec: Spec) -> str | None:
-    """The name of its gang, None for one that starts alone."""
+    """The name of the workload's gang; None if it is not a gang member."""
     return spec.array_id if spec.gang else None
 
 
 def _offer(node: Node | None) -> tuple[object, ...] | None:
-    """What of a node the planner goes by; the rest of a report changes all the time."""
+    """The fields of a node that the planner uses; other fields of a report change all the time."""
     if node is None:
         return None
     report = node.report

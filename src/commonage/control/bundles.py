@@ -1,8 +1,8 @@
-"""The bundles that users sent: whose each is, how many and how large they may be in all, and when they are removed.
+"""Bundles that users uploaded: their owners, limits on count and size, and when they are removed.
 
-A user submits only with what they sent themselves: the digest of somebody else's bundle opens nothing. The files are
-the adapter's; which there are is known here, from the start on, so that a submission waits for no disk. Used by the API
-and by whoever submits and starts workloads.
+Users can submit only with bundles that they uploaded: the digest of another user's bundle gives no access. The adapter
+stores the files. This module keeps the list of them in memory from the start, so that a submission does not wait for
+the disk. Used by the API and by the use cases that submit and start workloads.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from commonage.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 EVERY_S = 600.0
-TURN_S = 900.0  # a slow disk may take its time
+TURN_S = 900.0  # a slow disk may need this long
 MOST_AT_ONCE = 100  # removed in one pass
 UPLOADS_PER_USER = 4  # at the same time
-UPLOADS = 64  # likewise, of all users together
-UPLOAD_WITHIN_S = 900  # a slow sender holds one of those places
+UPLOADS = 64  # the same, for all users together
+UPLOAD_WITHIN_S = 900  # a slow sender occupies one of those places
 SOON_S = 600.0
-"""At a limit what nobody needs makes room after that, as it is hardly still to be submitted with."""
+"""At a limit, unneeded bundles older than this are removed first: they will hardly be submitted any more."""
 KNOWN_S = 60.0
-"""Less than SOON_S. A user at a limit does not have all workloads looked through with each upload."""
+"""Less than SOON_S. Avoids scanning all workloads at each upload of a user at a limit."""
 _MIB = 1024 * 1024
 _Key = tuple[str, str]  # owner and digest
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """The most that one user, or one tenant, may keep."""
+    """The limits for one user or one tenant."""
 
     whose: str
     by: Literal["owner", "tenant"]
@@ -55,28 +55,28 @@ class _Share:
     most_mib: int
 
     def of(self, kept: Iterable[KeptBundle]) -> list[KeptBundle]:
-        """Those of them that are theirs."""
+        """Filter the bundles that count towards this limit."""
         return [one for one in kept if getattr(one, self.by) == self.folder]
 
     def is_full(self, mine: Sequence[KeptBundle], size: int) -> bool:
-        """True if one more of `size` bytes is too many."""
+        """True if one more bundle of `size` bytes exceeds the limit."""
         return len(mine) >= self.most or sum(one.size for one in mine) + size > self.most_mib * _MIB
 
 
 class SentBundles:
-    """Takes in, finds, removes. Each bundle is kept once for each tenant and user."""
+    """Stores, finds and removes bundles. Each bundle is kept once for each tenant and user."""
 
     def __init__(self, files: Bundles, board: Board, ledger: Ledger, clock: Clock, settings: ControlSettings) -> None:
         self._files, self._board, self._ledger, self._clock = files, board, ledger, clock
         self._settings, self._limits = settings, settings.bundles
         self._kept: dict[_Key, dict[str, KeptBundle]] = {}  # by tenant
         self._uploads: Counter[str] = Counter()
-        self._last_needed: tuple[float, frozenset[_Key]] = (0.0, frozenset())  # when that was found out
+        self._last_needed: tuple[float, frozenset[_Key]] = (0.0, frozenset())  # time and result of the last computation
         self.turns = Turns("bundles", clock.now, TURN_S)
-        self._changing = asyncio.Lock()  # of what lies on the disk
+        self._changing = asyncio.Lock()  # guards what lies on the disk
 
     async def open(self) -> None:
-        """See what is kept; what an older release kept becomes that of the users whose live workloads need it."""
+        """Read the list of bundles; those of an older release go to the users whose live workloads need them."""
         for one in await self._files.all():
             self._put(one)
         for spec in {id(one.spec): one.spec for one in self._board if one.spec.bundle}.values():
@@ -84,10 +84,10 @@ class SentBundles:
                 source = self._of(spec.owner, spec.bundle) or self._of(None, spec.bundle)
                 if source is not None and not self._has(spec):
                     await self._link(source, spec)
-            except CommonageError as error:  # it fails when it is started, and says so
+            except CommonageError as error:  # the workload fails with this error when it is started
                 log.warning("a bundle of %s is not there any more: %s", spec.owner, error)
 
-    # --- taking in ------------------------------------------------------------------------------------------------
+    # --- uploads --------------------------------------------------------------------------------------------------
 
     async def send(self, who: Principal, chunks: AsyncIterator[bytes]) -> KeptBundle:
         """Keep an archive for its sender. Raises TooMany, TooLarge, InvalidInput, Unavailable; then it is not kept."""
@@ -111,7 +111,7 @@ class SentBundles:
         async with self._changing:
             there = self._of(owner, received.digest)
             if there is not None:
-                with suppress(NotFound):  # somebody removed its file, and here it is again
+                with suppress(NotFound):  # its file was removed, and this upload replaces it
                     return await self._used(there)
             await self._make_room(tenant, owner, received.size)
             kept = KeptBundle(
@@ -123,7 +123,7 @@ class SentBundles:
 
     @contextmanager
     def _receiving(self, owner: str) -> Iterator[None]:
-        """Count what comes now: before it has come, nobody knows its digest and so whether it is new."""
+        """Count a running upload: its digest, and so whether it is new, is known only at its end."""
         for count, most, whose in (
             (self._uploads[owner], UPLOADS_PER_USER, "you send"),
             (self._uploads.total(), UPLOADS, "all users send"),
@@ -143,7 +143,7 @@ class SentBundles:
                 del self._uploads[owner]
 
     async def _make_room(self, tenant: str, owner: str, size: int) -> None:
-        """Raise TooMany if one more of this size is beyond a limit, also without what is not needed any more."""
+        """Raise TooMany if one more bundle of this size exceeds a limit even after unneeded ones are removed."""
         limits = self._limits
         for share in (
             _Share(f"user {owner}", "owner", folder_name(owner), limits.per_user, limits.per_user_mib),
@@ -162,17 +162,17 @@ class SentBundles:
                     code="too-many-bundles",
                 )
 
-    # --- finding --------------------------------------------------------------------------------------------------
+    # --- lookup ---------------------------------------------------------------------------------------------------
 
     def find(self, sender: Principal, spec: Spec) -> KeptBundle:
-        """The bundle that a spec names, among those of who submits it and of its owner. Raises NotFound."""
+        """Find the bundle that a spec names among those of its sender and of its owner. Raises NotFound."""
         found = self._of(sender.name, spec.bundle) or self._of(spec.owner, spec.bundle)
         if found is None:
             raise _gone(spec)
         return found
 
     async def claim(self, sender: Principal, spec: Spec) -> None:
-        """Have the bundle of a workload that is about to be written stay until then. Raises NotFound, TooMany."""
+        """Protect the bundle of a workload from removal until the workload is written. Raises NotFound, TooMany."""
         if spec.bundle is None:
             return
         async with self._changing:
@@ -184,7 +184,7 @@ class SentBundles:
                 await self._link(found, spec)
 
     def path(self, spec: Spec) -> Path | None:
-        """Where the archive of a workload lies, None if it has none. Raises NotFound."""
+        """Path of a workload's archive, None if it has no bundle. Raises NotFound."""
         if spec.bundle is None:
             return None
         if not self._has(spec):
@@ -192,7 +192,7 @@ class SentBundles:
         return self._files.path(self._kept[_key(spec)][folder_name(spec.tenant)])
 
     def _of(self, owner: str | None, digest: str | None) -> KeptBundle | None:
-        """One of this user, of whatever tenant; None for the user: one of an older release."""
+        """Find a bundle of this user under any tenant. With user None: a bundle of an older release."""
         of_tenants = self._kept.get(("" if owner is None else folder_name(owner), digest or ""), {})
         return next(iter(of_tenants.values()), None)
 
@@ -206,7 +206,7 @@ class SentBundles:
         self._kept.setdefault((one.owner, one.digest), {})[one.tenant] = one
 
     async def _used(self, one: KeptBundle) -> KeptBundle:
-        """Note that it is used now. Raises NotFound if its file is gone."""
+        """Update the time of last use. Raises NotFound if the file is gone."""
         used = replace(one, used_at=self._clock.now())
         self._put(used)
         try:
@@ -222,10 +222,10 @@ class SentBundles:
         await self._files.link(source, linked)
         self._put(linked)
 
-    # --- removing -------------------------------------------------------------------------------------------------
+    # --- removal --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Remove what nobody needs every ten minutes, until cancelled."""
+        """Remove unneeded bundles every ten minutes, until cancelled."""
         while True:
             try:
                 removed = await self.collect()
@@ -236,15 +236,15 @@ class SentBundles:
                 await self._clock.sleep(EVERY_S if removed < MOST_AT_ONCE else 1.0)
 
     async def collect(self) -> int:
-        """Remove some that no live workload has needed for long; how many. Raises Unavailable."""
+        """Remove some bundles that no live workload has needed for long; returns their number. Raises Unavailable."""
         async with self._changing:
             return await self._remove_unneeded(self._all(), self._limits.keep_s)
 
     async def _remove_unneeded(self, among: Iterable[KeptBundle], unused_s: float, known_s: float = 0.0) -> int:
-        """Under the lock, as whoever submits takes it to claim what it needs. `known_s`: see `_needed`."""
+        """Takes the lock, as submissions do to claim a bundle. `known_s`: see `_needed`."""
         since = self._clock.now() - unused_s
         old = [one for one in among if one.used_at < since]
-        if not old or self._ledger.stuck:  # what was submitted may not be on the board yet
+        if not old or self._ledger.stuck:  # submitted workloads may not be in the live state yet
             return 0
         needed = self._needed(known_s)
         doomed = [one for one in old if (one.owner, one.digest) not in needed][:MOST_AT_ONCE]
@@ -262,9 +262,9 @@ class SentBundles:
             del self._kept[one.owner, one.digest]
 
     def _needed(self, known_s: float) -> frozenset[_Key]:
-        """The bundles that live workloads need, as they were at most `known_s` ago.
+        """Bundles that live workloads need; the result may be `known_s` seconds old.
 
-        Whatever was submitted since has claimed its bundle since, and is not old enough to be removed.
+        Workloads submitted since then have claimed their bundles, so those are too recent to be removed.
         """
         at, needed = self._last_needed
         if known_s and self._clock.now() - at < known_s:

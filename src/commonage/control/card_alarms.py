@@ -1,5 +1,5 @@
-"""Who is told when a card fails, comes back, or is gone: admins by an event of the machine, and each workload that
-holds a part of it. Pure; called by `fleet` with the report of before and that of now.
+"""Events for a GPU that fails, recovers or disappears: one on the node for admins, and one for each workload with a
+share of it. Pure; `fleet` calls it with the previous and the current report.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Alarm = GpuFault | GpuRecovered | GpuMissing
 def alarms(
     before: Node | None, node: Node, held: Iterable[Held], workload: Callable[[str], Workload | None], now: float
 ) -> list[Event]:
-    """The events of what changed with the cards of `node`. `workload` gives a live one by its id."""
+    """Return the events for changed GPUs of `node`. `workload` returns a live workload by its id."""
     old = {device.uuid: device for device in before.report.devices} if before is not None else {}
     new = {device.uuid: device for device in node.report.devices}
     told: dict[str, Alarm] = {}
@@ -53,12 +53,12 @@ def _told(one: Held, told: dict[str, Alarm], workload: Workload | None, now: flo
 
 
 def named(device: Device) -> str:
-    """For people: `GPU 0 (NVIDIA A100)`."""
+    """Display name: `GPU 0 (NVIDIA A100)`."""
     return f"GPU {device.label} ({device.model})"
 
 
 def card_of(node: Node, gpu: str) -> Device:
-    """The card that is meant by its index, its label, its uuid or the beginning of that. Raises NotFound."""
+    """Find a GPU by its index, label, uuid or uuid prefix. Raises NotFound."""
     found = [device for device in node.report.devices if gpu in (device.uuid, device.label, str(device.index))]
     if not found and len(gpu) >= 4:
         found = [device for device in node.report.devices if device.uuid.startswith(gpu)]

@@ -1,7 +1,7 @@
-"""The catalogue as it is now: the environments of the installation, and those of the images that were pushed to it.
+"""The current catalogue: the configured environments and those of registered images.
 
-A mapping from names to environments that changes while everybody holds it: whoever looks sees the newest. Written by
-`images` alone; read by submission, orders, timers, launch form and listings.
+A mapping from names to environments that changes in place, so that all holders see the newest state. Written by
+`images` alone; read by submission, start requests, timers, the launch form and listings.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from commonage.domain.reasons.waiting import EnvironmentNotFound, EnvironmentNot
 
 
 class Catalogue(Mapping[str, Environment]):
-    """`fixed` are the environments that no image brings. `changes` is sent after each change."""
+    """`fixed` are the environments that do not come from an image. `changes` is sent after each change."""
 
     def __init__(self, fixed: Iterable[Environment] = ()) -> None:
         self._fixed = {one.name: one for one in fixed}
-        self._images: dict[str, Image] = {}  # removed ones, too: they tell why something is not there any more
+        self._images: dict[str, Image] = {}  # includes removed images: they explain why an environment is gone
         self._all: dict[str, Environment] = dict(self._fixed)
-        self._from: dict[str, Image] = {}  # by the names of environments
+        self._from: dict[str, Image] = {}  # by environment name
         self.changes: Signal[[]] = Signal()
 
     def __getitem__(self, name: str) -> Environment:
@@ -40,7 +40,7 @@ class Catalogue(Mapping[str, Environment]):
     # --- images ---------------------------------------------------------------------------------------------------
 
     def put(self, images: Iterable[Image]) -> None:
-        """Take in images as they were just written: new ones, others of the same name, and removed ones."""
+        """Apply images that were just written: new, replaced and removed ones."""
         self._images.update((one.name, one) for one in images)
         brought = {one.name: (one, image) for image in self.images() for one in environments_of(image)}
         brought = {name: each for name, each in brought.items() if name not in self._fixed}
@@ -49,41 +49,41 @@ class Catalogue(Mapping[str, Environment]):
         self.changes.send()
 
     def images(self) -> Sequence[Image]:
-        """Those that are there, by name."""
+        """The images that are not removed, by name."""
         return [self._images[name] for name in sorted(self._images) if self._images[name].removed is None]
 
     def image(self, name: str) -> Image | None:
-        """The image of that name, if it is there."""
+        """The image of that name; None if it does not exist or was removed."""
         found = self._images.get(name)
         return found if found is not None and found.removed is None else None
 
     def image_of(self, environment: str) -> Image | None:
-        """The image that brings this environment; None for a fixed one, or one that is not there."""
+        """The image that provides this environment; None for a fixed or unknown one."""
         return self._from.get(environment)
 
-    # --- who sees what --------------------------------------------------------------------------------------------
+    # --- visibility -----------------------------------------------------------------------------------------------
 
     def environments_for(self, who: Principal | None, settings: ControlSettings) -> Sequence[Environment]:
-        """What `who` may choose: what is everybody's and what is their tenants'; for admins (and None) all."""
+        """Environments that `who` may choose: the global ones and those of their tenants; for admins (and None) all."""
         mine = _tenants(who, settings)
         return [one for one in self._all.values() if mine is None or one.tenant is None or one.tenant in mine]
 
     def images_for(self, who: Principal, settings: ControlSettings) -> Sequence[Image]:
-        """The images `who` may see, likewise, by name."""
+        """Images that `who` may see, by the same rule, sorted by name."""
         mine = _tenants(who, settings)
         return [one for one in self.images() if mine is None or one.tenant is None or one.tenant in mine]
 
-    # --- what is not there ----------------------------------------------------------------------------------------
+    # --- missing environments -------------------------------------------------------------------------------------
 
     def removed(self, environment: str) -> Image | None:
-        """The image that brought this environment, which is not there any more; None if there never was one."""
+        """The removed image that provided this environment; None if it is present or never existed."""
         return None if environment in self._all else self._ever(environment)
 
     def _ever(self, environment: str) -> Image | None:
         return self._images.get(environment) or self._images.get(environment.rpartition("/")[0])
 
     def lack(self, environment: str) -> Reason | None:
-        """Why nothing can run in this environment; None if it is there."""
+        """Reason why nothing can run in this environment; None if it is present."""
         if environment in self._all:
             return None
         whole = self._ever(environment)
@@ -96,7 +96,7 @@ class Catalogue(Mapping[str, Environment]):
 
 
 def _tenants(who: Principal | None, settings: ControlSettings) -> frozenset[str] | None:
-    """The tenants `who` belongs to; None: all, as for an admin."""
+    """The tenants of `who`; None means all, as for an admin."""
     if who is None or who.is_admin:
         return None
     return frozenset(one.name for one in tenants_of(who.groups, settings))

@@ -1,6 +1,6 @@
-"""Long connections (event streams, followed logs, commands): counted, and ended when their identity no longer holds.
+"""Long connections (event streams, followed logs, commands): counted, and closed when their identity is invalid.
 
-Used by the API and the portal. A revoked or expired token, and an admin who is none any more, keep nothing open.
+Used by the API and the portal. Connections of a revoked or expired token, or of a former admin, are closed.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from commonage.domain.principals import Principal
 from commonage.ports.clock import Clock
 
 log = logging.getLogger(__name__)
-# While the hub does not answer (it restarts, say) connections stay open, but not for ever.
+# While the hub does not answer (during a restart, for example) connections stay open, but only for a limited time.
 UNCONFIRMED_S = 300.0
 
 
 class Connection(StrEnum):
-    """A kind of long connection; the value is the code of the refusal of one too many."""
+    """A kind of long connection; the value is the reason code when the limit is exceeded."""
 
     STREAM = "too-many-streams"
     COMMAND = "too-many-commands"
 
 
 Identify = Callable[[], Awaitable[Principal]]
-"""Asks again whose the same token is. Raises Unauthenticated, Unavailable."""
+"""Look up the principal of the same token again. Raises Unauthenticated, Unavailable."""
 
 
 class Connections:
-    """All that are open."""
+    """All open connections."""
 
     def __init__(self, clock: Clock, limits: Limits) -> None:
         self._clock = clock
@@ -46,14 +46,14 @@ class Connections:
         }
 
     def count(self, kind: Connection, user: str | None = None) -> int:
-        """How many are open, of one user or in all."""
+        """Number of open connections, of one user or in total."""
         return self._open[kind, user]
 
     @asynccontextmanager
     async def hold(self, kind: Connection, who: Principal, again: Identify) -> AsyncIterator[None]:
-        """The connection is open while the block runs, which is cancelled when the identity no longer holds.
+        """Count the connection as open while the block runs; cancel the block when the identity is no longer valid.
 
-        Raises TooMany before the block runs, and what `again` raises, or Forbidden, after it was cancelled.
+        Raises TooMany before the block runs. After a cancellation it raises the error of `again`, or Forbidden.
         """
         mine, all_of_them = (kind, who.name), (kind, None)
         self.check(kind, who.name)
@@ -77,7 +77,7 @@ class Connections:
                 async def watch() -> None:
                     try:
                         ended.append(await self._lost(who, again))
-                    except Exception:  # nobody checks any more, so nothing may stay open
+                    except Exception:  # the identity is no longer checked, so nothing may stay open
                         log.exception("the identity of %s cannot be checked", who.name)
                         ended.append(Unavailable("The identity cannot be checked now. Connect again."))
                     scope.reschedule(asyncio.get_running_loop().time())
@@ -95,7 +95,7 @@ class Connections:
             raise ended[0]
 
     def check(self, kind: Connection, user: str) -> None:
-        """Raise TooMany if the user cannot open another one."""
+        """Raise TooMany if the user is at the limit."""
         per_user, in_all, what = self._most[kind]
         mine, there = self.count(kind, user), self.count(kind)
         if mine >= per_user:
@@ -107,7 +107,7 @@ class Connections:
         raise TooMany(f"Too many connections: {has}, at most {most} allowed. Close some first.", code=kind.value)
 
     async def _lost(self, who: Principal, again: Identify) -> CommonageError:
-        """Why the identity no longer holds, once it does not."""
+        """Wait until the identity is no longer valid; return why."""
         confirmed_at = self._clock.now()
         while True:
             await self._clock.sleep(self._recheck_s)

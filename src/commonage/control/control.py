@@ -1,4 +1,4 @@
-"""Everything of control, put together: one for each process. Made by the server, used by API and portal."""
+"""Assembles all parts of control: one instance per process. Made by the server, used by API and portal."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from commonage.ports.store import Store
 class World:
     """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n.
 
-    `devices` are the cards of this machine, `elsewhere` those of machines with agents.
+    `devices` are the GPUs of this node, `elsewhere` those of nodes with agents.
     """
 
     store: Store
@@ -81,7 +81,7 @@ class World:
 
 
 class Control:
-    """The control plane without its doors. `open()`, then `run()` until cancelled."""
+    """The control plane without its API. `open()`, then `run()` until cancelled."""
 
     def __init__(self, world: World, settings: ControlSettings | None = None) -> None:
         self.settings = settings or ControlSettings()
@@ -146,7 +146,7 @@ class Control:
         self._follow()
 
     def _follow(self) -> None:
-        """Connect the signals: who hears of what."""
+        """Connect the signals to their followers."""
         for follower in (
             self.timers.changed, self.fleet.changed, self.gangs.changed, self.again.changed,
             self.reconcile.forget_misses, self.receipts.changed,
@@ -168,7 +168,7 @@ class Control:
             raise lost
 
     async def open(self) -> None:
-        """Take up the work that the store remembers and the engines still run. Once, before run()."""
+        """Resume from the store's contents and the workloads that the engines still run. Call once, before run()."""
         await self.ledger.open()
         await self.bundles.open()
         await self.receipts.open()
@@ -181,22 +181,22 @@ class Control:
             await engine.open()
 
     async def run(self, *adapters: Loop) -> None:
-        """All loops, and those of adapters, until cancelled.
+        """Run all loops, and those of adapters, until cancelled.
 
-        An error in one ends all: half a control plane is worse than a restart.
+        An error in one loop ends all: a restart is better than a control plane that runs in part.
         """
         self._loops += adapters
         async with asyncio.TaskGroup() as loops:
             _begin(loops, self.ledger)
-            # Machines first: planning without them would call every request unplaceable for a moment.
+            # Nodes first: planning without them would report every request as unschedulable for a moment.
             await self.fleet.look()
             for loop in self._loops:
                 _begin(loops, loop)
 
     async def stand_down(self, within_s: float = 20.0) -> int:
-        """End all that runs, as the machine's owner goes: sessions for good, other work back to the queue.
+        """Stop all running workloads before the node shuts down: sessions end for good, other work is requeued.
 
-        The loops must still run. Returns how many still ran after `within_s` seconds.
+        The loops must still run. Returns how many workloads still ran after `within_s` seconds.
         """
         self.schedule.pause()
         left = await self.work.stand_down(within_s)
@@ -204,7 +204,7 @@ class Control:
         return left
 
     async def close(self) -> None:
-        """After run() was cancelled: let go of engines and listeners. What runs goes on running."""
+        """Call after run() was cancelled. Closes engines and listeners; workloads keep running."""
         self.feed.close()
         await self.reconcile.close()
         await self.prepulls.close()
@@ -212,7 +212,7 @@ class Control:
             await engine.close()
 
     def health(self) -> Sequence[LoopHealth]:
-        """All loops, those of engines too, by name."""
+        """Health of all loops, including those of engines, by name."""
         turns = [one.turns for one in (self.ledger, *self._loops)]
         turns += [one for engine in self._engines.values() for one in engine.loops()]
         return sorted((one.health() for one in turns), key=lambda one: one.name)

@@ -1,8 +1,8 @@
-"""Machines that go away: who runs there is told, recalled at once or by a deadline, and a machine is removed at last.
+"""Drains nodes and removes them. Workloads are evicted at once or at a deadline.
 
-Called by the API and the portal for admins, and by a machine that leaves, through its link; the loop keeps the
-deadlines. What a recall means for a workload is the lifecycle's; that nothing new starts on a machine that is drained,
-the fleet's and the planner's.
+Called by the API and the portal for admins, and through its link by a node that leaves; the loop enforces the
+deadlines. The lifecycle defines what an eviction means for a workload. The fleet and the planner ensure that nothing
+new starts on a drained node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_NAMED = 5
 
 
 class Departures:
-    """Drains machines with what runs on them in mind, and removes them."""
+    """Drains nodes, taking the workloads on them into account, and removes nodes."""
 
     def __init__(
         self, board: Board, ledger: Ledger, fleet: Fleet, clock: Clock, joining: Joining | None = None
@@ -42,11 +42,11 @@ class Departures:
         self.turns = Turns("departures", clock.now)
 
     async def drain(self, who: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
-        """Let a machine take no new work, and tell whoever runs there. For admins.
+        """Stop scheduling onto a node, and notify the owners of its workloads. For admins.
 
-        With `requeue` jobs and services that may return to the queue now, and sessions that wish it start elsewhere.
-        `by` (unix seconds) is when all that still runs there must leave; None: it may end in its own time. Draining
-        again puts the new deadline in the old one's place. Raises NotFound, Forbidden, InvalidInput.
+        With `requeue`, jobs and services that can be requeued are requeued now, and sessions with restart enabled are
+        restarted elsewhere. `by` (unix seconds) is the deadline for all remaining workloads; None: they may run to
+        their end. Draining again replaces the deadline. Raises NotFound, Forbidden, InvalidInput.
         """
         who.need(Scope.ADMIN)
         now = self._clock.now()
@@ -73,16 +73,16 @@ class Departures:
         return node
 
     async def run(self) -> None:
-        """Keep the deadlines, until cancelled."""
+        """Enforce the deadlines, until cancelled."""
         while True:
             with self.turns.rest():
                 await self._clock.sleep(TICK_S)
             self.tick()
 
     def tick(self) -> None:
-        """One look at the machines whose deadline has come: all that still runs there must leave."""
+        """Evict everything that still runs on nodes whose deadline has passed."""
         if self._ledger.stuck:
-            return  # nothing can be written: saying the same again every tick would only pile up
+            return  # the store does not answer: repeating the same change every tick would only pile up
         now = self._clock.now()
         for node in self._board.nodes.values():
             if not node.drain or node.leave_by is None or node.leave_by > now:
@@ -93,12 +93,12 @@ class Departures:
                     self._ledger.note(one.id, StopAsked(_at_the_deadline(one, node, now)))
 
     async def remove(self, who: Principal, name: str, *, force: bool = False, gone: bool = False) -> Sequence[str]:
-        """Know a machine no more, and let it in no more: one that is not ready, and on which nothing runs. For admins.
+        """Remove a node and revoke its access. It must not be ready, and nothing may run on it. For admins.
 
-        With `force` what is still counted as running on a lost machine is given up, on the admin's word that it does
-        not run any more. Of one that is `gone` for good, others' join tokens stay as they are. Says what was done. A
-        machine that reports again later has joined anew. Raises NotFound, Forbidden, Conflict; Unavailable, with
-        nothing done, when the disk is full.
+        With `force`, workloads still counted as running on a lost node are given up: the admin asserts that they no
+        longer run. For a node that is `gone` for good, join tokens of others stay valid. Returns what was done, as
+        sentences. A node that reports again later has joined again. Raises NotFound, Forbidden, Conflict; Unavailable,
+        with nothing done, when the disk is full.
         """
         who.need(Scope.ADMIN)
         node = self._board.nodes.get(name)
@@ -114,21 +114,21 @@ class Departures:
         return [f"{name} is removed{later}", *done]
 
     async def left(self, name: str) -> None:
-        """A machine says of itself that it has left, and that nothing runs there any more: it is known no more.
+        """Remove a node that reports that it has left the site and that nothing runs on it any more.
 
-        What still counts as running there was ended by its leaving, and goes on as after a drain whose time has come.
+        Workloads still counted as running there ended when it left; they are handled as after a drain deadline.
         """
         node = self._board.nodes.get(name)
         if node is None:
             return
-        self._fleet.suspect(name)  # nothing more is placed there
+        self._fleet.suspect(name)  # nothing more is scheduled onto it
         now, why = self._clock.now(), NodeLeft(node=name)
         for one in self._on(name):
             self._ledger.note(one.id, StopAsked(_taken_away(one, f"the machine {name}", now, why)))
         await self._forget(node, why)
 
     async def see_off(self, name: str) -> None:
-        """After it has `left`: take back all that lets it in. What cannot be done now is for an admin, and logged."""
+        """Revoke the access of a node after `left`. Failures are logged for an admin."""
         try:
             done = [] if self._joining is None else await self._joining.expel(name, gone=True)
         except (CommonageError, OSError) as error:
@@ -137,13 +137,13 @@ class Departures:
             log.info("%s has left: %s", name, "; ".join(done))
 
     async def _is_let_in(self, name: str) -> bool:
-        """One that was never seen, or is known no more, may still have a certificate or a place in the Swarm."""
+        """A node that was never seen, or was removed, may still have a certificate or a place in the Swarm."""
         return self._joining is not None and await self._joining.lets_in(name)
 
     async def _forget(self, node: Node, why: Reason) -> None:
         await self._give_up(node.name, why)
         await self._fleet.forget(node, [Event(EventKind.NODE, self._clock.now(), why)])
-        await self._ledger.write()  # what was placed there in that very moment is on the board after this
+        await self._ledger.write()  # allocations made at this moment are in the live state after this
         await self._give_up(node.name, why)
         log.info("site %s: %s", node.site, why)
 
@@ -153,7 +153,7 @@ class Departures:
                 await self._ledger.happen(one.id, Vanished(one.attempt.id, why))
 
     async def _may_be_removed(self, who: Principal, node: Node, force: bool) -> None:
-        """Raises Conflict, with what to do first."""
+        """Raise Conflict, with the next step to take, if the node may not be removed."""
         if node.state is NodeState.READY:
             raise Conflict(
                 f"{node.name} is ready and takes work; drain it first (`commonage node drain {node.name}`), and remove "
@@ -183,7 +183,7 @@ class Departures:
         )
 
     def _on(self, name: str) -> list[Workload]:
-        """Who holds a lease there."""
+        """Workloads with an allocation on the node."""
         holding = self._board.in_state(State.STARTING, State.RUNNING)
         return [one for one in holding if one.attempt is not None and one.attempt.lease.node == name]
 
@@ -195,7 +195,7 @@ class Departures:
 
 
 def _may_be_interrupted(one: Workload) -> bool:
-    """Others may take its place at any time, and it then queues again: so it may for this."""
+    """Preemption requeues these workloads at any time, so a drain may requeue them, too."""
     return one.spec.preemptible and one.spec.kind is not Kind.SESSION
 
 
@@ -205,13 +205,11 @@ def _at_the_deadline(one: Workload, node: Node, now: float) -> StopWish:
 
 
 def _taken_away(one: Workload, by: str, now: float, reason: Reason) -> StopWish:
-    """It ends, and begins elsewhere where that is wished."""
     stays_ended = one.spec.kind is not Kind.SESSION and not (one.spec.requeue or _may_be_interrupted(one))
     return StopWish(by, now, StopCause.ADMIN if stays_ended else StopCause.RECALL, reason)
 
 
 def _fate(one: Workload) -> Fate:
-    """What becomes of it at the deadline."""
     if one.spec.kind is Kind.SESSION:
         return Fate.SESSION_RESTARTS if one.spec.requeue else Fate.SESSION_ENDS
     return Fate.REQUEUED if one.spec.requeue or _may_be_interrupted(one) else Fate.ENDS

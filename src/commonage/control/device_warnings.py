@@ -1,6 +1,6 @@
-"""What the cards' port has to tell of attempts (an MPS daemon that was killed under them), passed on to their owners.
+"""Passes warnings of the device port about attempts (for example: their MPS daemon was killed) on to their owners.
 
-Called with every round of the sampling loop. Decides nothing: an attempt goes on as long as its command does.
+Called with every round of the sampling loop. It stops nothing: an attempt runs as long as its command does.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 
 
 class DeviceWarnings:
-    """Makes an event of each warning; those that could not be written are kept for the next time."""
+    """Writes an event for each warning; warnings that could not be written are kept for the next round."""
 
     def __init__(self, cards: AllCards, board: Board, ledger: Ledger, clock: Clock) -> None:
         self._cards, self._board, self._ledger, self._clock = cards, board, ledger, clock
         self._left: list[tuple[str, str]] = []
 
     async def look(self) -> None:
-        """Pass on what came since. Raises Unavailable while the store does not answer."""
+        """Write the warnings since the last call. Raises Unavailable while the store does not answer."""
         self._left += await self._cards.take_warnings()
         events = [event for attempt_id, words in self._left if (event := self._event(attempt_id, words))]
         if events:

@@ -1,6 +1,6 @@
-"""What the ledger is about to write: changes in their order, made into one batch by stepping on the newest states.
+"""Turns the writer's queued changes, in their order, into one batch by stepping on the newest states.
 
-Called by the ledger alone; reads the board, changes nothing.
+Called by the ledger alone; reads the live state, changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from commonage.ports.store import Batch
 
 @dataclass(slots=True)
 class Change:
-    """One entry of the ledger's queue: new workloads, a happening, or what needs no step; `done` answers who asked."""
+    """One entry of the writer's queue: new workloads, a happening, or other rows; `done` is the caller's result."""
 
     done: asyncio.Future[Workload | None]
     inserts: Sequence[Workload] = ()
@@ -38,20 +38,20 @@ class Change:
     images: Sequence[Image] = ()
 
     def answer(self, draft: Draft) -> None:
-        """Tell who asked that it is written."""
+        """Resolve the caller's result: the change is written."""
         if not self.done.done():
             self.done.set_result(draft.latest.get(self.workload_id) if self.workload_id else None)
 
     def fail(self, error: Exception) -> None:
-        """Tell who asked that it is not, and will not be."""
+        """Fail the caller's result: the change is not written, and will not be."""
         if not self.done.done():
             self.done.set_exception(error)
-            self.done.exception()  # whoever only noted it need not ask
+            self.done.exception()  # callers of `note` need not retrieve the error
 
 
 @dataclass(slots=True)
 class Draft:
-    """A batch being made, what it does to the board, and the effects that follow."""
+    """A batch under construction, its changes to the live state, and the effects that follow."""
 
     batch: Batch = field(default_factory=Batch)
     latest: dict[str, Workload] = field(default_factory=dict)
@@ -60,12 +60,12 @@ class Draft:
 
     @property
     def first(self) -> Workload | None:
-        """One workload that is written if the batch is."""
+        """One workload that the store contains if the batch was written."""
         return next(iter([*self.batch.inserts, *self.batch.updates]), None)
 
 
 def draft_of(changes: Sequence[Change], board: Board, now: float, first_seq: int) -> Draft:
-    """All changes, in their order, as one batch; its events are numbered from `first_seq`."""
+    """Build one batch from all changes, in their order; its events are numbered from `first_seq`."""
     draft = Draft()
     for change in changes:
         draft.batch.nodes.extend(change.nodes)
@@ -98,7 +98,7 @@ def _take_step(draft: Draft, board: Board, workload_id: str, happening: Happenin
     draft.effects.extend((workload_id, effect) for effect in outcome.effects if not isinstance(effect, Record))
     draft.batch.events.extend(_event(after, effect, now) for effect in outcome.effects if isinstance(effect, Record))
     if after is not before:
-        # However many steps a batch holds, the row is written once: its version rises by one.
+        # The row is written once per batch, even after several steps: its version rises by one.
         version = on_board.version + 1 if on_board is not None else before.version
         draft.latest[workload_id] = after = replace(after, version=version)
         if on_board is not None:

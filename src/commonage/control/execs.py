@@ -1,4 +1,4 @@
-"""Commands beside workloads: who may run them, and where. Used by the API."""
+"""Runs commands in workloads: checks permission and finds the engine. Used by the API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_OF_A_WORD = 60
 
 @dataclass(slots=True)
 class Execs:
-    """Authorises as stopping does: one's own workloads, for admins anybody's."""
+    """Same permission as for stopping: one's own workloads, for admins all."""
 
     look: Look
     board: Board
@@ -33,7 +33,7 @@ class Execs:
     async def begin(
         self, who: Principal, workload_id: str, command: Sequence[str], terminal: Terminal | None
     ) -> ExecStream:
-        """Run it; who did is written down before, with the command's first word alone: the others may be secret.
+        """Run a command. An audit event is written first, with the command's first word only: the others may be secret.
 
         Raises NotFound, NotRunning, Forbidden, EngineFailure.
         """
@@ -54,7 +54,7 @@ class Execs:
             raise _not_running(await self.look.workload(who, workload_id)) from None
 
     async def check(self, who: Principal, workload_id: str) -> None:
-        """Raises what `begin` would raise before it runs anything."""
+        """Raise what `begin` would raise before it runs anything."""
         await self._running(who, workload_id)
 
     async def _running(self, who: Principal, workload_id: str) -> tuple[Workload, Attempt, Engine]:

@@ -1,4 +1,4 @@
-"""Events as they are written, for those who listen now. What was before comes from the store (see look.py)."""
+"""Delivers events to current listeners as they are written. Earlier events come from the store (see look.py)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MOST_BEHIND = 5000
 
 
 class Feed:
-    """Gives every listener every event, in order. A listener that falls far behind is cut off and must resume."""
+    """Gives each listener all events, in order. A listener that falls too far behind is cut off and must resume."""
 
     def __init__(self) -> None:
         self._listeners: set[_Listener] = set()
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Tell all listeners. Called by the ledger, after the commit, in the order of `seq`."""
+        """Send events to all listeners. Called by the ledger, after the commit, in the order of `seq`."""
         for listener in list(self._listeners):
             listener.tell(events)
             if listener.ended:
@@ -28,7 +28,7 @@ class Feed:
 
     @contextmanager
     def listen(self) -> Iterator[AsyncIterator[Event]]:
-        """From entering on, every event; the iterator ends when the listener fell too far behind."""
+        """Deliver every event from entering on; the iterator ends when the listener fell too far behind."""
         listener = _Listener()
         self._listeners.add(listener)
         try:
@@ -37,14 +37,14 @@ class Feed:
             self._listeners.discard(listener)
 
     def close(self) -> None:
-        """End all listening, as at shutdown."""
+        """Disconnect all listeners, at shutdown."""
         for listener in self._listeners:
             listener.end()
         self._listeners.clear()
 
 
 class _Listener:
-    """What one listener has not taken yet. It is woken once for each commit, not for each event: listeners are many."""
+    """Events that one listener has not consumed yet. It is woken once per commit: there are many listeners."""
 
     def __init__(self) -> None:
         self._waiting: deque[Event] = deque()
@@ -52,7 +52,7 @@ class _Listener:
         self.ended = False
 
     def tell(self, events: Sequence[Event]) -> None:
-        """Add events; those beyond what may wait are dropped, and with them all to come."""
+        """Add events. When the backlog is full, these and all later events are dropped."""
         room = MOST_BEHIND - len(self._waiting)
         self._waiting.extend(islice(events, room))
         if len(events) > room:
@@ -60,12 +60,12 @@ class _Listener:
         self._woken.set()
 
     def end(self) -> None:
-        """Nothing comes any more."""
+        """Mark the end: no more events follow."""
         self.ended = True
         self._woken.set()
 
     async def events(self) -> AsyncIterator[Event]:
-        """One after the other, until the end."""
+        """Yield the events one by one, until the end."""
         while True:
             while self._waiting:
                 yield self._waiting.popleft()

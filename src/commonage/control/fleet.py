@@ -1,6 +1,6 @@
-"""The machines and what they offer: kept up to date from the engines' reports, shown with what is free and measured.
+"""Nodes, devices and environments: updated from the engines' reports, shown with free and used resources.
 
-Writes node inventory and health, and the admin's wish to drain. Read by API, portal and the launch form.
+Writes node inventory and health, and the drain state that admins set. Read by API, portal and the launch form.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from commonage.ports.devices import DeviceSample
 from commonage.ports.engine import Engine
 
 log = logging.getLogger(__name__)
-GONE_FOR_S = 15.0  # so long a machine that was removed has to leave its site; if it reports later, it has joined anew
+GONE_FOR_S = 15.0  # time for a removed node to leave its site; if it reports later, it has joined again
 _SOON_S, _SOON_FOR_S = (
     1.0,
     20.0,
-)  # a machine that goes or comes is looked at more often: what becomes of it is soon known
+)  # a node that leaves or joins is checked more often: its state becomes known soon
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """A card: what could still be given, what was measured, and who holds the rest."""
+    """A GPU: its free share, its last measurement, and the holders of the rest."""
 
     device: Device
     free_mib: int
@@ -72,7 +72,7 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A machine and what is free on it. `workloads` is how many leases are held there."""
+    """A node and its free resources. `workloads` is the number of allocations on it."""
 
     node: Node
     free_cpus_milli: int
@@ -84,7 +84,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentView:
-    """A catalogue entry and where it stands."""
+    """A catalogue entry and its status."""
 
     environment: Environment
     status: EnvironmentStatus
@@ -92,7 +92,7 @@ class EnvironmentView:
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """A share on offer; `why_not` None: it could start now."""
+    """A share that can be requested; `why_not` is None if it could start now."""
 
     gpus: str
     title: str
@@ -102,7 +102,7 @@ class GpuChoice:
 
 @dataclass(frozen=True, slots=True)
 class LaunchView:
-    """What the launch form offers: what a user may have, and what is free now."""
+    """Content of the launch form: what a user may request, and what is free now."""
 
     environments: tuple[EnvironmentView, ...]
     gpu_choices: tuple[GpuChoice, ...]
@@ -119,7 +119,7 @@ class LaunchView:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the facts come from: engines by site. `image_status` tells of environments that an image brings."""
+    """Sources: engines by site. `image_status` gives the status of environments that come from an image."""
 
     engines: Mapping[str, Engine]
     cards: AllCards
@@ -144,17 +144,17 @@ class Fleet:
         self._statuses: dict[str, EnvironmentStatus] = {}
         self._cards, self._watchdog, self._image_status = sources.cards, sources.watchdog, sources.image_status
         self._measured: Mapping[str, DeviceSample] = {}
-        self._suspects: set[str] = set()  # machines on which something was lost since their last report
+        self._suspects: set[str] = set()  # nodes on which a workload was lost since their last report
         self._woken = asyncio.Event()
-        self._gone: dict[str, float] = {}  # machines that were removed: when
-        self._writing = asyncio.Lock()  # a report must not undo a wish to drain that came meanwhile
+        self._gone: dict[str, float] = {}  # by removed node, the time of its removal
+        self._writing = asyncio.Lock()  # a report must not overwrite a drain requested in the meantime
         self._soon_until = 0.0
         self.turns = Turns("fleet", clock.now)
 
     # --- loop -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take in reports until cancelled. The first look is the caller's."""
+        """Process reports until cancelled. The caller makes the first `look`."""
         while True:
             changes = self._clock.now() < self._soon_until
             with self.turns.rest():
@@ -163,19 +163,19 @@ class Fleet:
             await self.look()
 
     async def look(self) -> None:
-        """One tick; what cannot be written now is written with the next report."""
+        """Run one tick; changes that cannot be written now are written with the next report."""
         try:
             await self.tick()
         except CommonageError as error:
             log.warning("what the machines reported is not written yet: %s", error)
 
     def changed(self, workload: Workload) -> None:
-        """A workload was written: the machine on which it was lost is suspected before the next plan."""
+        """Called after each write of a workload: if it was lost, its node is suspected before the next plan."""
         if workload.attempt is not None and workload.attempt.state is State.LOST:
             self.suspect(workload.attempt.lease.node)
 
     def suspect(self, name: str) -> None:
-        """Something was lost on a machine: it takes no work until its next report, which is asked for at once."""
+        """A workload was lost on the node: schedule nothing onto it until its next report, requested at once."""
         node = self._board.nodes.get(name)
         if node is not None and node.state is NodeState.READY:
             self._suspects.add(name)
@@ -194,13 +194,13 @@ class Fleet:
             except CommonageError as error:
                 log.warning("site %s does not report: %s", site, error)
                 continue
-            # One that was given up and is not known, or not any more, is nobody's concern until it is back.
+            # A node that is reported as gone is ignored if it is unknown or was removed.
             there = [report for report in found if not report.gone or report.name in self._board.nodes]
             reports.update((report.name, (engine, report)) for report in there)
         async with self._writing:
             now = self._clock.now()
             self._gone = {name: at for name, at in self._gone.items() if now - at < GONE_FOR_S}
-            for name in (*self._gone, *self._suspects):  # these reports are older than what is known
+            for name in (*self._gone, *self._suspects):  # these reports are older than the known state
                 reports.pop(name, None)
             nodes = [self._taken_in(engine, report, now) for engine, report in reports.values()]
             silent = [node for name, node in self._board.nodes.items() if name not in reports]
@@ -216,7 +216,7 @@ class Fleet:
         return judged(seen)
 
     def _unheard(self, node: Node, now: float) -> Node:
-        """A machine that no engine mentioned: it takes no new work at once, and is lost after a while."""
+        """The state of a node that no engine reported: unschedulable at once, lost after a while."""
         silent = now - node.seen_at
         if node.state is NodeState.LOST:
             return node
@@ -226,7 +226,7 @@ class Fleet:
         return replace(node, state=state, reason=node.reason or "it does not report")
 
     async def _keep(self, nodes: Sequence[Node], now: float) -> None:
-        """Put nodes on the board; write those that changed in more than the time they were seen."""
+        """Put nodes into the live state; write those with changes other than the time they were last seen."""
         changed: list[Node] = []
         events: list[Event] = []
         held = self._board.held()
@@ -246,23 +246,23 @@ class Fleet:
         if changed:
             self._board.changed.set()
 
-    # --- what is there --------------------------------------------------------------------------------------------
+    # --- inventory ------------------------------------------------------------------------------------------------
 
     def note_measured(self, samples: Mapping[str, DeviceSample]) -> None:
-        """What the cards measured last, by device uuid."""
+        """Store the last measurements of the GPUs, by device uuid."""
         self._measured = dict(samples)
 
     @property
     def simulated_gpus(self) -> bool:
-        """True if any card here is simulated: pages that show cards must say so."""
+        """True if any GPU is simulated: pages that show GPUs must say so."""
         return any(device.simulated for node in self._board.nodes.values() for device in node.report.devices)
 
     def capabilities(self) -> Sequence[Capabilities]:
-        """What each engine can do."""
+        """Capabilities of each engine."""
         return [engine.capabilities() for engine in self._engines.values()]
 
     def nodes(self) -> Sequence[NodeView]:
-        """Every machine with what is free, by name."""
+        """All nodes with their free resources, by name."""
         held = self._board.held()
         holders: dict[str, list[Holder]] = defaultdict(list)
         counts: dict[str, int] = defaultdict(int)
@@ -297,7 +297,7 @@ class Fleet:
         return NodeView(node, int(grid.cpus[number]), int(grid.memory[number]), tuple(devices), workloads, notes)
 
     def environments(self, who: Principal | None = None) -> Sequence[EnvironmentView]:
-        """The catalogue as `who` may see it (None: all of it), with where each entry stands."""
+        """The catalogue as `who` may see it (None: all of it), with the status of each entry."""
         found = self.catalogue.environments_for(who, self._settings)
         return [EnvironmentView(one, self._status(one)) for one in found]
 
@@ -310,9 +310,9 @@ class Fleet:
         return self._statuses.get(environment.name, absent)
 
     async def drain(self, who: Principal, name: str, drain: bool, leave_by: float | None = None) -> Node:
-        """Let a machine take no new work (True) or take work again. For admins. Raises NotFound, Forbidden.
+        """Stop scheduling onto a node (True) or start again (False). For admins. Raises NotFound, Forbidden.
 
-        What becomes of the work on it is for `departures`; `leave_by` is kept for that.
+        `departures` handles the workloads on the node; `leave_by` is stored for it.
         """
         who.need(Scope.ADMIN)
         async with self._writing:
@@ -322,17 +322,17 @@ class Fleet:
             return self._board.nodes[name]
 
     async def forget(self, node: Node, events: Sequence[Event]) -> None:
-        """Know a machine no more, with the events that tell of it. Nothing may hold a lease there."""
+        """Remove a node, and write the events about it. No allocation may exist on it."""
         async with self._writing:
             await self._ledger.depart(node, events)
             self._gone[node.name] = self._clock.now()
             self._board.remove_node(node.name)
 
     async def resume(self, who: Principal, name: str, gpu: str | None = None) -> Node:
-        """Let a machine take work again, and forget the faults of its cards that are only remembered; with `gpu` (index
-        or uuid) only the latter, of that card. What is still wrong shows again at once. For admins.
+        """Schedule onto a node again, and clear the remembered faults of its GPUs. For admins.
 
-        Raises NotFound, Forbidden.
+        With `gpu` (index or uuid), only clear the remembered faults of that GPU. Faults that persist are found again at
+        once. Raises NotFound, Forbidden.
         """
         who.need(Scope.ADMIN)
         node = self.known(name)
@@ -345,17 +345,17 @@ class Fleet:
         return self._board.nodes[name]
 
     def known(self, name: str) -> Node:
-        """A machine by its name. Raises NotFound, with those that are there."""
+        """Find a node by its name. Raises NotFound, which lists the known nodes."""
         node = self._board.nodes.get(name)
         if node is None:
             there = ", ".join(sorted(self._board.nodes)) or "none"
             raise NotFound(f"there is no machine {name[:60]!r}; there are: {there}", code="node-not-found")
         return node
 
-    # --- what is on offer -----------------------------------------------------------------------------------------
+    # --- launch options -------------------------------------------------------------------------------------------
 
     def launch_options(self, who: Principal) -> LaunchView:
-        """What `who` may have, and what is free now."""
+        """Resources that `who` may request, and those that are free now."""
         who.need(Scope.READ)
         grid = self._board.snapshot.grid
         reports = [node.report for node in self._board.nodes.values() if node.state is not NodeState.LOST]
@@ -379,7 +379,7 @@ class Fleet:
     def _choices(self, grid: Grid, devices: Sequence[Device]) -> tuple[GpuChoice, ...]:
         if not devices:
             return ()
-        # Of a card with slots, its slots; any part of the others.
+        # A GPU with slots offers its slots; other GPUs offer any fraction.
         in_slots = sorted({device.slots for device in devices if device.slots})
         texts = [f"{part}/{slots}" for slots in in_slots for part in range(1, slots)]
         largest = max((device.memory_mib for device in devices if not device.slots), default=0)
@@ -399,7 +399,7 @@ class Fleet:
         return GpuChoice(text, f"{text} of a GPU" if "/" in text else _title(gpu), free, why_not)
 
     def refuse_if_never(self, request: Request) -> Reason | None:
-        """Why no machine here could ever run it; None if one could, or one that may be rented."""
+        """Reason why no node could ever run the request; None if a node, or one that can be added, could."""
         if most_that_fit(self._board.fleets, request):
             return None
         return ever_fits(self._board.snapshot.grid, request)

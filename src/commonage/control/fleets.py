@@ -1,9 +1,9 @@
-"""Fleets: machines of a cloud are added while work waits for them, and given back when they idle.
+"""Node pools (fleets): adds nodes in a cloud while work waits for them, and removes them when they are idle.
 
-The cloud says what there is, by the machines' names, and the machines say who drained them, so nothing is kept here
-that a restart would lose. Clouds need time: one that was asked for counts before it is listed, one that was given back
-until it is not. A machine is drained before it goes, and goes only once the planner gives it nothing any more. Settings
-say the policies; the API shows them.
+The cloud lists the machines by name, and the nodes record who drained them. So nothing is stored here that a restart
+would lose. Clouds are slow: a requested machine counts before the cloud lists it, a deleted one counts until the cloud
+no longer lists it. A node is drained before it is deleted, and deleted only when the planner places nothing on it any
+more. The policies come from the settings; the API shows them.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ log = logging.getLogger(__name__)
 TICK_S = 15.0
 CLOUD_TURN_S = 600.0  # clouds answer slowly, and are asked one after the other
 PAUSE_AFTER_TROUBLE_S = 120.0
-LOST_FOR_S = 60.0  # so long one may be lost and come back,
-LOST_AND_BUSY_FOR_S = 600.0  # and so long one on which something may still run: it may be us who are cut off
-GIVE_BACK_AGAIN_S = 300.0  # the cloud said that it took it, and lists it still
+LOST_FOR_S = 60.0  # time for a lost node to come back,
+LOST_AND_BUSY_FOR_S = 600.0  # and for a lost node with workloads: the control plane itself may be cut off
+GIVE_BACK_AGAIN_S = 300.0  # retry interval while the cloud still lists a machine whose deletion it accepted
 SHORTEST_TOKEN_S, LONGEST_TOKEN_S = 600, 7 * 86400
 
 
 @dataclass(slots=True)
 class _Rented:
-    """A machine of ours, from when it is asked for until the cloud has it no more. Times are unix seconds.
+    """A machine of this installation, from its request until the cloud no longer has it. Times are unix seconds.
 
-    `since` is when it was asked for, or found; `asked`: by us, in this life. `listed`: the cloud has told of it.
-    `joined`: the site knows it, or did. `idle_since` and `lost_since` are None while it is neither.
+    `since` is when it was requested, or found. `asked`: requested by this process. `listed`: the cloud has listed it.
+    `joined`: the site knows it, or did. `idle_since` and `lost_since` are None while it is not idle or not lost.
     """
 
     machine: Machine
@@ -59,13 +59,13 @@ class _Rented:
 
     @property
     def is_coming(self) -> bool:
-        """True if it may yet join."""
+        """True if it may still join."""
         return self.gave_back_at is None and not self.joined and not self.machine.failed
 
 
 @dataclass(slots=True)
 class _Standing:
-    """What is known of one fleet; `rented` by name. `took_s`: how long the last one that joined took to do so."""
+    """State of one node pool; `rented` by name. `took_s`: how long the last machine took to join."""
 
     policy: FleetPolicy
     cloud: Cloud
@@ -77,18 +77,18 @@ class _Standing:
 
     @property
     def who(self) -> Principal:
-        """In whose name its machines are drained and removed."""
+        """The principal under which its nodes are drained and removed."""
         return Principal(f"the fleet {self.policy.name}", frozenset(Scope))
 
     @property
     def kept(self) -> list[_Rented]:
-        """Those that were not given back."""
+        """The machines that were not given back."""
         return [rented for _, rented in sorted(self.rented.items()) if rented.gave_back_at is None]
 
 
 @dataclass(frozen=True, slots=True)
 class Renting:
-    """What is rented where, and what new machines begin with. `chance(n)` is a random integer below n, for names."""
+    """Clouds and policies, and what new machines start with. `chance(n)` is a random integer below n, for names."""
 
     clouds: Sequence[tuple[FleetPolicy, Cloud]]
     joining: Joining | None
@@ -96,7 +96,7 @@ class Renting:
 
 
 class Fleets:
-    """All fleets, as their clouds have them."""
+    """All node pools, as their clouds report them."""
 
     def __init__(self, renting: Renting, board: Board, ledger: Ledger, departures: Departures, clock: Clock) -> None:
         self._fleets = [_Standing(policy, cloud) for policy, cloud in renting.clouds]
@@ -105,7 +105,7 @@ class Fleets:
         self.turns = Turns("fleets", clock.now, CLOUD_TURN_S)
 
     async def run(self) -> None:
-        """Look at each every few seconds, until cancelled."""
+        """Check each node pool every few seconds, until cancelled."""
         while True:
             for one in self._fleets:
                 await self._look(one)
@@ -113,7 +113,7 @@ class Fleets:
                 await self._clock.sleep(TICK_S)
 
     def views(self, who: Principal) -> Sequence[FleetView]:
-        """Each fleet, with what its policy does next and what that costs. For admins."""
+        """Each node pool, with the next step of its policy and its cost. For admins."""
         who.need(Scope.ADMIN)
         return [self._view(one) for one in self._fleets]
 
@@ -143,14 +143,14 @@ class Fleets:
         return str(node.state)
 
     def _leaves(self, one: _Standing, name: str) -> bool:
-        """True if it was drained to go: the machine itself says by whom, over restarts and until it is resumed."""
+        """True if it was drained for removal, as the node records over restarts, until it is resumed."""
         node = self._board.nodes.get(name)
         return node is not None and node.drained_by == one.who.name
 
-    # --- one look -------------------------------------------------------------------------------------------------
+    # --- observe --------------------------------------------------------------------------------------------------
 
     async def tick(self) -> None:
-        """One look at each."""
+        """Check each node pool once."""
         for one in self._fleets:
             await self._look(one)
 
@@ -169,7 +169,7 @@ class Fleets:
         except Unavailable as error:
             log.warning("fleet %s: %s", one.policy.name, error.message)
             one.trouble, one.rests_until = error.message, now + PAUSE_AFTER_TROUBLE_S
-        except (CommonageError, OSError) as error:  # the latter when a file of ours cannot be read, say
+        except (CommonageError, OSError) as error:  # the latter when a local file cannot be read, for example
             log.warning("fleet %s: %s", one.policy.name, error)
             one.trouble = str(error)
         self._board.expect(
@@ -178,9 +178,9 @@ class Fleets:
         )  # fmt: skip
 
     async def _see(self, one: _Standing, now: float) -> None:
-        """What the cloud has of ours, and since when each of them idles or is lost.
+        """Update the machines that the cloud lists, and since when each is idle or lost.
 
-        One that was just created is not forgotten because the cloud does not list it yet.
+        A machine that was just created is kept although the cloud does not list it yet.
         """
         price = await one.cloud.price_per_h()
         if price is not None and not one.policy.kind.price_per_h:
@@ -198,7 +198,7 @@ class Fleets:
             self._note(one, rented, name in busy, now)
 
     def _note(self, one: _Standing, rented: _Rented, is_busy: bool, now: float) -> None:
-        """What the site knows of it now."""
+        """Update a machine with its state at the site."""
         name = rented.machine.name
         node = self._board.nodes.get(name)
         if node is not None and not rented.joined:
@@ -210,7 +210,7 @@ class Fleets:
         rented.lost_since = (rented.lost_since or now) if rented.joined and not is_there else None
 
     def _busy(self) -> set[str]:
-        """The machines on which something runs, or starts."""
+        """The nodes on which something runs, or starts."""
         return {held.lease.node for held in self._board.held()}
 
     def _members(self, one: _Standing) -> list[Member]:
@@ -221,7 +221,7 @@ class Fleets:
         return found
 
     def _waiting(self) -> list[Waiting]:
-        """What more machines would help, in the order of the queue."""
+        """Queued requests that more nodes would help, in the order of the queue."""
         snapshot, found = self._board.snapshot, []
         for workload in self._board.in_state(State.QUEUED):
             ask = ask_of(workload)
@@ -229,10 +229,10 @@ class Fleets:
                 found.append(Waiting(ask.request, workload.since))
         return found
 
-    # --- one less -------------------------------------------------------------------------------------------------
+    # --- remove ---------------------------------------------------------------------------------------------------
 
     async def _give_up(self, one: _Standing, now: float) -> None:
-        """Those that failed, never joined, or are lost for a while. The fleet rests after one that never came."""
+        """Remove machines that failed, never joined, or stay lost. If one never joined, the node pool pauses."""
         for rented in list(one.rented.values()):
             if rented.gave_back_at is not None:
                 if now - rented.gave_back_at >= GIVE_BACK_AGAIN_S:
@@ -257,14 +257,14 @@ class Fleets:
                 )
 
     async def _let_go(self, one: _Standing) -> None:
-        """Those that were drained to go, and are empty."""
+        """Delete the nodes that were drained for removal and are empty."""
         for rented in one.kept:
             name = rented.machine.name
             if rented.lost_since is None and self._leaves(one, name) and name not in self._busy():
                 await self._give_back(one, rented, notes.PoolNodeEmpty(by=one.who.name))
 
     async def _bury(self, one: _Standing) -> None:
-        """Forget the machines that the cloud has no more."""
+        """Remove the nodes that the cloud no longer has."""
         kept = {rented.machine.name for rented in one.kept}
         for node in list(self._board.nodes.values()):
             is_over = node.state is NodeState.LOST or self._leaves(one, node.name)
@@ -278,20 +278,21 @@ class Fleets:
         await self._forget(one, rented.machine.name)
 
     async def _forget(self, one: _Standing, name: str) -> None:
-        """Its certificate and its place in the Swarm are taken back, and the site knows it no more.
+        """Revoke the node's certificate and its place in the Swarm, and remove it from the site.
 
-        What still counts as running there may begin elsewhere then: so not before the cloud has the machine no more.
+        Workloads still counted as running there may then start elsewhere, so this waits until the cloud no longer has
+        the machine.
         """
         if name in one.rented and name in self._busy():
             return
         await self._departures.remove(one.who, name, force=True, gone=True)
 
-    # --- one more -------------------------------------------------------------------------------------------------
+    # --- add ------------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, one: _Standing, now: float) -> None:
         for name in one.decision.remove:
             await self._departures.drain(one.who, name)
-            one.rented[name].idle_since = None  # it idles anew if it is resumed
+            one.rented[name].idle_since = None  # its idle time restarts if it is resumed
         while one.decision.add:
             name = f"{one.policy.name}-{self._chance(16**6):06x}"
             machine = await one.cloud.create(name, await self._user_data(one.policy, name))
@@ -300,7 +301,7 @@ class Fleets:
             await self._tell(one, notes.PoolNodeAdded(node=name, cause=one.decision.why), 1)
 
     async def _user_data(self, policy: FleetPolicy, name: str) -> str:
-        """With what it joins at its first start, under this name."""
+        """The user data with which a machine of this name joins at its first start."""
         if self._joining is None:
             raise Unavailable('machines of a cloud join a Swarm; set `engine = "swarm"`, or take the fleets out')
         token = await self._joining.token(max(SHORTEST_TOKEN_S, min(LONGEST_TOKEN_S, policy.join_s)))
@@ -309,7 +310,7 @@ class Fleets:
         return await self._joining.template(token.token, [*said, *policy.join_options], name)
 
     async def _tell(self, one: _Standing, what: notes.PoolNodeAdded | notes.PoolNodeRemoved, change: int) -> None:
-        """An event, with what the fleet cost an hour before and costs after."""
+        """Write an event with the hourly cost of the node pool before and after the change."""
         price, count = one.policy.kind.price_per_h, len(one.kept)
         what = replace(what, price_per_h=count * price, price_before_per_h=(count - change) * price)
         log.info("fleet %s: %s", one.policy.name, what)

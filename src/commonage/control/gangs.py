@@ -1,7 +1,7 @@
-"""What one member's fate means for its gang: its members run together or not at all.
+"""Applies the fate of one gang member to the others: members of a gang run together or not at all.
 
-Told of every workload that is written; tells the ledger what the others are to do. docs/concepts/states.md has the
-rules. That all start at once is the planner's business. Orders are made with the members that it knows.
+Notified of every workload that is written; asks the ledger to change the other members. docs/concepts/states.md has the
+rules. The planner makes all members start at once. Start requests are made with the members known here.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from commonage.ports.store import Filter, Store
 
 log = logging.getLogger(__name__)
 TICK_S = 2.0
-PARTIAL_S = 5.0  # leases of one pass are written together; for longer only a crash between them leaves some without
+PARTIAL_S = 5.0  # allocations of one pass are written together; only a crash leaves a gang incomplete for longer
 _BAD_ENDS = frozenset({State.FAILED, State.LOST, State.STOPPED})
 _BY = "its gang"
 
 
 class Gangs:
-    """Knows all members of each gang of which somebody lives, those that have ended included."""
+    """Tracks all members of each gang that has a live member, including the ended ones."""
 
     def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock) -> None:
         self._store, self._board, self._ledger, self._clock = store, board, ledger, clock
@@ -38,7 +38,7 @@ class Gangs:
         self.turns = Turns("gangs", clock.now)
 
     async def open(self) -> None:
-        """Take up the gangs on the board; those members that ended before are read from the store."""
+        """Load the gangs from the live state; members that ended before are read from the store."""
         for workload in self._board:
             self.changed(workload)
         for gang, members in self._members.items():
@@ -48,7 +48,7 @@ class Gangs:
                 self._members[gang] = {one.id: one for one in page.items} | members
 
     def changed(self, workload: Workload) -> None:
-        """A workload was written: its gang is looked at soon."""
+        """Called after each write of a workload: schedules a check of its gang."""
         gang = workload.spec.array_id if workload.spec.gang else None
         if gang is None:
             return
@@ -62,12 +62,12 @@ class Gangs:
         self._woken.set()
 
     def members(self, workload: Workload) -> Sequence[Workload]:
-        """All of its gang, in the order of their rank; nobody for one that is in none."""
+        """All members of its gang, ordered by rank; empty for a workload without a gang."""
         known = self._members.get(workload.spec.array_id or "", {}) if workload.spec.gang else {}
         return sorted(known.values(), key=lambda one: one.array_index or 0)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check gangs until cancelled."""
         while True:
             self.tick()
             with self.turns.rest():
@@ -75,9 +75,9 @@ class Gangs:
             self._woken.clear()
 
     def tick(self) -> None:
-        """One look at the gangs in which something changed, and at those that started in part."""
+        """Check the gangs in which something changed, and those that started in part."""
         if self._ledger.stuck:
-            return  # nothing can be written: saying the same again every tick would only pile up
+            return  # the store does not answer: repeating the same change every tick would only pile up
         checked = list(self._to_check)
         self._to_check.clear()
         now = self._clock.now()
@@ -96,7 +96,7 @@ class Gangs:
             ended_badly = attempts.GangMemberEnded(rank=_rank(bad), state=bad.state.value, cause=bad.reason)
             self._wish(living, StopCause.DEPENDENCY, ended_badly, now)
             return
-        if ended:  # they go on to their ends, but nobody can start again without those
+        if ended:  # the others run to their ends, but no member can restart without the ended ones
             waiting = [one for one in living if one.state.waits]
             self._wish(waiting, StopCause.DEPENDENCY, attempts.GangMemberMissing(rank=_rank(ended[0])), now)
         holding = [one for one in living if one.state.holds_lease]
@@ -112,7 +112,7 @@ class Gangs:
             self._restart(living, holding, now)
 
     def _restart(self, living: Sequence[Workload], holding: Sequence[Workload], now: float) -> None:
-        """Send back to the queue who still runs, once one of them has left or must leave."""
+        """Requeue the members that still run, once one member was requeued or must be."""
         began = max(one.attempt.lease.at for one in holding if one.attempt is not None)
         recalled = next((one for one in holding if one.stop is not None and one.stop.cause is StopCause.RECALL), None)
         out = next((one for one in living if one.state.waits and _ran(one, began)), None)
@@ -138,12 +138,12 @@ def _started_in_part(members: Sequence[Workload]) -> bool:
 
 
 def _ran(one: Workload, began: float) -> bool:
-    """True if it held a lease of the same pass as those that still do."""
+    """True if its allocation is from the same scheduling pass as those of the running members."""
     return one.attempt is not None and one.attempt.lease.at >= began
 
 
 def _stopped(holding: Sequence[Workload]) -> Workload | None:
-    """One that is being stopped for good by somebody or something but its time limit, which strikes all alike."""
+    """A member that is being stopped for good. A time limit does not count: it applies to all members alike."""
     passing = (StopCause.RECALL, StopCause.TIME_LIMIT)
     return next((one for one in holding if one.stop is not None and one.stop.cause not in passing), None)
 
@@ -153,7 +153,7 @@ def _rank(one: Workload) -> int:
 
 
 def _cause_of(one: Workload) -> Reason:
-    """Why its last attempt ended, or is to end."""
+    """Why its last attempt ended, or is about to end."""
     match one.reason:
         case attempts.Stopping(cause=cause) | waiting.Requeued(cause=cause) | waiting.RetryScheduled(cause=cause):
             return cause

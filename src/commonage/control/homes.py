@@ -1,6 +1,6 @@
-"""How much disk space homes use, measured every ten minutes, and whose home is above the limit.
+"""Measures the disk usage of homes every ten minutes, and finds homes above the limit.
 
-The limit is a warning: nothing here stops a user from writing more.
+The limit only causes a warning: users can still write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from commonage.ports.homes import Homes
 
 log = logging.getLogger(__name__)
 EVERY_S = 600.0
-TURN_S = 3600.0  # so long may measuring take: homes hold millions of files
+TURN_S = 3600.0  # measuring may take this long: homes hold millions of files
 _SOON_S = 5.0
 
 
@@ -38,12 +38,12 @@ class HomeView:
 
     @property
     def reason(self) -> HomeUsed:
-        """What its owner is told."""
+        """The reason shown to the owner."""
         return HomeUsed(used_mib=self.used_mib, quota_mib=self.quota_mib)
 
 
 class HomeWatch:
-    """Measures, and remembers the newest. `homes` None: nobody can measure them here."""
+    """Measures homes and keeps the newest result. `homes` None: homes cannot be measured here."""
 
     def __init__(self, homes: Homes | None, clock: Clock, quota_mib: int | None) -> None:
         self._homes, self._clock, self._quota_mib = homes, clock, quota_mib
@@ -60,7 +60,7 @@ class HomeWatch:
                 await self._clock.sleep(EVERY_S)
 
     async def look(self) -> None:
-        """Measure once; what cannot be measured stays as it was."""
+        """Measure once; if that fails, the last result stays."""
         if self._homes is None:
             return
         try:
@@ -71,13 +71,13 @@ class HomeWatch:
             self._at = self._clock.now()
 
     def of(self, who: Principal) -> HomeView | None:
-        """One's own; None before it was measured."""
+        """The caller's own home; None before the first measurement."""
         who.need(Scope.READ)
         used = self._used.get(folder_name(who.name))
         return None if used is None else HomeView(used, self._quota_mib, self._at)
 
     def all(self, who: Principal) -> Mapping[str, HomeView]:
-        """Everybody's by the names of their folders, the largest first. For admins."""
+        """All homes by folder name, the largest first. For admins."""
         who.need(Scope.ADMIN)
         largest = sorted(self._used.items(), key=lambda one: -one[1])
         return {name: HomeView(used, self._quota_mib, self._at) for name, used in largest}

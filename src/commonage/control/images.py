@@ -1,7 +1,7 @@
-"""Images in the catalogue: registered once they were pushed, removed when nobody needs them, brought to machines.
+"""Images in the catalogue: registered after a push, removed when unused, pulled onto nodes.
 
-The only writer of images. Who may what: members of a tenant register images of it, under names that are free or their
-own; admins all, also images of other registries and those that are everybody's.
+The only writer of images. Members of a tenant register its images, under names that are free or their own. Admins may
+register any image, including images of other registries and global ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST = 2000
 
 @dataclass(frozen=True, slots=True)
 class ImageView:
-    """An image, where it stands on which machine, and how much work is in it. `mine`: the caller may change it."""
+    """An image, its status per node, and how many workloads use it. `mine`: the caller may change it."""
 
     image: Image
     nodes: tuple[OnNode, ...]
@@ -51,7 +51,7 @@ class ImageView:
 
 @dataclass(slots=True)
 class Images:
-    """Registers, removes, shows."""
+    """Registers, removes and lists images."""
 
     store: Store
     board: Board
@@ -60,22 +60,22 @@ class Images:
     prepulls: Prepulls
     clock: Clock
     settings: ControlSettings
-    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # of two under one name the second sees the first
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # the second change of a name must see the first
 
     async def open(self) -> None:
-        """Read what the store remembers into the catalogue."""
+        """Load the images from the store into the catalogue."""
         self.catalogue.put(await self.store.images())
 
-    # --- looking --------------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------------
 
     def visible(self, who: Principal) -> Sequence[ImageView]:
-        """Everybody's, and those of one's own tenants; for admins all. By name."""
+        """Global images and those of the caller's tenants; for admins all. Sorted by name."""
         who.need(Scope.READ)
         counts = self._work()
         return [self._view(one, who, counts) for one in self.catalogue.images_for(who, self.settings)]
 
     def one(self, who: Principal, name: str) -> ImageView:
-        """One of them. Raises NotFound with those there are."""
+        """One image. Raises NotFound, which lists the visible images."""
         who.need(Scope.READ)
         return self._view(self._known(who, name), who, self._work())
 
@@ -94,7 +94,7 @@ class Images:
         return ImageView(image, tuple(self.prepulls.of(image)), running, waiting, _may_change(who, image))
 
     def _work(self) -> dict[str, tuple[int, int]]:
-        """(how many run, how many wait) by environment."""
+        """(running, waiting) workloads by environment."""
         found: dict[str, tuple[int, int]] = {}
         for workload in self.board:
             running, waiting = found.get(workload.spec.environment, (0, 0))
@@ -105,9 +105,9 @@ class Images:
     # --- changing -------------------------------------------------------------------------------------------------
 
     def check_name(self, who: Principal, name: str) -> tuple[str, str | None, Image | None]:
-        """What `add` would raise of this name, before anything is built or pushed under it.
+        """Raise what `add` would raise for this name, before anything is built or pushed under it.
 
-        Gives the name in full, its tenant (None: everybody's), and whose place it takes.
+        Returns the full name, its tenant (None: global), and the image that would be replaced.
         """
         who.need(Scope.SUBMIT)
         parsed = parse_image_name(name)
@@ -124,9 +124,9 @@ class Images:
         return str(parsed), tenant, before
 
     async def add(self, who: Principal, wanted: Image, registry: str | None) -> ImageView:
-        """Register an image that was pushed; under a name that is there it takes the other's place.
+        """Register a pushed image; an image of the same name is replaced.
 
-        `registry` is the address of the site's own registry (None: there is none). Raises InvalidInput, Forbidden,
+        `registry` is the address of the site's own registry (None: no registry). Raises InvalidInput, Forbidden,
         Conflict.
         """
         name, tenant, _ = self.check_name(who, wanted.name)
@@ -136,7 +136,7 @@ class Images:
         made = replace(wanted.provenance, by=who.name)
         image = replace(wanted, name=name, tenant=tenant, by=who.name, at=now, provenance=made, removed=None)
         async with self._changing:
-            *_, before = self.check_name(who, name)  # meanwhile somebody may have taken it
+            *_, before = self.check_name(who, name)  # the name may have been taken in the meantime
             registered = ImageRegistered(
                 by=who.name, image=image.name, digest=image.digest, is_replacement=before is not None
             )
@@ -146,7 +146,7 @@ class Images:
         return self.one(who, image.name)
 
     async def remove(self, who: Principal, name: str) -> tuple[ImageView, Sequence[str]]:
-        """Take an image out of the catalogue. What runs in it goes on; the ids of what waits for it are given back.
+        """Remove an image from the catalogue. Running workloads continue; returns the ids of those that wait for it.
 
         Raises NotFound, Forbidden.
         """
@@ -167,7 +167,7 @@ class Images:
         return view, sorted(waiting)
 
     async def prepull(self, who: Principal, name: str, nodes: Sequence[str]) -> ImageView:
-        """Have an image brought to these machines (none named: to all that take work). Raises NotFound, Forbidden."""
+        """Pull an image onto these nodes (empty: all schedulable nodes). Raises NotFound, Forbidden."""
         who.need(Scope.SUBMIT)
         image = self._known(who, name)
         if not _may_change(who, image):
@@ -188,7 +188,7 @@ class Images:
         return self.one(who, image.name)
 
     def _tenant_of(self, who: Principal, scope: str) -> str | None:
-        """Whose images have names that begin like this. Raises Forbidden, InvalidInput with those there are."""
+        """The tenant whose image names start with `scope`. Raises Forbidden; InvalidInput with the possible names."""
         if scope == PUBLIC:
             if not who.is_admin:
                 raise Forbidden(
@@ -215,7 +215,7 @@ def _may_change(who: Principal, image: Image) -> bool:
 
 
 def _see_where_it_comes_from(who: Principal, reference: str, repository: str, registry: str | None) -> None:
-    """Raise unless the image lies under its own name in the site's registry; admins may name others."""
+    """Raise unless the image has its own name in the site's registry; admins may use other registries."""
     source = repository_of(reference)
     if who.is_admin or (registry is not None and source == f"{registry}/{repository}"):
         return

@@ -1,11 +1,11 @@
-"""The one writer: everything that changes a workload passes through here, in order, and is durable before it counts.
+"""The writer: every change of a workload passes through here, in order, and counts only when it is durable.
 
-Happenings queue up while a commit is under way and share the next one, so that many small changes cost few commits.
-For each: step() on the newest state, write, put on the board, publish the events, hand the effects to the reconcile
-loop. Called by use cases and loops; knows no engine.
+Changes queue up during a commit and share the next one, so that many small changes need few commits. For each change:
+step() on the newest state, write, update the live state, publish the events, pass the effects to the reconcile loop.
+Called by use cases and loops; knows no engine.
 
-While the store does not answer, whoever waits for an answer is told so; what happened is kept, in order, and written
-as soon as it goes.
+While the store does not answer, waiting callers get an error. Observed changes are kept in order and written as soon as
+the store answers again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from commonage.ports.store import Batch, Filter, Store
 log = logging.getLogger(__name__)
 MOST_AT_ONCE = 1000
 LOOK_AGAIN_S = 1.0
-HALF_LIVES = 5  # what was used longer ago counts for less than a thirtieth
+HALF_LIVES = 5  # older usage counts for less than a thirtieth
 MOST_PAST = 50_000  # attempts, and
-MOST_LATELY = 1000  # workloads: what was asked before is seldom news
+MOST_LATELY = 1000  # workloads: older requests rarely add information
 
 
 class Ledger:
@@ -46,8 +46,8 @@ class Ledger:
         self._queue: asyncio.Queue[Change] = asyncio.Queue()
         self._seq = 0
         self._ended = False
-        self.stuck = False  # the store does not answer: loops that would only say the same again may rest
-        self.commits = 0  # batches written, and in `commit_s` the seconds that took, since the process began
+        self.stuck = False  # the store does not answer: loops that would only repeat their changes may pause
+        self.commits = 0  # batches written since the process started; `commit_s` is the total of their seconds
         self.commit_s = 0.0
         self.changes = 0
         self.effects: Signal[[str, Effect]] = Signal()
@@ -55,13 +55,13 @@ class Ledger:
         self.turns = Turns("ledger", clock.now)
 
     async def open(self) -> None:
-        """Read what the store remembers onto the board."""
+        """Load the store's contents into the live state."""
         self._seq = await self._store.last_event_seq()
         self._board.load(await self._store.live(), await self._store.nodes())
         await self._remember()
 
     async def _remember(self) -> None:
-        """The past, as far as the planner goes by it: what was held lately, and what was asked."""
+        """Load the history that the planner uses: recent allocations and recent requests."""
         since = self._clock.now() - HALF_LIVES * self._board.snapshot.rules.half_life_s
         past = await self._store.past_holds(since=since, limit=MOST_PAST)
         lately = await self._store.workloads(Filter(), limit=MOST_LATELY)
@@ -69,44 +69,44 @@ class Ledger:
 
     @property
     def waiting(self) -> int:
-        """How many changes stand before the writer."""
+        """Number of changes queued for writing."""
         return self._queue.qsize()
 
-    # --- asking ---------------------------------------------------------------------------------------------------
+    # --- requesting changes ---------------------------------------------------------------------------------------
 
     async def insert(self, workloads: Sequence[Workload]) -> None:
         """Write new workloads; durable when this returns. Raises Conflict(code="key-taken") like the store.
 
-        After Unavailable nobody knows whether they were written; if they were, they will run.
+        After Unavailable it is unknown whether they were written; if they were, they will run.
         """
         await self._put(Change(self._future(), inserts=workloads))
 
     async def happen(self, workload_id: str, happening: Happening) -> Workload | None:
-        """Let it happen; the workload as written, None if it is not live."""
+        """Apply a happening; returns the workload as written, None if it is not live."""
         return await self._put(Change(self._future(), workload_id=workload_id, happening=happening))
 
     def note(self, workload_id: str, happening: Happening) -> asyncio.Future[Workload | None]:
-        """Let it happen soon; await the future only to know when."""
+        """Queue a happening; await the future only to know when it is written."""
         return self._put(Change(self._future(), workload_id=workload_id, happening=happening))
 
     async def write(
         self, *, events: Sequence[Event] = (), nodes: Sequence[Node] = (), receipts: Sequence[Receipt] = ()
     ) -> None:
-        """Write nodes, receipts, and events that belong to no step."""
+        """Write nodes, usage reports, and events that belong to no step."""
         await self._put(Change(self._future(), events=events, nodes=nodes, receipts=receipts))
 
     async def depart(self, node: Node, events: Sequence[Event]) -> None:
-        """Take a machine away, with the events that tell of it."""
+        """Delete a node, and write the events about it."""
         await self._put(Change(self._future(), events=events, departed=[(node.site, node.name)]))
 
     async def reserve(
         self, events: Sequence[Event], *, reservations: Sequence[Reservation] = (), unreserved: Sequence[str] = ()
     ) -> None:
-        """Write reservations, or take those of these ids away, with the events that tell of it."""
+        """Write reservations or delete those with these ids, and write the events about it."""
         await self._put(Change(self._future(), events=events, reservations=reservations, unreserved=unreserved))
 
     async def enlist(self, images: Sequence[Image], events: Sequence[Event]) -> None:
-        """Write images of the catalogue, removed ones too, with the events that tell of it."""
+        """Write images of the catalogue, including removed ones, and the events about them."""
         await self._put(Change(self._future(), events=events, images=images))
 
     def _future(self) -> asyncio.Future[Workload | None]:
@@ -122,7 +122,7 @@ class Ledger:
     # --- writing --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Write until cancelled. What was taken from the queue is still written; who else waits is told."""
+        """Write until cancelled. Changes already taken from the queue are still written; other callers get an error."""
         taken: list[Change] = []
         try:
             while True:
@@ -139,14 +139,14 @@ class Ledger:
                 change.fail(_ENDED)
 
     async def _see_through(self, changes: list[Change]) -> None:
-        """Write them, also when cancelled meanwhile: a commit that was begun has askers who were promised an answer."""
+        """Write the changes, even when cancelled in between: callers of a started commit were promised a result."""
         writing = asyncio.ensure_future(self._write(changes))
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
             self._ended = True
             if self.stuck:
-                writing.cancel()  # it only waits for the store, and may wait long
+                writing.cancel()  # it only waits for the store, which may take long
             await asyncio.wait([writing])
             if not writing.cancelled() and (error := writing.exception()) is not None:
                 log.error("the last changes were not written: %s", error)
@@ -160,7 +160,7 @@ class Ledger:
                 if draft.batch:
                     await self._commit(draft.batch, len(changes))
             except StaleVersion:
-                # Another control plane wrote: it must not, and going on would lose work. Say so and stop.
+                # Another control plane writes, which must never happen. Continuing would lose work: report it and stop.
                 log.critical("another server wrote to this database; this one ends")
                 raise
             except CommonageError as error:
@@ -183,11 +183,11 @@ class Ledger:
         self.changes += changes
 
     async def _write_apart(self, changes: list[Change], error: CommonageError) -> None:
-        """One of many cannot be written: tell the one whose fault it is, write the others."""
+        """One of several changes cannot be written: fail that one, write the others."""
         if len(changes) == 1:
             changes[0].fail(error)
             return
-        # A client key that is taken is the usual fault, so the others most likely go together.
+        # A client key that is taken is the usual cause, so the other changes can most likely be written together.
         keyed = [change for change in changes if any(one.spec.key is not None for one in change.inserts)]
         others = [change for change in changes if change not in keyed]
         parts = [others, *([change] for change in keyed)] if keyed and others else [[change] for change in changes]
@@ -195,7 +195,7 @@ class Ledger:
             await self._write(part)
 
     async def _outlast(self, draft: Draft, changes: Sequence[Change], error: CommonageError) -> bool:
-        """Wait until the store answers again; True if it had written the draft and only could not say so."""
+        """Wait until the store answers again; True if it had written the draft but could not confirm it."""
         self.stuck = True
         try:
             while not self._ended:
@@ -211,7 +211,7 @@ class Ledger:
             self.stuck = False
 
     def _tell_who_waits(self, changes: Sequence[Change], error: CommonageError) -> None:
-        """What happened is kept; whoever submits or drains can be told at once, and decide."""
+        """Observed changes are kept; callers that submit or drain get the error at once and can decide."""
         queued = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         for change in [*changes, *queued]:
             if change.happening is None:
@@ -223,7 +223,7 @@ class Ledger:
     async def _is_written(self, draft: Draft) -> bool:
         ours = draft.first
         if ours is None:
-            await self._store.last_event_seq()  # only to see whether it answers
+            await self._store.last_event_seq()  # only checks whether the store answers
             return False
         try:
             there = await self._store.workload(ours.id)

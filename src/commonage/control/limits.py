@@ -1,6 +1,6 @@
-"""How much one user, one tenant and all of them may have at once, so that nobody shuts out the others.
+"""Limits per user, per tenant and in total, so that no user blocks the others.
 
-Made by the server from its settings; kept by `live_limits`, `connections` and `rates`.
+Made by the server from its settings; enforced by `live_limits`, `connections` and `rates`.
 """
 
 from __future__ import annotations

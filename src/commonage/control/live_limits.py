@@ -1,4 +1,4 @@
-"""Limits on live workloads, of a user, of a tenant and of all together. Called by `work` at submission."""
+"""Limits on live workloads per user, per tenant and in total. Called by `work` at submission."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CODE = "too-many-workloads"
 
 
 class LiveLimits:
-    """Counts what is on the board, and what is being written and will be there in a moment."""
+    """Counts the live workloads and those that are being written."""
 
     def __init__(self, board: Board, limits: Limits) -> None:
         self._board = board
@@ -23,14 +23,14 @@ class LiveLimits:
         self._coming: dict[str, Spec] = {}  # by the id of the (first) workload
 
     def check(self, spec: Spec) -> None:
-        """Raise TooMany if there is no room for it."""
+        """Raise TooMany if the limits leave no room for it."""
         more, limits = max(1, spec.array_size), self._limits
         for key in count_keys(spec):
             there, most = self._live(key), self._most(key)
             if there + more > most:
                 of = LimitOf.TENANT if key[0] == "tenant" else LimitOf.USER
                 raise _too_many(of, key[1], spec, there, most)
-        # The last tenth is kept for sessions: whoever has filled the queue must not keep others from their notebooks.
+        # The last tenth is reserved for sessions: a user who fills the queue must not keep others from their notebooks.
         most = limits.workloads if spec.kind is Kind.SESSION else limits.workloads - limits.workloads // 10
         there = self._live()
         if there + more > most:
@@ -38,7 +38,7 @@ class LiveLimits:
 
     @contextmanager
     def room(self, spec: Spec, workload_id: str) -> Iterator[None]:
-        """Keep room for it until it is on the board. Raises TooMany."""
+        """Reserve room for the workload until it is live. Raises TooMany."""
         self.check(spec)
         self._coming[workload_id] = spec
         try:
@@ -54,7 +54,7 @@ class LiveLimits:
         return self._limits.workloads_per_user if kind == "user" else self._limits.sessions_per_user
 
     def _live(self, key: CountKey | None = None) -> int:
-        """How many there are under a key, None: in all; with those that are being written."""
+        """Number of workloads under a key, None: in total; includes those that are being written."""
         coming = sum(
             max(1, spec.array_size)
             for workload_id, spec in self._coming.items()

@@ -1,4 +1,4 @@
-"""Reading: what a principal may see, from the board while it lives and from the store for ever."""
+"""Queries: what a principal may see. Live workloads come from memory, ended ones from the store."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ BIRTH_OF_UNIX = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Why a workload is where it is now, and its place in the queue from 1 (None where it is not queued).
+    """Why a workload is in its present state, and its position in the queue from 1 (None if it is not queued).
 
-    `notes` are what else its owner should know: trouble with its node, a node that was requested. `progress` is how far
-    (0..1) that is by which it starts, where it is known: its image being pulled, say.
+    `notes` are further facts for its owner: a problem with its node, a node that was requested. `progress` (0..1) is
+    the progress of its start if known, for example of its image pull.
     """
 
     reason: Reason
@@ -45,7 +45,7 @@ class Standing:
 
 @dataclass(slots=True)
 class Look:
-    """Answers questions; changes nothing."""
+    """Answers queries; changes nothing."""
 
     store: Store
     board: Board
@@ -55,7 +55,7 @@ class Look:
     clock: Clock
 
     async def workload(self, who: Principal, workload_id: str) -> Workload:
-        """One workload. Raises NotFound, also for one that is not the caller's to see."""
+        """One workload. Raises NotFound, also if the caller may not see it."""
         who.need(Scope.READ)
         found = self.board.get(workload_id)
         if found is None:
@@ -67,11 +67,11 @@ class Look:
     async def workloads(
         self, who: Principal, which: Filter, *, limit: int, cursor: str | None = None
     ) -> Page[Workload]:
-        """Newest first; one's own, for admins anybody's."""
+        """Newest first; the caller's own, for admins all."""
         return await self.store.workloads(self._allowed(who, which), limit=limit, cursor=cursor)
 
     async def counts(self, who: Principal, which: Filter) -> dict[State, int]:
-        """How many match, by state."""
+        """Number of matching workloads, by state."""
         return await self.store.count(self._allowed(who, which))
 
     @staticmethod
@@ -80,12 +80,12 @@ class Look:
         return which if who.is_admin else replace(which, owner=who.name)
 
     async def attempts(self, who: Principal, workload_id: str) -> Sequence[Attempt]:
-        """All its tries, oldest first."""
+        """All its attempts, oldest first."""
         await self.workload(who, workload_id)
         return await self.store.attempts(workload_id)
 
     def standing(self, workload: Workload) -> Standing:
-        """Why it stands where it stands; for a queued one from the last plan."""
+        """Why a workload is in its present state; for a queued one from the last plan."""
         ask = self.board.ask(workload.id)
         if ask is None:
             trouble = self.trouble(workload)
@@ -98,7 +98,7 @@ class Look:
         return Standing(reason, position, () if coming is None else (coming,))
 
     def _coming(self, ask: Ask) -> Reason | None:
-        """The node that was requested and could run it; None if there is none, or a quota holds it back."""
+        """The requested node that could run it; None if no node was requested, or a quota holds the workload back."""
         snapshot = self.board.snapshot
         coming = [one for one in self.board.coming if one.name not in self.board.nodes]
         if not coming or over_quota(snapshot, ask, snapshot.grid.shape(ask.request)) is not None:
@@ -106,12 +106,12 @@ class Look:
         return on_its_way(coming, ask.request, self.clock.now())
 
     def trouble(self, workload: Workload) -> Reason | None:
-        """What is wrong with the node that it runs on; None if nothing is."""
+        """A problem of the node that it runs on; None if the node has none."""
         node = self.board.nodes.get(workload.attempt.lease.node) if workload.attempt is not None else None
         return trouble(workload, node, self.clock.now())
 
     async def explain(self, who: Principal, workload_id: str) -> Explanation:
-        """Why it waits, and until when. For one that does not wait: what became of it."""
+        """Explain why it waits, and until when. For other workloads: their state or end."""
         workload = await self.workload(who, workload_id)
         ask = self.board.ask(workload_id)
         if ask is None:
@@ -122,11 +122,11 @@ class Look:
         return found if found.startable_now else replace(found, coming=self._coming(ask))
 
     def queue_length(self) -> int:
-        """How many wait for a place."""
+        """Number of queued workloads."""
         return self.board.queue_length()
 
     def live_counts(self) -> dict[State, int]:
-        """Everybody's workloads that have not ended, by state."""
+        """Live workloads of all users, by state."""
         return self.board.counts()
 
     # --- events and logs ------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Look:
     async def events(
         self, who: Principal, *, after: int = 0, workload_id: str | None = None, limit: int = 500
     ) -> Sequence[Event]:
-        """Events with seq > after, oldest first; one's own, for admins all."""
+        """Events with seq > after, oldest first; the caller's own, for admins all."""
         who.need(Scope.READ)
         if workload_id is not None:
             await self.workload(who, workload_id)
@@ -144,7 +144,7 @@ class Look:
     async def follow(
         self, who: Principal, *, after: int | None = None, workload_id: str | None = None
     ) -> AsyncIterator[Event]:
-        """Events behind `after` (None: from now on), then those to come, without a gap or a repetition."""
+        """Events after `after` (None: from now on), then new ones as they are written, without gap or repetition."""
         who.need(Scope.READ)
         if workload_id is not None:
             await self.workload(who, workload_id)
@@ -172,7 +172,7 @@ class Look:
         tail: int | None = None,
         follow: bool = False,
     ) -> AsyncIterator[LogLine]:
-        """Output of its newest attempt, or of the one numbered. Raises NotFound before the first line."""
+        """Output of its newest attempt, or of the given one. Raises NotFound before the first line."""
         workload = await self.workload(who, workload_id)
         tries = await self.store.attempts(workload_id) if attempt is not None else []
         chosen = workload.attempt if attempt is None else next((one for one in tries if one.number == attempt), None)
@@ -194,7 +194,7 @@ class Look:
     # --- usage and metrics ----------------------------------------------------------------------------------------
 
     async def usage(self, who: Principal, *, since: float, until: float, by: str) -> Sequence[Usage]:
-        """Held resources times hours within [since, until): one's own, for admins everybody's."""
+        """Allocated resources times hours within [since, until): the caller's own, for admins all."""
         who.need(Scope.READ)
         if by not in ("owner", "tenant", "workload", "environment"):
             raise InvalidInput(
@@ -205,7 +205,7 @@ class Look:
         return await self.store.usage(since=since, until=until, by=by, owner=owner)
 
     async def workload_usage(self, who: Principal, workload_id: str) -> Usage:
-        """What one workload used in all its attempts until now."""
+        """Usage of one workload in all its attempts until now."""
         await self.workload(who, workload_id)
         now = self.clock.now()
         found = await self.store.usage(since=BIRTH_OF_UNIX, until=now, by="workload", workload_id=workload_id)
@@ -214,9 +214,9 @@ class Look:
     async def metrics(
         self, who: Principal, subject: str, *, metrics: Sequence[str], since: float, until: float, points: int = 200
     ) -> dict[str, Sequence[Point]]:
-        """Measurements of `attempt:ID` (one's own), `node:NAME`, `device:UUID` or `platform`.
+        """Measurements of `attempt:ID` (the caller's own), `node:NAME`, `device:UUID` or `platform`.
 
-        A metric without any is left out.
+        A metric without measurements is left out.
         """
         who.need(Scope.READ)
         if subject.startswith("attempt:"):

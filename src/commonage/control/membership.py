@@ -1,6 +1,6 @@
-"""Who belongs to which tenant, and what its members may use: the hub's groups beside the tenants of the settings.
+"""Tenants, their members and what these may use: combines the hub's groups with the tenants of the settings.
 
-Called by submission and by whoever shows tenants. Nothing is kept here: groups come with each principal from the hub.
+Called by submission and by the modules that show tenants. Stores nothing: groups come with each principal from the hub.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from commonage.domain.tenants import Tenant
 
 
 def tenants(settings: ControlSettings) -> Sequence[Tenant]:
-    """All of them; the default one first where nobody declared it."""
+    """All tenants; an undeclared default tenant comes first."""
     declared = settings.rules.tenants
     if any(one.name == settings.default_tenant for one in declared):
         return declared
@@ -23,15 +23,15 @@ def tenants(settings: ControlSettings) -> Sequence[Tenant]:
 
 
 def tenants_of(groups: Collection[str], settings: ControlSettings) -> Sequence[Tenant]:
-    """Those that whoever is in these groups belongs to: the groups' own, and the default one, which has everybody."""
+    """Tenants of a user in these groups: those named like a group, and the default tenant, which has all users."""
     return [one for one in tenants(settings) if one.name in groups or one.name == settings.default_tenant]
 
 
 def tenant_of(asked: str | None, who: Principal, groups: Collection[str], settings: ControlSettings) -> Tenant:
-    """The tenant on whose account somebody in these groups works, as `who` asks.
+    """The tenant for work of an owner in these groups, requested by `who`.
 
-    The one asked for; else the only one they are in beside the default; else the default. Admins may ask for any.
-    Raises Forbidden or InvalidInput with those there are to choose from.
+    The requested tenant; otherwise the owner's only tenant apart from the default one; otherwise the default. Admins
+    may request any. Raises Forbidden or InvalidInput, which list the possible tenants.
     """
     mine = tenants_of(groups, settings)
     if asked is None:
@@ -50,9 +50,9 @@ def tenant_of(asked: str | None, who: Principal, groups: Collection[str], settin
 
 
 def may_use(tenant: Tenant, environment: Environment) -> bool:
-    """True if its members may run work in this environment: their own, or everybody's if it is not kept from them.
+    """True if the tenant's members may use it: it is their own, or global and permitted by the tenant's list.
 
-    Where the tenant's environments are listed, an image's name stands for all of its kernels.
+    In that list, an image's name stands for all of its kernels.
     """
     if environment.tenant is not None:
         return environment.tenant == tenant.name
@@ -61,7 +61,7 @@ def may_use(tenant: Tenant, environment: Environment) -> bool:
 
 
 def within_sites(labels: tuple[tuple[str, str], ...], tenant: Tenant) -> tuple[tuple[str, str], ...]:
-    """The labels of a request, with the sites of the tenant where it has some. Raises Forbidden for another's site."""
+    """The labels of a request, restricted to the tenant's sites if it has some. Raises Forbidden for another site."""
     asked = dict(labels).get("site")
     if not tenant.sites or (asked is not None and set(asked.split("|")) <= set(tenant.sites)):
         return labels

@@ -1,6 +1,6 @@
-"""Pure answers about a machine's state: what its report and an admin's wish make of it, and what is worth writing down.
+"""Pure functions on a node's state: derives it from the report and the drain state, and selects what to store.
 
-For `fleet`.
+Called by `fleet`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from commonage.placement.asks import Held
 
 
 def judged(node: Node) -> Node:
-    """The machine in the state, and with the reason, that its report and the wish to drain it give."""
+    """The node with the state and reason that follow from its report and its drain state."""
     report, faults = node.report, "; ".join(node.report.faults)
     if report.gone:
         return replace(node, state=NodeState.LOST, reason=faults)
@@ -30,7 +30,7 @@ def judged(node: Node) -> Node:
 
 
 def reason_for(node: Node, who: Principal) -> str:
-    """Why the node is in its state: for admins as it was reported, for others without the texts of daemons."""
+    """Why the node is in its state: for admins the reported text, for others without texts of daemons."""
     if who.is_admin or not node.report.faults:
         return node.reason
     if node.state is NodeState.DRAINING:
@@ -41,13 +41,13 @@ def reason_for(node: Node, who: Principal) -> str:
 
 
 def drained(node: Node, by: str, leave_by: float | None = None) -> Node:
-    """The machine as this one wishes that it takes no work (empty: nobody does). One that is lost stays lost."""
+    """The node as drained by this principal (empty: not drained). A lost node stays lost."""
     wished = replace(node, drained_by=by, leave_by=leave_by)
     return wished if node.state is NodeState.LOST else judged(wished)
 
 
 def essence(node: Node) -> tuple[object, ...]:
-    """What of a node is worth writing down when it changes."""
+    """The fields of a node that must be written when they change."""
     report = node.report
     devices = [replace(one, notices=()) for one in report.devices]
     offered = (report.cpus_milli, report.memory_mib, report.labels)
@@ -57,8 +57,8 @@ def essence(node: Node) -> tuple[object, ...]:
 def undecided(
     before: Node | None, node: Node, held: Iterable[Held], workload: Callable[[str], Workload | None], now: float
 ) -> list[Event]:
-    """Who is told that an admin must say what becomes of the work on a machine: admins, and each workload that holds a
-    lease there. `workload` gives a live one by its id.
+    """Events about a node whose workloads need an admin's decision: one for admins, and one for each workload with an
+    allocation on it. `workload` returns a live workload by its id.
     """
     why = node.report.undecided
     if not why or (before is not None and before.report.undecided):

@@ -1,6 +1,6 @@
-"""What a user should hear of at the next look: sessions that their machine has ended, or whose machine is in trouble.
+"""Notices for a user's next visit: sessions that ended because of their node, or whose node has a problem.
 
-Asked by the portal's front page and, through the launch options, by the hub's form.
+Used by the portal's front page and, through the launch options, by the hub's form.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOK_BACK = 30
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something about the newest session of a name. `ended`: there is none of that name now."""
+    """A notice about the newest session of a name. `ended`: no session of that name runs now."""
 
     reason: Reason
     workload: Workload
@@ -31,7 +31,7 @@ class Notice:
 
 
 async def notices(look: Look, who: Principal) -> Sequence[Notice]:
-    """One for each name at most, the newest first; nothing that is older than a day."""
+    """At most one notice for each session name, newest first; nothing older than a day."""
     page = await look.workloads(who, Filter(owner=who.name, kinds=(Kind.SESSION,)), limit=_LOOK_BACK)
     by_name: dict[str, list[Workload]] = {}
     for one in page.items:
@@ -41,7 +41,7 @@ async def notices(look: Look, who: Principal) -> Sequence[Notice]:
 
 
 def _of(look: Look, sessions: Sequence[Workload]) -> Notice | None:
-    """About the newest of these, which have one name."""
+    """Notice about the newest of these sessions, which share one name."""
     newest, now = sessions[0], look.clock.now()
     name = newest.spec.name
     if not newest.state.is_terminal:

@@ -1,4 +1,4 @@
-"""What an engine is told: a workload with a lease, its environment and the variables of its share, as one order."""
+"""Builds start requests (orders) for engines from a workload, its allocation, environment and share variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commonage.ports.devices import Devices
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Makes orders from workloads. `gang_of` gives all members of a workload's gang, by their rank. `volumes`: all."""
+    """`gang_of` returns all members of a workload's gang, by their rank. `volumes`: all declared volumes."""
 
     catalogue: Catalogue
     bundles: SentBundles
@@ -25,7 +25,7 @@ class Orders:
     volumes: Sequence[Volume] = ()
 
     def of(self, workload: Workload) -> Order:
-        """The order of a workload that has a lease. Raises EngineFailure, NotFound when its parts are gone."""
+        """The order of a workload that has an allocation. Raises EngineFailure; NotFound when its parts are gone."""
         spec, attempt = workload.spec, workload.attempt
         environment = self.catalogue.get(spec.environment)
         if environment is None or attempt is None:
@@ -64,14 +64,14 @@ class Orders:
         )
 
     def _mounts(self, spec: Spec) -> tuple[Mount, ...]:
-        """Volumes may have been taken away, or made read-only, while it waited."""
+        """Checks each volume again: it may have been removed, or made read-only, while the workload waited."""
         try:
             return mounts_of(spec.volumes, self.volumes, spec.owner, spec.tenant)
         except (InvalidInput, Forbidden) as error:
             raise EngineFailure(f"its volumes have changed since it was submitted: {error.message}") from error
 
     def _gang(self, workload: Workload) -> dict[str, str]:
-        """Who starts with it, and where: known, as all of a gang are leased in one pass."""
+        """Variables with the members of its gang and their nodes, as one pass allocates for the whole gang."""
         nodes = [one.attempt.lease.node for one in self.gang_of(workload) if one.attempt and not one.state.waits]
         if len(nodes) < workload.spec.array_size:
             missing = workload.spec.array_size - len(nodes)

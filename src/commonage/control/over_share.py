@@ -1,7 +1,7 @@
-"""Which attempts hold more VRAM than their share, since when, and whether somebody else needs it. Pure.
+"""Finds attempts that hold more VRAM than their share, since when, and whether others need the memory. Pure.
 
-Fed by the watchdog, round by round; says nothing where a figure is missing. A process needs a CUDA context of its own
-on a card, which frameworks do not count against their limit: so much above the share is no fault.
+The watchdog calls it with each round; it makes no statement where a figure is missing. A process needs its own CUDA
+context on a GPU, which frameworks do not count against their limit: so that much VRAM above the share is tolerated.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from commonage.domain.reasons.attempts import NeededBy
 from commonage.domain.requests import GpuRequest
 
 ROUNDS_TO_BE_SURE = 2
-IMPOSSIBLE_PART = 1.05  # no process holds more than its card; a figure that says so is none
+IMPOSSIBLE_PART = 1.05  # no process holds more than its GPU has; a figure above this is invalid
 
 
 class OverSharePolicy(StrEnum):
-    """What is done about an attempt over its share: nothing but to say so, end it after a while, or end it as soon as
-    somebody else needs the memory.
-    """
+    """Action on an attempt over its share: warn, stop it after a while, or stop it once others need the memory."""
 
     WARN = "warn"
     STOP = "stop"
@@ -32,9 +30,9 @@ class OverSharePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """An attempt that holds `used_mib` of a card, of which `share_mib` are its own (0: it was given no part of it).
+    """An attempt that holds `used_mib` of a GPU, of which `share_mib` are its share (0: it has no share of this GPU).
 
-    `since` and `rounds`: from when on, and how often in a row it was seen so.
+    `since`: when it was first seen so; `rounds`: in how many consecutive rounds.
     """
 
     attempt_id: str
@@ -47,20 +45,21 @@ class Excess:
 
     @property
     def sure(self) -> bool:
-        """False while it could be a moment's peak."""
+        """False while it could be a short peak."""
         return self.rounds >= ROUNDS_TO_BE_SURE
 
 
 class Excesses:
-    """Follows attempts over their share. `tolerance_mib`: for a context, unless that was measured and
-    is larger; `gap_s`: what was not seen for longer is over."""
+    """Tracks attempts over their share. `tolerance_mib`: VRAM tolerated for a CUDA context, unless a larger one was
+    measured; `gap_s`: an excess that was not seen for longer has ended.
+    """
 
     def __init__(self, tolerance_mib: int, gap_s: float) -> None:
         self._tolerance_mib, self._gap_s = tolerance_mib, gap_s
         self._open: dict[tuple[str, str], tuple[Excess, float]] = {}
 
     def take(self, round_: Round, held: Iterable[Lease], cards: dict[str, Device]) -> list[Excess]:
-        """Those over their share in this round. `cards` by uuid: what is not among them is not judged."""
+        """Return the attempts over their share in this round. GPUs missing from `cards` (by uuid) are not judged."""
         found: list[Excess] = []
         still: dict[tuple[str, str], tuple[Excess, float]] = {}
         shares = {lease.attempt_id: _shares(lease) for lease in held}
@@ -70,7 +69,7 @@ class Excesses:
         for (attempt_id, uuid), use in round_.uses.items():
             card = cards.get(uuid)
             if attempt_id not in shares or card is None or use.memory_mib is None:
-                continue  # nothing is known of it: what was seen before stands until it is too old
+                continue  # no figure is known: the last excess stays valid until it is too old
             excess = self._judged(attempt_id, card, use.memory_mib, shares[attempt_id])
             if excess is None:
                 still.pop((attempt_id, uuid), None)
@@ -81,7 +80,7 @@ class Excesses:
             still[attempt_id, uuid] = (excess, round_.at)
             found.append(excess)
         gone = [key for key in still if key[1] in round_.samples and key not in round_.uses]
-        for key in gone:  # its card was asked, and lists no process of it any more
+        for key in gone:  # the GPU was measured, and lists no process of the attempt any more
             del still[key]
         self._open = still
         return found
@@ -102,10 +101,10 @@ def _shares(lease: Lease) -> dict[str, int]:
 
 
 def who_needs_it(excess: Excess, round_: Round, held: Sequence[Lease], queue: Iterable[GpuRequest]) -> NeededBy | None:
-    """Who else needs the memory that the excess takes; None if nobody does, or nobody can know.
+    """Find who else needs the memory of the excess; None if nobody does, or it cannot be known.
 
-    A neighbour does, when what it holds a share of and does not use yet is no longer free on the card. One in the queue
-    does, when it would fit onto the card without the attempt that is over its share.
+    A neighbour needs it if the unused rest of its share is no longer free on the GPU. A queued request needs it if it
+    would fit onto the GPU without the attempt that is over its share.
     """
     sample = round_.samples.get(excess.uuid)
     if sample is None or sample.memory_used_mib is None:
@@ -129,5 +128,5 @@ def who_needs_it(excess: Excess, round_: Round, held: Sequence[Lease], queue: It
 
 
 def _wants(gpu: GpuRequest, card: Device) -> bool:
-    """True if one such card is all that it waits for."""
+    """True if one GPU of this model satisfies the request."""
     return gpu.whole <= 1 and (gpu.model is None or gpu.model.casefold() in card.model.casefold())

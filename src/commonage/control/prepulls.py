@@ -1,8 +1,8 @@
-"""Images on their way to the machines, before anybody waits for them.
+"""Pulls images onto nodes before workloads need them.
 
-Each image of the catalogue is brought to each machine that takes work, also to one that joins later, unless the
-settings say no; and wherever somebody asks for it. A machine fetches one at a time. What is known here of machines is
-what was seen since the start: a machine that has the image already says so at once when it is asked.
+Each image of the catalogue is pulled onto each schedulable node, also onto nodes that join later, unless the settings
+disable this; and onto any node on request. A node pulls one image at a time. The state of the nodes is kept only since
+the start: a node that has the image says so at once when asked.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from commonage.ports.engine import Engine
 
 log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 5.0
-FIRST_PAUSE_S = 30.0  # before a machine that could not fetch tries again; doubles, up to
+FIRST_PAUSE_S = 30.0  # before a node that failed to pull tries again; doubles, up to
 LONGEST_PAUSE_S = 3600.0
 MOST_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class OnNode:
-    """Where an image stands on a machine. `progress` is 0..1 while it is fetched, as far as it is known."""
+    """Status of an image on a node. `progress` is 0..1 during the pull, if known."""
 
     node: str
     state: EnvironmentState
@@ -45,7 +45,7 @@ class OnNode:
 
 @dataclass(slots=True)
 class _Errand:
-    """One image on one machine. `again_at`: when it is tried again (None: only if somebody asks)."""
+    """One image on one node. `again_at`: time of the next try (None: only on request)."""
 
     reference: str
     seen: OnNode
@@ -59,41 +59,41 @@ class _Errand:
 
 
 class Prepulls:
-    """`everywhere`: all images are brought to all machines."""
+    """`everywhere`: all images are pulled onto all nodes."""
 
     def __init__(
         self, engines: Mapping[str, Engine], board: Board, catalogue: Catalogue, clock: Clock, *, everywhere: bool
     ) -> None:
         self._engines, self._board, self._catalogue, self._clock = engines, board, catalogue, clock
         self._everywhere = everywhere
-        self._errands: defaultdict[str, dict[str, _Errand]] = defaultdict(dict)  # by image, then by machine
+        self._errands: defaultdict[str, dict[str, _Errand]] = defaultdict(dict)  # by image, then by node
         self._wished: set[tuple[str, str]] = set()
         self._woken = asyncio.Event()
         self.turns = Turns("prepulls", clock.now)
 
-    # --- what is known --------------------------------------------------------------------------------------------
+    # --- status ---------------------------------------------------------------------------------------------------
 
     def of(self, image: Image) -> Sequence[OnNode]:
-        """The machines it was brought to or is on its way to, by name."""
+        """The nodes that have the image or are to pull it, by name."""
         found = self._errands.get(image.name, {})
         return [found[node].seen for node in sorted(found) if found[node].reference == image.reference]
 
     def status(self, environment: Environment) -> EnvironmentStatus | None:
-        """Where the image of an environment stands on all machines together; None if nothing is known of it."""
+        """Status of an environment's image over all nodes; None if nothing is known of it."""
         image = self._catalogue.image_of(environment.name)
         seen = self.of(image) if image is not None else ()
         if not seen:
             return None
         return _together(environment.name, seen)
 
-    # --- wishes ---------------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """The catalogue changed: look at once."""
+        """The catalogue changed: check at once."""
         self._woken.set()
 
     def wish(self, image: Image, nodes: Collection[str]) -> None:
-        """Bring an image to these machines now, also where that failed before."""
+        """Pull an image onto these nodes now, also where that failed before."""
         for node in nodes:
             self._wished.add((image.name, node))
             errand = self._errands[image.name].get(node)
@@ -104,7 +104,7 @@ class Prepulls:
     # --- loop -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Pull images until cancelled."""
         while True:
             self.tick()
             with self.turns.rest():
@@ -112,7 +112,7 @@ class Prepulls:
             self._woken.clear()
 
     def tick(self) -> None:
-        """Send for what is missing, as far as machines are free to fetch."""
+        """Start pulls of missing images on nodes that are free to pull."""
         now = self._clock.now()
         ready = {name: node for name, node in self._board.nodes.items() if node.state is NodeState.READY}
         images = {image.name: image for image in self._catalogue.images()}
@@ -126,7 +126,7 @@ class Prepulls:
                     busy.add(node.name)
 
     def _forget(self, images: Mapping[str, Image]) -> None:
-        """What concerns images that were removed or replaced, and machines that are gone: they may come back bare."""
+        """Drop entries of removed or replaced images, and of lost nodes: these may return without the image."""
         there = {node.name for node in self._board.nodes.values() if node.state is not NodeState.LOST}
         for name, errands in list(self._errands.items()):
             image = images.get(name)
@@ -175,7 +175,7 @@ class Prepulls:
         log.info("the image %s is ready on %s", image.name, node.name)
 
     async def close(self) -> None:
-        """Wait no more for what is under way; the machines may finish it."""
+        """Stop waiting for pulls; the nodes may still finish them."""
         errands = [errand for of_image in self._errands.values() for errand in of_image.values()]
         tasks = [errand.task for errand in errands if errand.task is not None]
         for task in tasks:
@@ -185,7 +185,7 @@ class Prepulls:
 
 
 def _together(name: str, seen: Sequence[OnNode]) -> EnvironmentStatus:
-    """One word for all machines: being fetched anywhere, ready, or why not."""
+    """Combine all nodes into one status: being pulled anywhere, ready, or the error."""
     in_state = {state: [one for one in seen if one.state is state] for state in EnvironmentState}
     building, ready = in_state[EnvironmentState.BUILDING], in_state[EnvironmentState.READY]
     failed = in_state[EnvironmentState.FAILED]

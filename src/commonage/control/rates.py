@@ -1,4 +1,4 @@
-"""Token buckets: how often one user, or one address, may ask. Used by the API and the portal."""
+"""Rate limits as token buckets, per user or per address. Used by the API and the portal."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _BURST_FACTOR = 4
 
 
 class RateLimit:
-    """A bucket for each key. It holds `burst` requests, and `per_s` flow into it. `what` is named in the refusal."""
+    """One bucket per key: capacity `burst` requests, refilled at `per_s`. `what` is named in the error."""
 
     def __init__(self, clock: Clock, what: str, *, per_s: float, burst: float) -> None:
         self._clock = clock
         self._per_s = per_s
         self._burst = max(1.0, burst)
         self._what = what
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what was in it, and when
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # (tokens left, time of that) by key
 
     def take(self, key: str) -> None:
-        """Count one. Raises TooMany with the time until the next is allowed."""
+        """Count one request. Raises TooMany with the time until the next one is allowed."""
         now, there = self._clock.now(), self._content(key)
         if there < 1.0:
             wait_s = (1.0 - there) / self._per_s
@@ -36,7 +36,7 @@ class RateLimit:
         self._put(key, there - 1.0, now)
 
     def give_back(self, key: str) -> None:
-        """Count one less: what was taken was not needed."""
+        """Return a token that was taken but not needed."""
         self._put(key, min(self._burst, self._content(key) + 1.0), self._clock.now())
 
     def _content(self, key: str) -> float:
@@ -51,7 +51,7 @@ class RateLimit:
 
 
 def requests_of_users(clock: Clock, limits: Limits) -> RateLimit:
-    """The limit on requests; keys are names of users. At once there may be four times as many: a page asks for some."""
+    """The limit on requests; keys are user names. The burst is four times the rate: a page sends several requests."""
     return RateLimit(
         clock, "Too many requests of", per_s=limits.requests_per_s, burst=_BURST_FACTOR * limits.requests_per_s
     )

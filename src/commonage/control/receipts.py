@@ -1,7 +1,7 @@
-"""Receipts: what each attempt uses, added up while it runs, and what is said of it when it has ended.
+"""Usage reports (receipts): adds up what each attempt uses while it runs, and closes the report when it ends.
 
-Fed with every round of samples by the sampling loop. The figures so far are written every minute, the last ones with
-the next round after the end; after a restart they are taken up again, so that a crash costs a minute of them at most.
+The sampling loop calls it with every round of samples. Intermediate figures are written every minute, the final ones
+with the next round after the end. After a restart they are read again, so that a crash loses at most a minute of them.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from commonage.ports.store import Store
 
 WRITE_EVERY_S = 60.0
 AT_ONCE = 500
-ALIKE = 5  # so many of the last ones tell what the next will need
+ALIKE = 5  # suggestions use this many of the last runs
 
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """What a card gave in one round: its power as energy since the round before, and each holder's part of it."""
+    """Figures of a GPU in one round: its energy since the last round, and the part of each holder."""
 
     energy_j: float | None
     parts: Mapping[str, float]
 
 
 class Receipts:
-    """The only writer of receipts. `every_s` is how often rounds come."""
+    """The only writer of usage reports. `every_s` is the interval between rounds."""
 
     def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock, every_s: float) -> None:
         self._store, self._board, self._ledger, self._clock = store, board, ledger, clock
         self._every_s = every_s
-        self._open: dict[str, Receipt] = {}  # workload -> of its present try
+        self._open: dict[str, Receipt] = {}  # workload -> report of its present attempt
         self._ended: dict[str, Receipt] = {}  # not written yet
         self._cpu: dict[str, tuple[float, float]] = {}  # attempt -> (at, CPU seconds until then)
         self._looked_at: dict[str, float] = {}
         self._last_use: dict[str, LastUse] = {}  # by attempt, until its end is written
-        self._energy: dict[str, tuple[float, float]] = {}  # device -> (at, the card's own count)
+        self._energy: dict[str, tuple[float, float]] = {}  # device -> (at, the GPU's own counter)
         self._written_at = 0.0
 
     async def open(self) -> None:
-        """Take up what was written before a restart; close what has ended meanwhile. After the ledger is open."""
+        """Read unfinished reports of the last process; close those that have ended. Call after the ledger is open."""
         for receipt in await self._store.open_receipts():
             workload = self._board.get(receipt.workload_id)
             attempt = workload.attempt if workload is not None else None
@@ -62,16 +62,16 @@ class Receipts:
                 ended_at = attempt.ended_at if attempt is not None else None
                 self._ended[receipt.attempt_id] = _closed(receipt, ended_at or self._clock.now())
 
-    # --- while it runs --------------------------------------------------------------------------------------------
+    # --- running attempts -----------------------------------------------------------------------------------------
 
     async def look(self, round_: Round, over: frozenset[str]) -> None:
-        """Add one round; `over` are the attempts over their share. Raises Unavailable while the store is away."""
+        """Add one round; `over`: attempts over their share. Raises Unavailable while the store does not answer."""
         held = [one.lease for one in self._board.held()]
         cards = self._cards(round_, held)
         measured = {one.attempt_id: one for one in round_.measurements}
         for number, lease in enumerate(held, 1):
             if number % AT_ONCE == 0:
-                await asyncio.sleep(0)  # thousands take a while, and others wait for the loop
+                await asyncio.sleep(0)  # thousands of attempts take a while; let other tasks of the event loop run
             self._grow(lease, round_, cards, measured.get(lease.attempt_id), lease.attempt_id in over)
         self._forget({lease.attempt_id for lease in held})
         await self.keep(everything=round_.at - self._written_at >= WRITE_EVERY_S)
@@ -87,7 +87,7 @@ class Receipts:
         }
 
     def _energy_of(self, uuid: str, round_: Round) -> float | None:
-        """Joules since the round before: by the card's own count, else by its power now."""
+        """Joules since the last round: from the GPU's own counter, otherwise from its present power."""
         sample, before = round_.samples[uuid], self._energy.get(uuid)
         span = min(self._every_s * 3, round_.at - before[0]) if before else self._every_s
         counted = sample.energy_j
@@ -102,7 +102,7 @@ class Receipts:
         workload = self._board.get(workload_of(lease.attempt_id))
         attempt = workload.attempt if workload is not None else None
         if workload is None or attempt is None or attempt.started_at is None or attempt.ended_at is not None:
-            return  # the time it is made ready is not its own
+            return  # preparation time does not count as its run time
         span = self._span(attempt, round_.at)
         if span <= 0:
             return
@@ -127,7 +127,7 @@ class Receipts:
         self._open[workload.id] = replace(receipt, figures=grown(receipt.figures, look))
 
     def _span(self, attempt: Attempt, at: float) -> float:
-        """Seconds for which this look stands: since the one before, but no more than a few rounds of them."""
+        """Seconds that this round stands for: since the last one, or one interval after a gap of more than three."""
         before = self._looked_at.get(attempt.id)
         self._looked_at[attempt.id] = at
         if before is None:
@@ -147,17 +147,17 @@ class Receipts:
         self._cpu = {key: value for key, value in self._cpu.items() if key in held}
         self._looked_at = {key: value for key, value in self._looked_at.items() if key in held}
 
-    # --- when it has ended ----------------------------------------------------------------------------------------
+    # --- ended attempts -------------------------------------------------------------------------------------------
 
     def note_last_use(self, attempt_id: str, used: LastUse) -> None:
-        """The engine says what an attempt used in all; its end is written next."""
+        """Store the engine's total figures of an attempt; its end is written next."""
         workload = self._board.get(workload_of(attempt_id))
         attempt = workload.attempt if workload is not None else None
         if attempt is not None and attempt.id == attempt_id and not attempt.state.is_terminal:
             self._last_use[attempt_id] = used
 
     def changed(self, workload: Workload) -> None:
-        """A workload was written: if a try of it that was measured has ended, its receipt is made."""
+        """Called after each write of a workload: closes the report of a measured attempt that has ended."""
         receipt, attempt = self._open.get(workload.id), workload.attempt
         used = self._last_use.pop(attempt.id, None) if attempt is not None and attempt.state.is_terminal else None
         if used is not None and attempt is not None and attempt.started_at is not None:
@@ -171,13 +171,15 @@ class Receipts:
         if receipt is None:
             return
         mine = attempt if attempt is not None and attempt.id == receipt.attempt_id else None
-        if mine is None or mine.state.is_terminal:  # without one it ended and was tried again, all at once
+        if (
+            mine is None or mine.state.is_terminal
+        ):  # None: its attempt ended and was followed by another one in the same batch
             del self._open[workload.id]
             ended_at = mine.ended_at if mine is not None else None
             self._ended[receipt.attempt_id] = _closed(receipt, ended_at or self._clock.now())
 
     async def keep(self, *, everything: bool = True) -> None:
-        """Write those that have ended and, if asked, all the others as they stand. Raises as the ledger does."""
+        """Write the ended reports and, with `everything`, the unfinished ones. Raises like the ledger."""
         ended = dict(self._ended)
         now = self._clock.now()
         running = [replace(each, gpu_h=_gpu_h(each, now)) for each in self._open.values()] if everything else []
@@ -188,12 +190,12 @@ class Receipts:
         if everything:
             self._written_at = now
 
-    # --- what is asked --------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------------
 
     async def of(self, workload: Workload) -> Receipt | None:
-        """One for all tries of a workload that has ended; for a live one the figures of its present try so far.
+        """One report over all attempts of an ended workload; for a live one the figures of its present attempt.
 
-        None where nothing was measured.
+        None if nothing was measured.
         """
         if not workload.state.is_terminal:
             found = self._open.get(workload.id)
@@ -203,7 +205,7 @@ class Receipts:
         return sum_of(sorted(there.values(), key=lambda each: each.began_at))
 
     async def alike(self, owner: str, environment: str, command: Sequence[str]) -> Sequence[Receipt]:
-        """The last ones of this owner in the same environment with the same command, newest first."""
+        """Last reports of this owner with the same environment and command, newest first."""
         likeness = likeness_of(environment, command)
         there = {each.attempt_id: each for each in await self._store.receipts_like(owner, likeness, limit=ALIKE)}
         fresh = (each for each in self._ended.values() if (each.owner, each.likeness) == (owner, likeness))
@@ -242,7 +244,7 @@ def _gpu_h(receipt: Receipt, until: float) -> float:
 
 
 def _utilisation(attempt_id: str, lease: Lease, round_: Round, cards: Mapping[str, _Card]) -> float | None:
-    """The mean over its cards; None unless all of them are known."""
+    """Mean over its GPUs; None unless all figures are known."""
     known = []
     for share in lease.shares:
         card = cards.get(share.device_uuid)
@@ -255,7 +257,7 @@ def _utilisation(attempt_id: str, lease: Lease, round_: Round, cards: Mapping[st
 
 
 def _energy(attempt_id: str, lease: Lease, cards: Mapping[str, _Card]) -> float | None:
-    """Its part of what its cards have drawn; None unless all of them tell."""
+    """Its part of the energy of its GPUs; None unless all figures are known."""
     total = 0.0
     for share in lease.shares:
         card = cards.get(share.device_uuid)

@@ -1,7 +1,8 @@
-"""The reconcile loop: what is wished is started and stopped, what is seen is told to the ledger.
+"""The reconcile loop: starts and stops attempts as desired, and passes observed statuses to the ledger.
 
-Effects of the ledger are done at once; every few seconds a sweep compares leases with sightings and does again what a
-crash or a lost message left undone: a lease without a run is started, a run without a lease is ended.
+Effects of the ledger are carried out at once. Every few seconds a sweep compares allocations with statuses (sightings)
+and repairs what a crash or a lost message left undone: an allocation without a running attempt is started, a running
+attempt without an allocation is stopped.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from commonage.ports.engine import Engine
 
 log = logging.getLogger(__name__)
 START_TRIES = 5
-RUN_MISSES = 2  # sweeps in a row
-PROGRESS_EVERY_S = 2.0  # so often at most it is written how far something is; in between only the board knows
+RUN_MISSES = 2  # consecutive sweeps
+PROGRESS_EVERY_S = 2.0  # shortest interval between writes of progress; in between only the live state has it
 
 
 class Reconcile:
-    """One for all sites. `order_of` makes the order of a workload that has a lease.
+    """One instance for all sites. `order_of` builds the order of a workload that has an allocation.
 
-    `last_uses` is sent what an attempt used in all, before its end is noted.
+    `last_uses` is sent the total use of an attempt, before its end is noted.
     """
 
     def __init__(
@@ -49,14 +50,14 @@ class Reconcile:
         self._engines, self._board, self._ledger, self._clock = engines, board, ledger, clock
         self._order_of = order_of
         self.last_uses: Signal[[str, LastUse]] = Signal()
-        self._busy: dict[str, asyncio.Task[None]] = {}  # attempt id -> the last thing being done about it
+        self._busy: dict[str, asyncio.Task[None]] = {}  # attempt id -> the last task for it
         self._missed: dict[str, int] = {}
         self._progressed_at: dict[str, float] = {}
         self._sweep_every_s = sweep_every_s
         self.turns = Turns("reconcile", clock.now)
         self.watches = [_Watch(engine, self._tell, clock) for engine in engines.values()]
 
-    # --- effects, at once -----------------------------------------------------------------------------------------
+    # --- effects --------------------------------------------------------------------------------------------------
 
     def effect(self, workload_id: str, effect: Effect) -> None:
         """Carry out an effect of the ledger; returns at once."""
@@ -66,7 +67,7 @@ class Reconcile:
             self._do(effect.attempt_id, lambda: self._stop(workload_id, effect.attempt_id, effect.grace_s))
 
     def _do(self, attempt_id: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do one thing about an attempt after what is being done about it already."""
+        """Run a task for an attempt after the task that already runs for it."""
         before = self._busy.get(attempt_id)
         task = asyncio.create_task(_after(before, work), name=f"attempt {attempt_id}")
         self._busy[attempt_id] = task
@@ -113,7 +114,7 @@ class Reconcile:
             except CommonageError as error:
                 log.warning("attempt %s does not stop, the next sweep tries again: %s", attempt_id, error)
 
-    # --- sightings ------------------------------------------------------------------------------------------------
+    # --- statuses -------------------------------------------------------------------------------------------------
 
     def _tell(self, engine: Engine, sighting: Sighting) -> None:
         self._missed.pop(sighting.attempt_id, None)
@@ -126,7 +127,7 @@ class Reconcile:
             written.add_done_callback(lambda done: self._forget(engine, sighting.attempt_id, done))
 
     def _is_old_news(self, sighting: Sighting) -> bool:
-        """True for one that only says how much further something is that was written a moment ago."""
+        """True for a status that only has more progress than the one written a moment ago."""
         attempt_id, now = sighting.attempt_id, self._clock.now()
         if sighting.seen is not Seen.STARTING or sighting.progress is None:
             self._board.progress.pop(attempt_id, None)
@@ -139,7 +140,7 @@ class Reconcile:
         return False
 
     def _forget(self, engine: Engine, attempt_id: str, done: asyncio.Future[Workload | None]) -> None:
-        """Once an end is written the engine need not remember it."""
+        """Once an end is written the engine need not remember the attempt."""
         if not done.cancelled() and done.exception() is None:
             self._do(attempt_id, lambda: engine.forget(attempt_id))
 
@@ -157,12 +158,12 @@ class Reconcile:
                 await self._clock.sleep(self._sweep_every_s)
 
     async def sweep(self, engine: Engine) -> None:
-        """Compare one site's leases with its sightings."""
+        """Compare one site's allocations with its statuses."""
         if self._ledger.stuck:
             return
         before = self._leased(engine)
         seen = {sighting.attempt_id: sighting for sighting in await engine.sightings()}
-        leased = self._leased(engine)  # again: the world went on while the engine answered
+        leased = self._leased(engine)  # again: allocations may have changed while the engine answered
         for attempt_id, sighting in seen.items():
             if attempt_id in leased:
                 self._tell(engine, sighting)
@@ -184,10 +185,10 @@ class Reconcile:
         }
 
     def _stray(self, engine: Engine, sighting: Sighting) -> None:
-        """Something of ours that no lease asks for: ended, it is forgotten; running, it is ended."""
+        """Handle an attempt of this installation without an allocation: forget it if ended, otherwise stop it."""
         workload = self._board.get(workload_of(sighting.attempt_id))
         if sighting.attempt_id in self._busy or _wishes(workload, sighting.attempt_id):
-            return  # it was leased after the leases were read
+            return  # it was allocated after the allocations were read
         if sighting.seen is Seen.ENDED:
             self._do(sighting.attempt_id, lambda: engine.forget(sighting.attempt_id))
         else:
@@ -195,7 +196,7 @@ class Reconcile:
             self._do(sighting.attempt_id, lambda: engine.stop(sighting.attempt_id, 0))
 
     def _unseen(self, attempt_id: str, workload: Workload) -> None:
-        """A lease whose run nobody sees: start it if it may never have begun, give it up if it stays unseen."""
+        """An allocation without a status: start it if it may never have started, give it up if it stays missing."""
         missed = self._missed[attempt_id] = self._missed.get(attempt_id, 0) + 1
         begins = workload.state is State.STARTING
         if workload.stop is None and missed < (START_TRIES if begins else RUN_MISSES):
@@ -205,14 +206,14 @@ class Reconcile:
         self._ledger.note(workload.id, Vanished(attempt_id, NeverStarted() if begins else Disappeared()))
 
     def forget_misses(self, workload: Workload) -> None:
-        """A workload was written: what was counted against an attempt that holds nothing any more is dropped."""
+        """Called after each write of a workload: drops the counters of an attempt without an allocation."""
         if workload.attempt is not None and not workload.state.holds_lease:
             self._missed.pop(workload.attempt.id, None)
             self._progressed_at.pop(workload.attempt.id, None)
             self._board.progress.pop(workload.attempt.id, None)
 
     async def close(self) -> None:
-        """Give up what is being done; the next life does it again where it is still needed."""
+        """Cancel running tasks; after a restart the sweep repeats those that are still needed."""
         tasks = list(self._busy.values())
         for task in tasks:
             task.cancel()
@@ -221,14 +222,14 @@ class Reconcile:
 
 
 class _Watch:
-    """The loop that takes what one engine sees as it happens. A turn ends with each sighting."""
+    """Passes on the statuses that one engine reports as they change. A turn ends with each status."""
 
     def __init__(self, engine: Engine, tell: Callable[[Engine, Sighting], None], clock: Clock) -> None:
         self._engine, self._tell, self._clock = engine, tell, clock
         self.turns = Turns(f"watch {engine.site}", clock.now)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch until cancelled."""
         while True:
             try:
                 self.turns.end()
@@ -241,7 +242,7 @@ class _Watch:
 
 
 def _wishes(workload: Workload | None, attempt_id: str) -> bool:
-    """True if this workload's present attempt is the one named, and should run."""
+    """True if this is the workload's present attempt and it should run."""
     return (
         workload is not None
         and workload.attempt is not None

@@ -1,7 +1,7 @@
-"""Reservations: room for a tenant in a window of time, made and taken away by admins, over by themselves.
+"""Reservations: capacity for a tenant in a time window. Admins create and delete them; they expire at their end.
 
-The planner keeps the room (placement/reservations.py); here is what is declared. Each change is written by the ledger
-and then told to the planner as its new rules.
+The planner keeps the capacity free (placement/reservations.py); this module manages the declarations. The ledger writes
+each change, which is then passed to the planner as its new rules.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from commonage.ports.store import Store
 log = logging.getLogger(__name__)
 LONGEST_S = 31 * 86400.0
 FURTHEST_S = 2 * 366 * 86400.0
-LATE_S = 60.0  # so much in the past a window may begin: who says `now` means it
+LATE_S = 60.0  # how far in the past a window may begin: for users who enter `now`
 MOST_LIVE = 2000
 MOST_PLACES = 10_000
 LONGEST_REST_S = 60.0
@@ -50,7 +50,7 @@ LONGEST_REST_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be reserved, in each of `windows`: `count` times `request`, for a tenant or for one `owner` of it."""
+    """A requested reservation for each of `windows`: `count` times `request`, for a tenant or for one `owner` of it."""
 
     tenant: str
     windows: Sequence[Window]
@@ -62,7 +62,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What was made of it. `lacks` says of the first window that cannot be kept whole as things stand now, why."""
+    """The created reservations. `lacks` is why the first window that cannot be kept whole at present cannot be."""
 
     reservations: tuple[Reservation, ...]
     lacks: Reason | None = None
@@ -70,8 +70,8 @@ class Reserved:
 
 @dataclass(slots=True)
 class Reservations:
-    """All that are not over. `chance` gives a random integer below its argument, `on_rules` is told the planner's rules
-    whenever they change.
+    """All reservations that are not over. `chance` returns a random integer below its argument. `on_rules` is called
+    with the planner's rules whenever they change.
     """
 
     store: Store
@@ -84,7 +84,7 @@ class Reservations:
     on_rules: Callable[[Rules], None]
     _live: dict[str, Reservation] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _adding: asyncio.Lock = field(default_factory=asyncio.Lock)  # each must fit beside those before it
+    _adding: asyncio.Lock = field(default_factory=asyncio.Lock)  # each must fit together with those added before it
     _ids: IdSequence = field(default_factory=IdSequence)
     turns: Turns = field(init=False)
 
@@ -93,28 +93,28 @@ class Reservations:
 
     @property
     def rules(self) -> Rules:
-        """The declared rules, with the reservations that are not over."""
+        """The declared rules plus the reservations that are not over."""
         order = sorted(self._live.values(), key=lambda one: (one.starts_at, one.id))
         return replace(self.settings.rules, reservations=tuple(order))
 
     async def open(self) -> None:
-        """Read what the store remembers, and tell the planner."""
+        """Read the reservations from the store, and pass them to the planner."""
         found = await self.store.reservations(after=self.clock.now())
         self._live = {one.id: one for one in found}
         self.on_rules(self.rules)
 
     def visible(self, who: Principal) -> Sequence[Reservation]:
-        """Those that are not over, by their beginning: of one's own tenants, for admins of all."""
+        """Reservations that are not over, by start: of the caller's tenants, for admins of all."""
         who.need(Scope.READ)
         mine = {one.name for one in tenants_of(who.groups, self.settings)}
         return [one for one in self.rules.reservations if who.is_admin or one.tenant in mine]
 
     def lacks(self, found: Reservation) -> Reason | None:
-        """Why not all of its room is kept as things stand; None if it is."""
+        """Why not all of its capacity is kept at present; None if it is."""
         return self.board.snapshot.kept.shortfall(found.id)
 
     async def add(self, who: Principal, wanted: Wanted) -> Reserved:
-        """Reserve. For admins. Raises InvalidInput, Unplaceable and Conflict, with the numbers against it."""
+        """Reserve. For admins. Raises InvalidInput, Unplaceable and Conflict, with the figures in the message."""
         who.need(Scope.ADMIN)
         now = self.clock.now()
         self._check(wanted, now)
@@ -142,7 +142,7 @@ class Reservations:
         return Reserved(made, lacks)
 
     async def remove(self, who: Principal, reservation_id: str) -> Reservation:
-        """Take one away; whoever started within it goes on. For admins. Raises NotFound."""
+        """Delete a reservation; workloads started in it continue. For admins. Raises NotFound."""
         who.need(Scope.ADMIN)
         found = self._live.get(reservation_id)
         if found is None:
@@ -157,7 +157,7 @@ class Reservations:
         return found
 
     async def run(self) -> None:
-        """Let those that are over go, until cancelled."""
+        """Delete expired reservations, until cancelled."""
         while True:
             await self.tick()
             with self.turns.rest():
@@ -165,7 +165,7 @@ class Reservations:
             self._changed.clear()
 
     async def tick(self) -> None:
-        """One look at what is over."""
+        """Delete the reservations that are over."""
         now = self.clock.now()
         over = [one for one in self._live.values() if one.ends_at <= now]
         if not over or self.ledger.stuck:
@@ -189,7 +189,7 @@ class Reservations:
         self.on_rules(self.rules)
         self._changed.set()
 
-    # --- what is checked --------------------------------------------------------------------------------------------
+    # --- checks ---------------------------------------------------------------------------------------------------
 
     def _check(self, wanted: Wanted, now: float) -> None:
         there = [one.name for one in tenants(self.settings)]
@@ -210,7 +210,7 @@ class Reservations:
             raise Unplaceable(never)
 
     async def _lacks(self, made: Sequence[Reservation], now: float) -> Reason | None:
-        """Why not all of it can be kept as things stand; None if it can. Raises Conflict if it never could."""
+        """Why not all of it can be kept now; None if it can. Raises Conflict if empty nodes would not suffice."""
         nodes, held, others = list(self.board.nodes.values()), self.board.held(), list(self._live.values())
         if not nodes:
             return NoNodes()
@@ -223,7 +223,7 @@ class Reservations:
 def _judge(
     nodes: Sequence[Node], held: Sequence[Held], others: Sequence[Reservation], made: Sequence[Reservation], now: float
 ) -> tuple[Reason | None, Reason | None]:
-    """(why it could not be kept even if nothing ran now, why it cannot as things stand). Runs in a thread."""
+    """(why it could not be kept even if nothing ran now, why it cannot at present). Runs in a thread."""
     empty = Grid(nodes)
     grid = Grid(nodes)
     for taken in held:

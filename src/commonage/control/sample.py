@@ -1,6 +1,6 @@
-"""The sampling loop: what nodes, devices and attempts use, every few seconds, into the metrics port.
+"""The sampling loop: writes what nodes, devices and attempts use to the metrics port every few seconds.
 
-Each round goes on to whoever follows (the watchdog, the receipts), with the processes on the cards attributed.
+Each round, with GPU processes attributed to attempts, is passed on to its consumers (watchdog, usage reports).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TIDY_EVERY_S = 60.0
 
 @dataclass(slots=True)
 class Sampling:
-    """One loop for all sites; `cards` are those of all nodes. `on_round` is awaited with every round.
+    """One loop for all sites; `cards` are the GPUs of all nodes. `on_round` is awaited with every round.
 
-    `vram` is what each attempt held when last measured, in MiB.
+    `vram` is the VRAM of each attempt at the last measurement, in MiB.
     """
 
     engines: Mapping[str, Engine]
@@ -51,7 +51,7 @@ class Sampling:
         self.turns = Turns("sample", self.clock.now)
 
     async def run(self) -> None:
-        """Sample until cancelled. A part that does not answer is left out of this round."""
+        """Sample until cancelled. A source that does not answer is left out of the round."""
         while True:
             try:
                 await self.tick()
@@ -61,7 +61,7 @@ class Sampling:
                 await self.clock.sleep(self.every_s)
 
     async def tick(self) -> None:
-        """One round."""
+        """Sample once."""
         now = self.clock.now()
         measurements: list[Measurement] = []
         for engine in self.engines.values():
@@ -76,7 +76,7 @@ class Sampling:
             await self.metrics.write(samples)
         except CommonageError as error:
             lost = error
-        await self.on_round(round_)  # the watchdog must know, whether or not it is written down
+        await self.on_round(round_)  # the watchdog needs the round even if writing it fails
         if lost is not None:
             raise lost
         if now - self._tidied_at >= TIDY_EVERY_S:
@@ -98,7 +98,7 @@ class Sampling:
         return samples
 
     async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
-        """What the cards measure, and whose the processes on them are: looked up after the cards were asked."""
+        """Measure the GPUs, then look up the owners of the processes on them."""
         await self.cards.note_held([one.lease for one in self.board.held()], self._running())
         found = await self.cards.measure()
         owners: list[ProcessOwner] = []
@@ -110,7 +110,7 @@ class Sampling:
         return round_
 
     def _running(self) -> list[Lease]:
-        """The leases of attempts whose program has started, with the time of that start."""
+        """The allocations of attempts whose program has started, with the time of that start."""
         attempts = (one.attempt for one in self.board.in_state(State.RUNNING))
         return [
             replace(one.lease, at=one.started_at) for one in attempts if one is not None and one.started_at is not None
@@ -130,7 +130,7 @@ class Sampling:
         return samples
 
     def _of_attempts_on_devices(self, round_: Round, now: float) -> list[Sample]:
-        """VRAM of each attempt on all cards; utilisation of the cards it holds, its own part of it."""
+        """VRAM of each attempt on all its GPUs; its own part of their utilisation."""
         vram: dict[str, int] = defaultdict(int)
         for (attempt, _uuid), use in round_.uses.items():
             if use.memory_mib is not None:

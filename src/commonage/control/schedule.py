@@ -1,4 +1,4 @@
-"""The schedule loop: plan, leases committed, and the wish that those end who must make room. Writes nothing else."""
+"""The schedule loop: plans, commits allocations, and requests evictions to make room. Writes nothing else."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from commonage.ports.clock import Clock
 log = logging.getLogger(__name__)
 LONGEST_REST_S = 2.0
 SHORTEST_REST_S = 0.005
-REST_FOR_PLANNING = 2  # seconds of rest for one of planning, in which nothing else is answered
+REST_FOR_PLANNING = 2  # seconds of pause per second of planning, which blocks everything else
 
 
 class Schedule:
-    """Plans whenever something changed, and every two seconds as time alone may free a promise."""
+    """Plans when something changed, and at least every two seconds because time alone may release capacity."""
 
     def __init__(self, board: Board, ledger: Ledger, clock: Clock) -> None:
         self._board, self._ledger, self._clock = board, ledger, clock
@@ -31,20 +31,20 @@ class Schedule:
         self._plan_s = 0.0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Plan until cancelled."""
         while True:
             self._board.changed.clear()
-            # By the clock: uvloop's own time stands still while a pass plans, which is what takes long.
+            # Uses the clock port: uvloop's own time stands still during a pass, which is what takes long.
             began = self._clock.now()
             await self.tick()
             self.pass_s = max(0.0, self._clock.now() - began)
-            # Short rests let arrivals gather, and leave time for answering when planning takes long.
+            # Short pauses collect arrivals, and leave time for answering when planning takes long.
             with self.turns.rest():
                 await self._clock.sleep(max(SHORTEST_REST_S, REST_FOR_PLANNING * self._plan_s))
                 await wait_at_most(LONGEST_REST_S, self._board.changed, self._clock)
 
     def pause(self) -> None:
-        """Give nothing out until `resume`."""
+        """Allocate nothing until `resume`."""
         self._paused = True
 
     def resume(self) -> None:
@@ -52,14 +52,14 @@ class Schedule:
         self._paused = False
 
     async def tick(self) -> int:
-        """One pass; returns how many workloads it gave a lease."""
+        """Run one pass; returns how many workloads got an allocation."""
         now = self._clock.now()
         if self._paused:
             return 0
         outcome = plan(self._board.snapshot, now)
         self._board.planned(outcome)
         self._plan_s = max(0.0, self._clock.now() - now)
-        # The next pass must see all of it, or it would give the same again, and evict others for the same.
+        # The next pass must see all changes, or it would allocate the same again, and evict others for the same.
         writing = [self._ledger.happen(workload_id, Leased(lease)) for workload_id, lease in outcome.starts]
         writing += [self._evicted(eviction, now) for eviction in outcome.evictions]
         if writing:

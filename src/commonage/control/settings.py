@@ -1,4 +1,4 @@
-"""What control must know of its installation; made by the server from its own settings."""
+"""Settings that control needs of its installation; made by the server from its own settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from commonage.domain.volumes import Volume
 
 @dataclass(frozen=True, slots=True)
 class BundleLimits:
-    """How many bundles a user and a tenant may keep, how large in all, and for how long without need."""
+    """Limits per user and per tenant on the number and size of bundles, and how long unneeded ones are kept."""
 
     per_user: int = 500
     per_user_mib: int = 2 * 1024
@@ -25,13 +25,13 @@ class BundleLimits:
 class ControlSettings:
     """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths.
 
-    `rules` are those that the admin declared; reservations join them as they are made (see reservations.py).
+    `rules` are those that the admin declared; reservations are added when they are created (see reservations.py).
     """
 
     name: str = "Commonage"
-    session_origin: str = ""  # like https://*.hub.example.org; empty if sessions share the origin of the portal
+    session_origin: str = ""  # for example https://*.hub.example.org; empty if sessions share the origin of the portal
     port_source_ranges: tuple[str, ...] = ()  # networks from which browsers reach the ports of services
-    origin_warning: str = ""  # what admins read on every page of the portal
+    origin_warning: str = ""  # shown to admins on every page of the portal
     default_tenant: str = "commons"
     rules: Rules = field(default_factory=Rules)
     priority_classes: tuple[PriorityClass, ...] = PRIORITY_CLASSES

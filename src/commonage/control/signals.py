@@ -1,4 +1,4 @@
-"""Signals: a part of control tells others that something happened, without knowing them."""
+"""Signals: a part of control notifies others without knowing them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ P = ParamSpec("P")
 
 
 class Signal(Generic[P]):
-    """Calls its followers in the order in which they came. A follower must not block."""
+    """Calls its followers in the order in which they were added. A follower must not block."""
 
     def __init__(self) -> None:
         self._followers: list[Callable[P, None]] = []
 
     def follow(self, follower: Callable[P, None]) -> None:
-        """Call this one from now on."""
+        """Add a follower."""
         self._followers.append(follower)
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> None:

@@ -1,4 +1,4 @@
-"""A parsed ask, and how it becomes a spec: defaults filled in, bounds kept, nothing unknown let through."""
+"""A parsed submission and its conversion to a spec: fills in defaults, checks bounds, rejects unknown values."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Variables = tuple[tuple[str, str], ...]
 MOST_TOGETHER = 1024
 DEFAULT_GRACE_S = 10
 
-# Where workloads run in containers, nothing is on offer that has no image.
+# Where workloads run in containers, environments without an image are not offered.
 _NONE = f"none yet; an admin sets docker_image, or builds and pushes an image ({docs_page('operate/images')})"
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What somebody asks to run, not yet admitted. None takes the installation's default.
+    """A user's request to run something, not yet admitted. None stands for the installation's default.
 
-    `priority` is a number or the name of a class. `groups` are the owner's, said by the hub's spawner, which asks for
-    others.
+    `priority` is a number or the name of a class. `groups` are the owner's; only the hub's spawner sets them, as it
+    submits for other users.
     """
 
     kind: Kind
@@ -65,7 +65,7 @@ class Submission:
 
 
 def spec_of(ask: Submission, who: Principal, catalogue: Catalogue, settings: ControlSettings) -> Spec:
-    """The spec of an ask, or the error that says what is wrong with it."""
+    """Build the spec of a submission; raises an error that says what is wrong with it."""
     owner = _owner(ask, who)
     tenant = _tenant(ask, who, owner, catalogue, settings)
     environment = _environment(ask, tenant, catalogue, settings)
@@ -97,10 +97,10 @@ def spec_of(ask: Submission, who: Principal, catalogue: Catalogue, settings: Con
 
 
 def _tenant(ask: Submission, who: Principal, owner: str, catalogue: Catalogue, settings: ControlSettings) -> Tenant:
-    """On whose account it is: the tenant asked for; else that of its image, if the owner is one of its members.
+    """The tenant that is charged: the requested one; otherwise that of its image, if the owner is one of its members.
 
-    The owner's groups are known of who asks; of others the hub's spawner says them, and then it asks for the owner:
-    that it may do more itself counts for nothing.
+    The groups of the caller are known. The hub's spawner submits for other users and sends their groups; its own
+    permissions do not count then.
     """
     said = ask.groups is not None and who.is_admin
     groups = (ask.groups or ()) if said else who.groups if owner == who.name else ()
@@ -131,7 +131,7 @@ def _environment(ask: Submission, tenant: Tenant, catalogue: Catalogue, settings
     offered = [one for one in catalogue.values() if ask.kind in one.kinds and may_use(tenant, one)]
     default = settings.session_environment if ask.kind is Kind.SESSION else settings.job_environment
     if ask.environment is None and offered and default not in [one.name for one in offered]:
-        return offered[0]  # the usual one is not this tenant's to use
+        return offered[0]  # this tenant may not use the default environment
     name = ask.environment or default
     found = catalogue.get(name)
     if found is None or found not in offered:
@@ -145,7 +145,7 @@ def _environment(ask: Submission, tenant: Tenant, catalogue: Catalogue, settings
 def _not_offered(
     name: str, kind: Kind, tenant: Tenant, catalogue: Catalogue, offered: tuple[str, ...]
 ) -> EnvironmentNotOffered:
-    """Why nothing of this kind can run in it on this tenant's account. Says nothing of what others have."""
+    """Why the tenant cannot run this kind of workload in the environment. Reveals nothing about other tenants."""
     found, removed = catalogue.get(name), catalogue.removed(name)
     return EnvironmentNotOffered(
         environment=name if len(name) <= 60 else name[:57] + "...",
@@ -158,7 +158,7 @@ def _not_offered(
 
 
 def _see_to_its_gpu(ask: Submission, environment: Environment) -> None:
-    """Raise InvalidInput where the environment cannot do with the GPU that was asked for, or with none."""
+    """Raise InvalidInput if the environment does not support the requested GPU, or requires one that is missing."""
     least = environment.least_vram_mib
     if ask.gpu is None and (environment.needs_gpu or least):
         much = f" with {format_memory(least)} of VRAM" if least else ""
@@ -213,7 +213,7 @@ def _command(ask: Submission) -> tuple[str, ...]:
 
 
 def _priority(ask: Submission, who: Principal, settings: ControlSettings) -> tuple[int, bool]:
-    """The priority, and whether its class says that it is preemptible."""
+    """The priority, and whether its class is preemptible."""
     classes = {one.name: one for one in settings.priority_classes}
     if isinstance(ask.priority, str):
         found = classes.get(ask.priority)

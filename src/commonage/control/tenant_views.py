@@ -1,4 +1,4 @@
-"""What each tenant has, holds and waits for, now: for API and portal. Changes nothing."""
+"""Quota, allocations and queue of each tenant, now: for API and portal. Changes nothing."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ RESOURCES = tuple(one.name for one in fields(Bounds))
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """One tenant now. `borrowed` is what it holds beyond its nominal quota, `lent` what others hold of that; both only
-    of resources that have a nominal bound. `waiting` counts its workloads in the queue. `member`: it is the caller's.
-    `debt_s` is what its members used lately, fading, in seconds of the whole fleet: who owes less comes first.
+    """One tenant now. `borrowed` is what it holds beyond its nominal quota, `lent` what others hold of that quota; both
+    only of resources that have a nominal bound. `waiting` counts its queued workloads. `member`: the caller belongs to
+    it. `debt_s` is the recent, decaying usage of its members, in seconds of all nodes: lower debt is scheduled first.
     """
 
     tenant: Tenant
@@ -37,14 +37,14 @@ class TenantView:
 
 @dataclass(frozen=True, slots=True)
 class TenantViews:
-    """Made from the board and the rules."""
+    """Computes views from the live state and the rules."""
 
     board: Board
     clock: Clock
     settings: ControlSettings
 
     def all(self, who: Principal) -> Sequence[TenantView]:
-        """One's own, for admins all; as the settings have them, the default one first where nobody declared it."""
+        """The caller's tenants, for admins all; in the order of the settings, an undeclared default tenant first."""
         who.need(Scope.READ)
         mine = {one.name for one in tenants_of(who.groups, self.settings)}
         known = tenants(self.settings)
@@ -69,7 +69,7 @@ class TenantViews:
         ]
 
     def one(self, who: Principal, name: str) -> TenantView:
-        """One of them. Raises NotFound, also for one that is not the caller's to see."""
+        """One tenant. Raises NotFound, also if the caller may not see it."""
         found = self.all(who)
         for view in found:
             if view.tenant.name == name:
@@ -83,7 +83,7 @@ class TenantViews:
         return dict(zip(usage.tenants, of_tenants.tolist(), strict=False))
 
     def _held(self) -> tuple[dict[str, Amounts], dict[str, int]]:
-        """What each tenant holds, and by how many workloads."""
+        """Resources that each tenant holds, and its number of running workloads."""
         held: dict[str, Amounts] = {}
         running: dict[str, int] = defaultdict(int)
         for workload in self.board.in_state(State.STARTING, State.RUNNING):
@@ -95,12 +95,12 @@ class TenantViews:
 
 
 def borrowed_by(tenant: Tenant, held: Amounts) -> Amounts:
-    """What a tenant holds beyond its own."""
+    """Resources that a tenant holds beyond its own quota."""
     return Amounts(**{name: _beyond(tenant, held, name) for name in RESOURCES})
 
 
 def lent_by(known: Sequence[Tenant], held: Mapping[str, Amounts]) -> dict[str, Amounts]:
-    """What others hold of each tenant's own: all that is borrowed, from each in proportion to what it leaves unused."""
+    """Resources of each tenant that others hold: all that is borrowed, in proportion to what each leaves unused."""
     parts: dict[str, dict[str, int]] = {one.name: {} for one in known}
     for name in RESOURCES:
         borrowed = sum(_beyond(one, held.get(one.name, Amounts()), name) for one in known)

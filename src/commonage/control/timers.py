@@ -1,7 +1,6 @@
-"""What time and other workloads do to a workload: pauses that end, limits that strike, dependencies that are met,
-images that come and go.
+"""Changes to workloads by time and other workloads: begin times, time limits, dependencies, added or removed images.
 
-One loop; it only tells the ledger what happened. Limits are kept to within half a second.
+One loop, which only sends happenings to the ledger. Limits are enforced to within half a second.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ TICK_S = 0.5
 
 
 class Timers:
-    """Looks at held and running workloads twice a second, and at dependents as soon as something changed.
+    """Checks held and running workloads twice a second, and dependents as soon as something changed.
 
-    `lack` says why nothing can run in an environment; None if it is there.
+    `lack` returns why nothing can run in an environment; None if it is present.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Timers:
         self.turns = Turns("timers", clock.now)
 
     def changed(self, workload: Workload) -> None:
-        """A workload was written: those that depend on it are looked at soon, and it itself if it is held."""
+        """Called after each write of a workload: schedules a check of its dependents, and of itself if it is held."""
         for dependent in self._board.dependents_of(workload.id):
             self._to_check[dependent] = None
         if workload.state is State.HELD:
@@ -61,7 +60,7 @@ class Timers:
             self._woken.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check until cancelled."""
         self.catalogue_changed()
         while True:
             try:
@@ -73,14 +72,14 @@ class Timers:
             self._woken.clear()
 
     async def tick(self) -> None:
-        """One look at everything that time or a dependency may have changed."""
+        """Check everything that time or a dependency may have changed."""
         now = self._clock.now()
         if self._ledger.stuck:
-            return  # nothing can be written: saying the same again every tick would only pile up
+            return  # the store does not answer: repeating the same change every tick would only pile up
         for workload in self._board.in_state(State.HELD):
             if workload.not_before is not None and workload.not_before <= now:
                 self._release(workload)
-        # The limit counts from when it runs: making an environment on first use is not the user's time.
+        # The limit counts from when it runs: preparing an environment on first use does not count.
         for workload in self._board.in_state(State.RUNNING):
             self._limit(workload, now)
         while self._to_check:
@@ -90,7 +89,7 @@ class Timers:
                 try:
                     await self._depend(held, now)
                 except CommonageError:
-                    self._to_check[workload_id] = None  # what it depends on is still to be looked at
+                    self._to_check[workload_id] = None  # its dependencies still have to be checked
                     raise
 
     def _limit(self, workload: Workload, now: float) -> None:
@@ -113,12 +112,12 @@ class Timers:
             self._release(held)
 
     def _release(self, held: Workload) -> None:
-        """Nothing that it waited for holds it back. What it needs may have gone meanwhile: then it waits for that."""
+        """All its conditions are met. If its environment was removed in the meantime, it is held for that instead."""
         lack = self._lack(held.spec.environment)
         self._ledger.note(held.id, Released() if lack is None else Withheld(lack))
 
     def catalogue_changed(self) -> None:
-        """Have who waits for what is not there any more say so, and look again at all who are held."""
+        """Hold queued workloads whose environment was removed, and check all held ones again."""
         for workload in self._board.in_state(State.QUEUED):
             self._see_that_it_can(workload)
         self._to_check.update((workload.id, None) for workload in self._board.in_state(State.HELD))
@@ -131,11 +130,11 @@ class Timers:
 
 
 Verdict = Reason | Other | None
-"""None: the dependency is met; another workload: it is not met yet; a reason: it never is."""
+"""None: the dependency is met; another workload: it is not met yet; a reason: it can never be met."""
 
 
 async def verdict(dependency: Dependency, board: Board, store: Store) -> Verdict:
-    """Whether a dependency is met."""
+    """Check whether a dependency is met."""
     try:
         other = board.get(dependency.workload_id) or await store.workload(dependency.workload_id)
     except NotFound:
@@ -144,7 +143,7 @@ async def verdict(dependency: Dependency, board: Board, store: Store) -> Verdict
 
 
 def judge(condition: Condition, other: Workload) -> Verdict:
-    """Whether `other` meets the condition."""
+    """Check whether `other` meets the condition."""
     started = other.attempts > 0 and other.state not in (State.HELD, State.QUEUED, State.STARTING)
     if condition is Condition.AFTER_START and (started or other.state.is_terminal):
         return None

@@ -1,4 +1,4 @@
-"""What a workload's owner should know of its node while it runs. Pure; called by `look`."""
+"""Problems of a node that the owner of a running workload should know. Pure; called by `look`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from commonage.domain.workloads import Kind, Workload
 
 
 def trouble(workload: Workload, node: Node | None, now: float) -> Reason | None:
-    """What is wrong with the node that it runs on, and what that means for it; None if nothing is."""
+    """Describe the problem of its node and what it means for the workload; None if the node has none."""
     if not workload.state.holds_lease or workload.stop is not None or node is None:
         return None
     silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not node.report.faults)

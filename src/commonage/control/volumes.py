@@ -1,4 +1,4 @@
-"""Which volumes somebody may have, and how well they hold here. Changes nothing; used by `work`, API and portal."""
+"""Volumes available to a user, and how well they work here. Changes nothing; used by `work`, API and portal."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class VolumeView:
-    """A volume that somebody may have: on the account of `tenants`, at `place`; `notes` are what does not hold here.
+    """A volume available to a user: through `tenants`, mounted at `place`; `notes` are its limitations here.
 
-    If it has a size, the machines on `bounded_on` hold it to that, and those on `unbounded_on` do not.
+    If it has a size, the nodes on `bounded_on` enforce it, and those on `unbounded_on` do not.
     """
 
     volume: Volume
@@ -39,13 +39,13 @@ class VolumeView:
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
-    """Made from the settings and what the engines can do."""
+    """Computed from the settings and the engines' capabilities."""
 
     fleet: Fleet
     settings: ControlSettings
 
     def offered(self, who: Principal) -> Sequence[VolumeView]:
-        """Those of one's tenants, for admins all, in the order of the settings."""
+        """Volumes of the caller's tenants, for admins all, in the order of the settings."""
         who.need(Scope.READ)
         mine = [one.name for one in tenants_of(who.groups, self.settings)]
         engines = self.fleet.capabilities()
@@ -60,7 +60,7 @@ class Volumes:
         return found
 
     def warnings(self) -> Sequence[str]:
-        """What an admin who declared them should know, in sentences."""
+        """Warnings for the admin who declared them, as sentences."""
         engines = self.fleet.capabilities()
         loose: dict[tuple[str, ...], list[str]] = {}
         for volume in self.settings.volumes:
@@ -77,12 +77,12 @@ class Volumes:
 def _place(volume: Volume, mounted: bool) -> str:
     if mounted:
         return volume.place
-    # Of scratch each attempt has its own, so no link in the home that all share can lead to it.
+    # Each attempt has its own scratch, so no link in the shared home can lead to it.
     return f"${variable_of(volume.name)}" if volume.kind is VolumeKind.SCRATCH else f"~/volumes/{volume.name}"
 
 
 def _machines(volume: Volume, engines: Sequence[Capabilities]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Those that hold it to its size, and those that do not. What is in memory is bounded wherever it is mounted."""
+    """Nodes that enforce its size, and those that do not. A volume in memory is bounded wherever it is mounted."""
     bounded: list[str] = []
     unbounded: list[str] = []
     for one in engines if volume.size_mib is not None else ():
@@ -108,7 +108,7 @@ def _named(machines: Sequence[str]) -> str:
 
 
 def see_that_all_can_be_mounted(asked: Sequence[VolumeRequest], engines: Sequence[Capabilities]) -> None:
-    """Raises InvalidInput where a place was asked for, and no engine here mounts anything anywhere."""
+    """Raise InvalidInput if a mount path was requested and no engine here mounts anything anywhere."""
     elsewhere = next((one for one in asked if one.target), None)
     if elsewhere is not None and engines and not any(one.mounts for one in engines):
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Waiting for an event, but not longer than some time by the clock port. Called by the loops."""
+"""Waits for an event with a timeout on the clock port. Called by the loops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from commonage.ports.clock import Clock
 
 
 async def wait_at_most(seconds: float, event: asyncio.Event, clock: Clock) -> None:
-    """Return when the event is set or so many seconds are over, whichever comes first."""
+    """Return when the event is set or after `seconds`, whichever comes first."""
     if event.is_set():
         return
     waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(seconds))]

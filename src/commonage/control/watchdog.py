@@ -1,8 +1,8 @@
-"""The watchdog over VRAM: an attempt that holds more than its share is recorded, told, and by the site's policy ended.
+"""The VRAM watchdog: records and warns about an attempt that holds more than its share; by policy, stops it.
 
-Fed with every round of samples by the sampling loop; what it decides stands in `over_share`. It only ever ends the
-attempt that holds too much, never one beside it, and nothing on a figure that is missing or old. What processes of no
-attempt hold is told to the fleet and to admins.
+The sampling loop calls it with every round of samples; `over_share` makes the decisions. It stops only the attempt that
+holds too much, never another one, and never on a missing or old figure. VRAM of processes without an attempt is
+reported to the fleet and to admins.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from commonage.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 WARN_AGAIN_S = 600.0
-STRAY_WORTH_A_WARNING_MIB = 64  # a display or a monitor holds a few MiB, and troubles nobody
-MPS_SERVER = "nvidia-cuda-mps"  # the driver's own, which the shares of a card run through
+STRAY_WORTH_A_WARNING_MIB = 64  # a display or a monitor holds a few MiB, which is harmless
+MPS_SERVER = "nvidia-cuda-mps"  # the driver's own process, through which the shares of a GPU run
 _FOLLOWS = {
     OverSharePolicy.STOP: OverGpuShareFollows.STOP,
     OverSharePolicy.CONTENDED: OverGpuShareFollows.STOP_WHEN_NEEDED,
@@ -41,7 +41,7 @@ _Key = tuple[str, str]
 
 
 class Watchdog:
-    """`strays` are the processes of no attempt, by device uuid, as the fleet shows them; `counts` what was done."""
+    """`strays` are the unattributed processes, by device uuid, as the fleet shows them; `counts` the actions taken."""
 
     def __init__(self, board: Board, ledger: Ledger, clock: Clock, settings: ControlSettings) -> None:
         self._board, self._ledger, self._clock = board, ledger, clock
@@ -57,7 +57,7 @@ class Watchdog:
         self.counts: Counter[str] = Counter()
 
     async def look(self, round_: Round) -> None:
-        """Judge one round. Raises Unavailable while the store does not answer; then the next round tells it."""
+        """Judge one round. Raises Unavailable while the store does not answer; then the next round reports it."""
         now = self._clock.now()
         if not 0 <= now - round_.at <= self._fresh_s or self._ledger.stuck:
             return
@@ -69,7 +69,7 @@ class Watchdog:
         self._warned = {key: at for key, at in self._warned.items() if now - at < WARN_AGAIN_S}
         await self._tell_of_strays(round_, cards, now)
 
-    # --- over its share -------------------------------------------------------------------------------------------
+    # --- attempts over their share --------------------------------------------------------------------------------
 
     async def _act(self, excess: Excess, round_: Round, now: float) -> None:
         workload = self._board.get(workload_of(excess.attempt_id))
@@ -126,10 +126,10 @@ class Watchdog:
         self._warned[excess.attempt_id, excess.uuid] = now
         self.counts["warned"] += 1
 
-    # --- of no attempt --------------------------------------------------------------------------------------------
+    # --- unattributed processes -----------------------------------------------------------------------------------
 
     async def _tell_of_strays(self, round_: Round, cards: Mapping[str, Device], now: float) -> None:
-        """Those that were there in the round before, too: one that is just ending is nobody's trouble."""
+        """Report processes that were also in the last round: one that is just ending does not matter."""
         self.strays = {uuid: self._lasting(uuid, found) for uuid, found in round_.strays.items() if uuid in cards}
         self._strays_before = {uuid: {_key(one) for one in found} for uuid, found in round_.strays.items()}
         for uuid in {*self.strays, *self._strays_told}:

@@ -1,7 +1,7 @@
-"""Times of reservations as people write them: in their own time zone, once or every week. Called by API and portal.
+"""Time windows of reservations as users write them: in their time zone, once or every week. Called by API and portal.
 
-Knows no clock: what the time is now comes in. A day's and a week's repetition keep the hour that the clocks on the wall
-show, also where summer time begins between them.
+Uses no clock: the present time is a parameter. Daily and weekly repetitions keep the local time of day, also across a
+change to summer time.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _SPAN = re.compile(r"(\d+(\.\d+)?\s*(s|m|h|d|min|sec)\w*\s*)+", re.ASCII | re.IG
 _HOW = "write it like 2026-11-24 14:00, 16:00, or with a zone like 2026-11-24T14:00+01:00"
 
 Window = tuple[float, float]
-"""From when until when, in unix seconds."""
+"""Start and end in unix seconds."""
 
 
 def zone_of(name: str, *, field: str = "time_zone") -> tzinfo:
-    """The zone called `Europe/Berlin`, `UTC` or `+01:00`. Raises InvalidInput."""
+    """Find the zone called `Europe/Berlin`, `UTC` or `+01:00`. Raises InvalidInput."""
     offset = _OFFSET.fullmatch(name)
     try:
         if offset is not None:
@@ -40,7 +40,7 @@ def zone_of(name: str, *, field: str = "time_zone") -> tzinfo:
 
 
 def window_of(starts: str | float, ends: str | float, zone: tzinfo, now: float) -> tuple[datetime, datetime]:
-    """Begin and end as local times. An hour alone is that of today, or of the day on which it begins.
+    """Start and end as local times. A time alone means today, or for the end the day of the start.
 
     Raises InvalidInput.
     """
@@ -75,13 +75,13 @@ def _local(given: str | float, zone: tzinfo, day: datetime, field: str) -> datet
         found = read.astimezone(zone) if read.tzinfo is not None else read.replace(tzinfo=zone)
     except (ValueError, OverflowError, OSError):
         raise InvalidInput(f"{field} {str(given)[:40]!r} is no time; {_HOW}", field=field) from None
-    if found.year > LAST_YEAR:  # days are added to it, and after 9999 there are none
+    if found.year > LAST_YEAR:  # days are added to it, and no date exists after 9999
         raise InvalidInput(f"{field} {str(given)[:40]!r} is after the year {LAST_YEAR}", field=field)
     return found
 
 
 def windows(begin: datetime, end: datetime, every: str | None = None, last: str | None = None) -> list[Window]:
-    """The window, and its repetitions `every` day or week up to the day `last` (a date), that one included."""
+    """The window and its repetitions `every` day or week, up to and including the day `last` (a date)."""
     if every is None:
         if last is not None:
             raise InvalidInput("a last day is for what is repeated; say every week, or leave it out", field="last_day")

@@ -1,4 +1,4 @@
-"""Submitting and stopping: the only two things users do to workloads."""
+"""Submits and stops workloads: the two changes that users make."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ HUB = "hub"  # the name of the hub's spawner as a principal
 
 
 def _is_spawner(who: Principal) -> bool:
-    return who.name == HUB and who.is_admin  # people may be called anything
+    return who.name == HUB and who.is_admin  # users may have any name
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What a submit made, or what its key had made before (`created` False)."""
+    """The workload that a submit made, or that an earlier one with the same key had made (`created` False)."""
 
     workloads: tuple[Workload, ...]
     created: bool
@@ -51,7 +51,7 @@ class Submitted:
 
 @dataclass(slots=True)
 class Work:
-    """Admits asks and takes wishes to stop. `chance` gives a random integer below its argument."""
+    """Admits submissions and handles stops. `chance` returns a random integer below its argument."""
 
     store: Store
     board: Board
@@ -66,10 +66,10 @@ class Work:
     live_limits: LiveLimits
 
     async def submit(self, who: Principal, ask: Submission) -> Submitted:
-        """Admit an ask; durable when this returns.
+        """Admit a submission; durable when this returns.
 
-        Raises InvalidInput, TooLarge, TooMany, Forbidden, Unplaceable, Conflict. A session asked by a user goes through
-        the hub, whose spawner submits it in turn.
+        Raises InvalidInput, TooLarge, TooMany, Forbidden, Unplaceable, Conflict. A session submitted by a user goes
+        through the hub, whose spawner submits it in turn.
         """
         who.need(Scope.SUBMIT)
         spec = spec_of(ask, who, self.fleet.catalogue, self.settings)
@@ -86,7 +86,7 @@ class Work:
             with self.live_limits.room(spec, workloads[0].id):
                 await self.ledger.insert(workloads)
         except Conflict:
-            # The same key came twice at the same time: the other one made it.
+            # The same key was used twice at the same time: the other submission made the workload.
             taken = await self._by_key(spec)
             if taken is None:
                 raise
@@ -133,7 +133,7 @@ class Work:
         return (Workload(self.ids.next(now, self.chance(1 << 20)), spec, state, now, now, reason),)
 
     async def _standing_at_first(self, who: Principal, spec: Spec) -> tuple[State, Reason]:
-        """Queued, or held where it depends on what has not happened yet."""
+        """Queued, or held if a dependency is not met yet."""
         others: list[Other] = []
         for dependency in spec.depends_on:
             other = await self._known(dependency.workload_id)
@@ -157,9 +157,9 @@ class Work:
             return None
 
     async def through_the_hub(self, spec: Spec) -> Workload:
-        """Have the hub start the session, and wait for its spawner to submit it under our key.
+        """Have the hub start the session, and wait for its spawner to submit it under the same key.
 
-        Raises Conflict, InvalidInput, NotFound as the hub has it; Unavailable.
+        Raises Conflict, InvalidInput, NotFound from the hub; Unavailable.
         """
         key = spec.key or f"session-{self.ids.next(self.clock.now(), self.chance(1 << 20))}"
         request = spec.request
@@ -198,7 +198,7 @@ class Work:
         raise Unavailable("the hub took the session but has not submitted it yet; look again in a moment")
 
     async def dry_run(self, who: Principal, ask: Submission) -> Explanation:
-        """What would become of this ask if it were submitted now. Raises what submit would raise."""
+        """Explain what would happen to this submission now. Raises what `submit` would raise."""
         who.need(Scope.SUBMIT)
         spec = spec_of(ask, who, self.fleet.catalogue, self.settings)
         self._placeable(who, spec)
@@ -212,7 +212,7 @@ class Work:
         return replace(explain(self.board.snapshot, considered, now), workload_id=None)
 
     async def stop(self, who: Principal, workload_id: str, reason: str = "") -> Workload:
-        """Wish its end. Raises NotFound, Conflict(code="already-ended"). Wishing twice is wishing once."""
+        """Request a stop. Raises NotFound, Conflict(code="already-ended"). Repeated requests have no further effect."""
         who.need(Scope.SUBMIT)
         workload = await self._known(workload_id)
         if workload is None or not who.may_see(workload.spec.owner):
@@ -229,9 +229,9 @@ class Work:
         return after
 
     async def stand_down(self, within_s: float = 20.0) -> int:
-        """Before the machine's owner goes: end all that runs. Sessions end for good, other work returns to the queue.
+        """Before the node shuts down: stop all running workloads. Sessions end for good, other work is requeued.
 
-        Returns how many still ran after `within_s` seconds. The schedule loop must be paused.
+        Returns how many workloads still ran after `within_s` seconds. The schedule loop must be paused.
         """
         now = self.clock.now()
         for workload in self.board.in_state(State.STARTING, State.RUNNING):
@@ -243,6 +243,6 @@ class Work:
 
 
 def _heed(starting: asyncio.Task[None]) -> None:
-    """A failure after the session has come shows in the session itself, so nobody else need look at it."""
+    """Retrieve the error: a failure after the session has been submitted shows in the session itself."""
     if not starting.cancelled():
         starting.exception()

@@ -1,8 +1,7 @@
-"""What the agents on the machines of a site tell, and do when asked: one on each machine, which dials to us.
+"""The node agents of a site: their reports and operations. One runs on each node and dials the control plane.
 
-Implemented in `commonage.link`; used by engines whose machines are others than the control plane's own. An agent is
-addressed by the Swarm node id in its certificate, never by a host name. A machine without an agent is one that nothing
-is heard of.
+Implemented in `commonage.link`; used by engines whose nodes are not the control plane's own. An agent is addressed by
+the Swarm node id in its certificate, never by a host name. A node without an agent sends no reports.
 """
 
 from __future__ import annotations
@@ -18,38 +17,40 @@ from commonage.ports.devices import DeviceSample, Hold
 from commonage.ports.execs import ExecStream, Terminal
 
 CUT_OFF_AFTER_S = 8.0
-"""So long an agent that reaches neither the control plane nor most of the machines it knows lets containers of ours
-run on; then it pauses them. What ran there may begin elsewhere no sooner."""
+"""An agent that reaches neither the control plane nor most of the nodes it knows pauses the site's containers after
+this time. Their workloads may not start elsewhere any sooner.
+"""
 HOLDS_ON_S = 4.0
-"""So long it lets them run on after most of those machines answered last, if the control plane did not for longer."""
+"""If the control plane is away for longer, containers run on this long after most of those nodes last answered."""
 CONTAINER_BRIDGE = "docker_gwbridge"
 """The bridge by which containers of a Swarm leave their node; all tenants share it."""
 FEWEST_WITNESSES = 3
-"""Of fewer machines most tell nothing: then the control plane's answer alone counts."""
+"""With fewer nodes a majority means little: then only the control plane's answer counts."""
 Told = Callable[[Reason, float | None], None]
-"""Is told what is being done, and how far it is (0..1)."""
+"""Called with the present step and its progress (0..1)."""
 
 
 def unheard(_reason: Reason, _progress: float | None) -> None:
-    """A `Told` of somebody who need not know."""
+    """A `Told` for callers that do not need progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The newest that a machine's agent said. `at` (unix seconds) is when; `connected`: its link stands now.
+    """The newest report of a node's agent. `at` (unix seconds) is its time; `connected`: its link is up now.
 
-    `came` is when, too, by the clock that only rises (`time.monotonic`): what must not end early is counted by it, as a
-    clock that is set right would end it.
+    `came` is the same time by the monotonic clock (`time.monotonic`). Timeouts that must not end early use it, because
+    setting the wall clock would end them.
 
-    `engine_fault` is empty while the machine's container daemon answers the agent, else since when and why it does not.
-    `fenced` are attempts whose processes the agent ended as the daemon could not any more. `paused` are those that it
-    paused as it was cut off, and keeps so until it is told that they go on, or are to end.
+    `engine_fault` is empty while the node's container daemon answers the agent, otherwise since when and why it does
+    not. `fenced` are attempts whose processes the agent ended because the daemon no longer could. `paused` are those
+    that it paused while it was cut off; they stay paused until the agent is told to continue or to end them.
+
     `owners` are those of the processes in `samples`, looked up by the agent right after it measured. `witnesses` are
-    the machines, by name, of which it must reach most to hold that it is not cut off. `notices` are worth knowing, and
-    no reason to take no work. `bounds_volumes`: the daemon there holds a volume to its size. `mounts`: it knows
-    `Agents.mount`. `gateway` is the address by which containers of that node reach its agent, which carries what they
-    send to the hub and the control plane by TLS; empty if it does not. `node` and `node_id` are the name and the Swarm
-    node id that the agent's certificate binds to each other.
+    names of nodes: while the agent reaches most of them, it does not consider itself cut off. `notices` are
+    information, and no reason to stop scheduling onto the node. `bounds_volumes`: the daemon there enforces a volume's
+    size. `mounts`: the agent supports `Agents.mount`. `gateway` is the address at which containers of that node reach
+    its agent, which forwards their traffic to the hub and the control plane over TLS; empty if it does not. `node` and
+    `node_id` are the name and the Swarm node id that the agent's certificate binds to each other.
     """
 
     node: str
@@ -74,9 +75,9 @@ class Heard:
 class NodeNetwork:
     """The network settings that the agent of every node enforces.
 
-    At `gateway_ports` it listens for the containers of its node, and carries what they send to the control plane by
-    TLS. Connections to `published_ports`, from the first to the last, which sessions and services are given, it accepts
-    from `sources` only: IP addresses or networks.
+    It listens on `gateway_ports` for the containers of its node, and forwards their traffic to the control plane over
+    TLS. It accepts connections to `published_ports` (first to last), which sessions and services get, only from
+    `sources`: IP addresses or networks.
     """
 
     gateway_ports: tuple[int, ...] = ()
@@ -85,10 +86,10 @@ class NodeNetwork:
 
 
 class Agents(Protocol):
-    """All agents of a site. What is asked of a machine that is not connected raises EngineFailure (retryable)."""
+    """All agents of a site. Requests to a node that is not connected raise EngineFailure (retryable)."""
 
     def heard(self) -> Sequence[Heard]:
-        """What each said last, those included whose link is down."""
+        """The last report of each agent, including those whose link is down."""
         ...
 
     async def bindings(self) -> Mapping[str, str]:
@@ -99,7 +100,7 @@ class Agents(Protocol):
         ...
 
     def let_reach(self, addresses: Collection[str]) -> None:
-        """What containers on all machines need of the site, as `ADDRESS:PORT`: their walls let it through, soon."""
+        """Site addresses (`ADDRESS:PORT`) that containers on all nodes need: node firewalls allow them soon after."""
         return
 
     def set_network(self, network: NodeNetwork) -> None:
@@ -107,86 +108,86 @@ class Agents(Protocol):
         return
 
     def introduce(self, machines: Collection[tuple[str, str]]) -> None:
-        """The machines, as (name, address), by which all agents tell whether they are cut off. They know it soon."""
+        """The nodes, as (name, address), by which agents find out whether they are cut off. Agents get them soon."""
         return
 
     async def reaches(self, node_id: str, address: str) -> bool:
-        """Whether the Docker daemon of the machine with this address answers that machine."""
+        """Check whether the node can reach the Docker daemon of the node with this address."""
         ...
 
     async def measure(self, node_id: str) -> Sequence[Measurement]:
-        """What each attempt's container there uses now."""
+        """Present resource use of each attempt's container on the node."""
         ...
 
     async def owners(self, node_id: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """Whose these processes of that machine are."""
+        """Attempts that own these processes of the node."""
         ...
 
     async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
-        """`Devices.confine` there. Raises NotConfined."""
+        """`Devices.confine` on that node. Raises NotConfined."""
         ...
 
     async def release(self, node_id: str, attempt_id: str) -> None:
-        """`Devices.release` there."""
+        """`Devices.release` on that node."""
         ...
 
     async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
-        """Have folders and files, as (name, absolute path), mounted there for an attempt; where, in the same order.
+        """Mount folders and files, as (name, absolute path), on the node; returns the mount points, in order.
 
-        No link is followed. Idempotent. Raises EngineFailure for what is a link, or is not there.
+        Links are not followed. Idempotent. Raises EngineFailure for a source that is a link, or does not exist.
         """
         ...
 
     async def unmount(self, node_id: str, attempt_id: str) -> None:
-        """Take back all that `mount` did for this attempt. What runs keeps what it has."""
+        """Undo all that `mount` did for this attempt. Running containers keep their mounts."""
         ...
 
     async def pull(self, node_id: str, image: str, told: Told) -> None:
-        """Have the image there. Raises EngineFailure, with the daemon's words."""
+        """Pull the image onto the node. Raises EngineFailure with the daemon's message."""
         ...
 
     async def exec(
         self, node_id: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
     ) -> ExecStream:
-        """Run a command beside an attempt there, as `Engine.exec`. It ends with the link at the latest."""
+        """Run a command in an attempt's environment there, like `Engine.exec`. It ends with the link at the latest."""
         ...
 
     async def fence(self, node_id: str, attempt_ids: Collection[str]) -> Collection[str]:
-        """End these attempts' containers there by force, without the daemon if need be; gives those that are gone."""
+        """Kill these attempts' containers, without the daemon if necessary; returns the attempts that are gone."""
         ...
 
     async def go_on(self, node_id: str, attempt_ids: Collection[str]) -> None:
-        """End the pause of these attempts there."""
+        """Resume these paused attempts on the node."""
         ...
 
 
 class Departures(Protocol):
-    """Is told by a machine's own agent that it has left its site; `control.departures` is one."""
+    """Notified by a node's own agent that the node has left its site; `control.departures` implements it."""
 
     async def left(self, name: str) -> None:
-        """It has left, and nothing of the site runs there any more. Raises CommonageError: then it is not known."""
+        """The node has left, and runs nothing of the site any more. On CommonageError this is not recorded."""
         ...
 
     async def see_off(self, name: str) -> None:
-        """It has been answered, and hung up. Raises nothing of ours."""
+        """The node got its answer and disconnected. Raises no CommonageError."""
         ...
 
 
 class CardsElsewhere(Protocol):
-    """The cards of the machines that have an agent, for the sampling loop: what `Devices` is for those of this one."""
+    """The GPUs of the nodes that have an agent, for the sampling loop: the counterpart of `Devices` for this node's."""
 
     def heard(self) -> Sequence[Heard]:
         """As `Agents.heard`."""
         ...
 
     async def note_held(self, leases: Sequence[Lease]) -> None:
-        """As `Devices.note_held`, to each agent its own. One that cannot be told is told again with the next call."""
+        """As `Devices.note_held`, to each agent its own. An unreachable agent gets them with the next call."""
         ...
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:
-        """As `Devices.take_warnings`, of all machines; the name of the node that says it comes first."""
+        """As `Devices.take_warnings`, of all nodes; each warning starts with the name of the node that sent it."""
         ...
 
     async def resume(self, uuid: str) -> None:
-        """As `Devices.resume`, on all machines; one that is not connected is left out."""
+        """As `Devices.resume`, on all nodes; nodes that are not connected are left out."""
         ...

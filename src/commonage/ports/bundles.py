@@ -1,4 +1,4 @@
-"""Files that users send along with their work, kept for each of them under the digest of what they are."""
+"""Files that users upload for their workloads, stored per user under the digest of their content. Used by control."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class KeptBundle:
-    """An archive (tar.gz) that is kept: `digest` is its SHA-256 in 64 hex digits, `size` in bytes.
+    """A stored archive (tar.gz): `digest` is its SHA-256 in 64 hex digits, `size` in bytes.
 
-    `tenant` and `owner` are names of folders (see `domain.folders`); both are empty for one of a release that did not
-    note them. `used_at`: when it was sent, or submitted with, last (unix seconds).
+    `tenant` and `owner` are folder names (see `domain.folders`); both are empty for one of an older release that did
+    not record them. `used_at`: when it was last uploaded or submitted with (unix seconds).
     """
 
     tenant: str
@@ -25,7 +25,7 @@ class KeptBundle:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedBundle:
-    """An archive that has come and is not kept yet; `place` is the adapter's."""
+    """A received archive that is not kept yet; `place` belongs to the adapter."""
 
     place: Path
     digest: str
@@ -33,39 +33,40 @@ class ReceivedBundle:
 
 
 class Bundles(Protocol):
-    """A folder of archives. Raises Unavailable where the disk does not take them."""
+    """A folder of archives. Raises Unavailable if writing fails."""
 
     async def all(self) -> Sequence[KeptBundle]:
-        """All that are kept; for the start, as it removes what a crash left half received."""
+        """All stored archives. Called at the start: it also removes uploads that a crash left incomplete."""
         ...
 
     async def receive(self, chunks: AsyncIterator[bytes]) -> ReceivedBundle:
-        """Write an archive down, for the caller to keep or discard.
+        """Write an archive to disk, for the caller to keep or discard.
 
-        Raises TooLarge past the limit, InvalidInput(code="invalid-bundle") for what is no tar.gz; then nothing is left.
+        Raises TooLarge above the limit, InvalidInput(code="invalid-bundle") for a file that is not tar.gz; then nothing
+        remains.
         """
         ...
 
     async def keep(self, received: ReceivedBundle, kept: KeptBundle) -> None:
-        """Keep what was received as this one. Durable when this returns."""
+        """Store the received archive as `kept`. Durable when this returns."""
         ...
 
     async def discard(self, received: ReceivedBundle) -> None:
-        """Remove what was received, unless it was kept."""
+        """Remove the received archive, unless it was kept."""
         ...
 
     async def link(self, source: KeptBundle, kept: KeptBundle) -> None:
-        """Keep the same archive as another one, too. Raises NotFound if `source` is gone."""
+        """Store the same archive under a second entry, too. Raises NotFound if `source` is gone."""
         ...
 
     async def note_use(self, kept: KeptBundle) -> None:
-        """Write down its `used_at`. Raises NotFound if it is gone."""
+        """Write its `used_at`. Raises NotFound if it is gone."""
         ...
 
     async def remove(self, kept: KeptBundle) -> None:
-        """Remove it."""
+        """Delete the archive."""
         ...
 
     def path(self, kept: KeptBundle) -> Path:
-        """Where it lies, on the control plane's disk."""
+        """Its path on the control plane's disk."""
         ...

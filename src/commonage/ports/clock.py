@@ -1,4 +1,4 @@
-"""Time: the only way the core learns what time it is, and the only way it waits."""
+"""Time: the core's only source of the present time, and its only way to wait."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait this many seconds."""
         ...

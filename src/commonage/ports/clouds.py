@@ -1,4 +1,4 @@
-"""Where machines are rented: what there is of ours, one more, one less. Implemented in `commonage.clouds`."""
+"""Lists, creates and deletes machines of a node pool. Implemented in `commonage.clouds`, used by `control.fleets`."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from commonage.domain.fleets import Machine
 
 
 class Cloud(Protocol):
-    """One fleet's part of a cloud. Methods raise Unavailable with the cloud's words; they may take a minute."""
+    """One node pool's part of a cloud. Methods raise Unavailable with the cloud's message; they may take a minute."""
 
     @property
     def provider(self) -> str:
-        """What it is called."""
+        """The provider's name."""
         ...
 
     async def price_per_h(self) -> float | None:
-        """What one machine costs an hour; None where the cloud does not tell."""
+        """The price of one machine per hour; None if the cloud does not report it."""
         return None
 
     async def machines(self) -> Sequence[Machine]:
-        """All machines there, also those of others and those that failed; those that are gone are left out.
+        """All machines in the cloud, including those of other owners and failed ones; deleted ones are left out.
 
-        One that was just created may be left out for a while, one that was destroyed may still be among them.
+        A machine that was just created may be missing for a while; a deleted one may still be listed.
         """
         ...
 
     async def create(self, name: str, user_data: str) -> Machine:
-        """One more, which begins with this user data. Returns when the cloud has accepted it."""
+        """Create a machine that starts with this user data. Returns when the cloud has accepted it."""
         ...
 
     async def destroy(self, machine: Machine) -> None:
-        """One less, soon. One that is gone is no error."""
+        """Delete a machine, soon. A machine that is gone is no error."""
         ...

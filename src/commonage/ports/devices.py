@@ -1,8 +1,8 @@
-"""The cards of one machine: what there is, what they measure, what a workload must be told of its share.
+"""The GPUs of one node: inventory, measurements, and how a workload's share is enforced.
 
-Implemented in `commonage.gpus` (real cards, simulated ones, none); called by control, in a thread, for
-asking a driver may take long. `commonage.testing.devices_contract` is what an implementation must keep. Who
-gets which share is not decided here.
+Implemented in `commonage.gpus` (real GPUs, simulated ones, none). Control calls it in a thread, because driver calls
+may take long. An implementation must pass `commonage.testing.devices_contract`. The scheduler, not this port, assigns
+shares.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from commonage.domain.fleet import Device, Lease, Share
 
 
 class DevicesUnavailable(Unavailable):
-    """The driver of the cards cannot be used: absent, broken, or not for us. The message says what to do."""
+    """The GPU driver cannot be used: absent, broken, or without permission. The message says what to do."""
 
     code: ClassVar[str] = "devices-unavailable"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """VRAM held by one process on one device, the CUDA context included, and the part of the last moments in which it
-    computed there, 0..1. None where the driver does not tell.
+    """VRAM held by one process on one device, including the CUDA context, and its recent utilisation 0..1.
 
-    `attempt_id` is set only where it is known without looking (simulated cards, which have no real
-    processes and so no `pid`); on real cards the watcher finds the attempt from the pid.
+    A figure is None if the driver does not report it. `attempt_id` is set only where it is known without a lookup
+    (simulated GPUs, which have no real processes and so no `pid`); on real GPUs the watcher finds the attempt by the
+    pid.
     """
 
     pid: int | None
@@ -38,13 +38,12 @@ class ProcessMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """What one device measures now. A figure that the card or its driver does not give is None, never a
-    guess.
+    """Present measurements of one device. A figure that is not reported is None, never an estimate.
 
-    `utilisation` is the part of the last moments in which it computed, 0..1. `energy_j` is the card's own count of what
-    it has drawn: it only rises, until the driver is loaded anew. `throttle` are the reasons why its clocks are low, in
-    words; `ecc_*` count memory errors since the driver was loaded, `remapped_*` the rows of memory replaced for good;
-    `xid` is the number of the last error message of the driver about it (NVIDIA's Xid).
+    `utilisation` is the fraction of the last moments in which it computed, 0..1. `energy_j` is the device's own counter
+    of energy used: it only rises, until the driver is reloaded. `throttle` are the reasons for low clocks, as text;
+    `ecc_*` count memory errors since the driver was loaded, `remapped_*` the memory rows replaced for good; `xid` is
+    the number of the driver's last error message about it (NVIDIA's Xid).
     """
 
     uuid: str
@@ -67,9 +66,9 @@ class DeviceSample:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What an attempt is about to use, and where: its shares, and the folders of its control groups.
+    """Resources that an attempt is about to use: its shares, and the folders of its control groups.
 
-    `in_container`: it runs in a container, whose runtime makes the control group and applies what the variables say.
+    `in_container`: it runs in a container, whose runtime creates the control group and applies the variables.
     """
 
     attempt_id: str
@@ -79,58 +78,58 @@ class Hold:
 
 
 class NotConfined(EngineFailure):
-    """A share cannot be held at the level that it was given with. The message says why; nothing stays applied."""
+    """A share cannot be enforced at its isolation level. The message says why; nothing remains applied."""
 
     code: ClassVar[str] = "not-confined"
 
 
 class Devices(Protocol):
-    """The cards of this machine. Methods may block (driver calls) and may be called from several threads.
+    """The GPUs of this node. Methods may block (driver calls) and may be called from several threads.
 
-    By default a share is kept by the variables of `environment` alone: nothing is applied, and no fault is remembered.
+    By default only the variables of `environment` enforce a share: nothing is applied, and no fault is remembered.
     """
 
     def inventory(self) -> Sequence[Device]:
-        """Every card, by index. One that was lost or is broken stays listed, with its fault.
+        """Every GPU, by index. A lost or broken one stays listed, with its fault.
 
-        Raises DevicesUnavailable only while not one card was ever seen.
+        Raises DevicesUnavailable only if no GPU was ever seen.
         """
         ...
 
     def measure(self) -> Sequence[DeviceSample]:
-        """A sample of every card that answers now; others are left out, and `inventory` says why."""
+        """A sample of every GPU that answers now; others are left out, and `inventory` says why."""
         ...
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
-        """The variables for a workload that holds these shares; without any, those that hide all cards."""
+        """The variables for a workload that holds these shares; without shares, variables that hide all GPUs."""
         ...
 
     def note_held(self, leases: Sequence[Lease]) -> None:
-        """The leases whose program runs now; `at` is its start. Real cards ignore them, simulated ones show use."""
+        """The allocations whose program runs now; `at` is its start. Real GPUs ignore them, simulated ones show use."""
         return
 
     def resume(self, uuid: str | None = None) -> None:
-        """An admin says that this card is sound again, or all are: forget faults that are only remembered.
+        """Clear the remembered faults of this GPU (None: of all), because an admin has declared it healthy.
 
-        What is still wrong is found again. Unknown uuids are no error.
+        Faults that persist are found again. Unknown uuids are no error.
         """
         return
 
     def confine(self, hold: Hold) -> Mapping[str, str]:
-        """Have these shares held at their level before the attempt's command runs; gives variables to add for it.
+        """Enforce these shares at their isolation level before the attempt's command runs; returns extra variables.
 
-        Idempotent by the attempt's id. What is applied is remembered on disk first, so that it is released after a
-        crash. Variables of ours win over the attempt's own, but for PYTHONPATH, which goes before its own.
-        Raises NotConfined; then nothing stays applied.
+        Idempotent by the attempt's id. The change is recorded on disk first, so that it is released after a crash. The
+        returned variables override the attempt's own, except PYTHONPATH, which is prepended to its own. Raises
+        NotConfined; then nothing remains applied.
         """
         return {}
 
     def release(self, attempt_id: str) -> None:
-        """The attempt has no process any more: undo what was applied for it. Idempotent, unknown ids are no error."""
+        """Undo what was applied for an attempt that has no process any more. Idempotent; unknown ids are no error."""
         return
 
     def settle(self, live: Collection[str]) -> None:
-        """After a start: these attempts are all that live. What is applied for any other is released."""
+        """Called after a start with all live attempts. Releases what is applied for any other."""
         return
 
     def confined(self) -> Collection[str]:
@@ -138,9 +137,9 @@ class Devices(Protocol):
         return ()
 
     def take_warnings(self) -> Sequence[tuple[str, str]]:
-        """What happened to attempts since the last call, each with its id and a sentence for its owner."""
+        """Warnings about attempts since the last call, each as an attempt id and a sentence for its owner."""
         return ()
 
     def close(self) -> None:
-        """Let go of the driver. Idempotent; nothing else is called afterwards."""
+        """Close the driver. Idempotent; nothing else is called afterwards."""
         return

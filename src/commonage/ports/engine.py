@@ -1,4 +1,7 @@
-"""What executes workloads on a site. `commonage.testing.engine_contract` is what an implementation must keep."""
+"""Engines execute workloads on a site; control calls them through this port.
+
+An implementation must pass `commonage.testing.engine_contract`.
+"""
 
 from __future__ import annotations
 
@@ -14,53 +17,53 @@ from commonage.ports.execs import ExecStream, Terminal
 
 
 class Engine(Protocol):
-    """One site's engine. Every method may raise EngineFailure (retryable or not) and nothing else of its own."""
+    """One site's engine. Every method may raise EngineFailure (retryable or not) and no other error of its own."""
 
     @property
     def site(self) -> str:
-        """The name of its site."""
+        """Name of its site."""
         ...
 
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """Features that it supports."""
         ...
 
     async def open(self) -> None:
-        """Take up work again: find what an earlier life of ours started. Before any other call."""
+        """Find the attempts that an earlier process started. Called before any other method."""
         ...
 
     async def close(self) -> None:
-        """Let go without ending anything that runs."""
+        """Release resources without stopping anything that runs."""
         return
 
     def loops(self) -> Sequence[Turns]:
-        """The turns of the loops that it runs by itself while it is open, each under a name of its own."""
+        """The turns of its own loops while it is open, each under a different name."""
         return ()
 
     async def start(self, order: Order) -> None:
-        """Have the attempt run. Idempotent by `order.attempt_id`: never runs it twice, also not after a crash.
+        """Start the attempt. Idempotent by `order.attempt_id`: never runs it twice, not even after a crash.
 
-        Returns quickly; what takes long (preparing an environment) shows as sightings with a detail.
+        Returns quickly; slow steps (preparing an environment) appear as statuses with a detail.
         """
         ...
 
     async def stop(self, attempt_id: str, grace_s: float) -> None:
-        """End the attempt and all its children, by force after `grace_s`. Idempotent; unknown ids are no error.
+        """Stop the attempt and all its child processes, by force after `grace_s`. Idempotent; unknown ids are no error.
 
-        Returns quickly; the end shows as a sighting.
+        Returns quickly; the end appears as a status.
         """
         ...
 
     async def forget(self, attempt_id: str) -> None:
-        """The end of this attempt is written down: it need not be sighted any more. Logs stay. Idempotent."""
+        """The end of this attempt is stored: its status need not be reported any more. Logs stay. Idempotent."""
         ...
 
     async def sightings(self) -> Sequence[Sighting]:
-        """All that is ours right now, ended ones too until they are forgotten; also after a restart."""
+        """Statuses of all attempts of this installation, ended ones until they are forgotten; also after a restart."""
         ...
 
     def watch(self) -> AsyncIterator[Sighting]:
-        """Sightings as they change, from now on, until closed. May repeat, never goes back."""
+        """Status changes from now on, until closed. May repeat a status, never returns to an earlier one."""
         ...
 
     def logs(
@@ -68,42 +71,42 @@ class Engine(Protocol):
     ) -> AsyncIterator[LogLine]:
         """Its output, stdout and stderr together, from byte `offset` or the last `tail` lines; `follow` until it ends.
 
-        Raises NotFound where there is no log (any more).
+        Raises NotFound if the log does not exist (any more).
         """
         ...
 
     async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
-        """Run a command beside what runs there: within its limits and walls, in its folder, with its variables.
+        """Run a command in the attempt's environment: with its limits, isolation, working folder and variables.
 
-        An empty command is a shell. With a terminal its input and output are that. It ends with the attempt at the
-        latest, and with this engine's `close`. A command that is not there ends with 127, or 126 if it is none.
-        Raises NotRunning.
+        An empty command is a shell. With a terminal, input and output are the terminal's. It ends with the attempt at
+        the latest, and with this engine's `close`. The exit code is 127 if the command does not exist, 126 if it cannot
+        be executed. Raises NotRunning.
         """
         ...
 
     async def measure(self) -> Sequence[Measurement]:
-        """What each running attempt uses now."""
+        """Present resource use of each running attempt."""
         ...
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """Whose these processes of its machine are, looked up now: also of those that began a moment ago.
+        """Look up now which attempts own these processes of its node, including processes that just started.
 
-        An attempt owns what it holds together (its control group, its container) and all that descends from that. Left
-        out is what has ended; a machine of another site answers with nothing.
+        An attempt owns its control group or container and all descendants of those processes. Ended processes are left
+        out; a node of another site returns nothing.
         """
         ...
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """The machines of the site, with what they have in all, and what is wrong with them."""
+        """The nodes of the site, with their total resources and their faults."""
         ...
 
     async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
-        """Have the environment ready before it is needed, on this machine of the site or (None) on all that take work.
+        """Prepare the environment before it is needed, on this node of the site or (None) on all schedulable nodes.
 
-        Returns when it is; raises EngineFailure if it cannot. `told` hears how far it is.
+        Returns when it is ready; raises EngineFailure if it cannot be prepared. `told` receives the progress.
         """
         ...
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
-        """Where each environment that it was ever asked for stands."""
+        """Status of each environment that it was ever asked for."""
         ...

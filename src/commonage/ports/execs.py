@@ -1,6 +1,6 @@
-"""A command that runs beside an attempt, and what passes between it and whoever had it run.
+"""A command that runs in an attempt's environment, and the streams between it and its caller.
 
-Implemented by engines; used by control, which hands it to the API.
+Implemented by engines; used by control, which passes it to the API.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import ClassVar, Protocol
 from commonage.domain.errors import Conflict
 
 OUT, ERR = 1, 2
-"""The streams of what a command says: its output and its errors. With a terminal all is output."""
+"""The output streams of a command: stdout and stderr. With a terminal, all output is on OUT."""
 
 
 class NotRunning(Conflict):
-    """The attempt does not run, so that nothing can run beside it."""
+    """The attempt does not run, so no command can run in it."""
 
     code: ClassVar[str] = "not-running"
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """What the one who asks sits at: so many columns and rows of characters, and its kind (TERM)."""
+    """The caller's terminal: its size in characters, and its type (TERM)."""
 
     columns: int = 80
     rows: int = 24
@@ -32,30 +32,30 @@ class Terminal:
 class ExecStream(Protocol):
     """One such command, from its start to its end.
 
-    It ends when its program ends, when `close` is called, or with the attempt; then whatever it started is ended, too.
-    Reading and writing may go on at the same time; each may raise EngineFailure.
+    It ends when its program ends, when `close` is called, or with the attempt; then all processes that it started are
+    ended, too. Reading and writing may happen at the same time; each may raise EngineFailure.
     """
 
     async def write(self, data: bytes) -> None:
-        """Give it input; waits while it takes none. What comes after the end of its input or its own is lost."""
+        """Send input; waits while the command reads none. Input after `close_stdin` or the command's end is lost."""
         ...
 
     async def close_stdin(self) -> None:
-        """Its input has an end. With a terminal nothing: there the end is a character."""
+        """Close its input. No effect with a terminal: there the end of input is a character."""
         ...
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Its terminal has another size. Without a terminal nothing."""
+        """Change the size of its terminal. No effect without a terminal."""
         ...
 
     async def read(self) -> tuple[int, bytes] | None:
-        """What it says next, and on which stream (OUT, ERR); None once it has ended and all was read."""
+        """Its next output and the stream (OUT, ERR); None when it has ended and all output was read."""
         ...
 
     async def exit_code(self) -> int:
-        """How it ended, 128 and more by that signal; waits until it has. 137 where it ended with its attempt."""
+        """Its exit code, 128 plus the signal number if killed; waits for the end. 137 if it ended with its attempt."""
         ...
 
     async def close(self) -> None:
-        """End it and all that it started: by SIGHUP, by force after a moment. Idempotent; raises nothing."""
+        """End it and all processes that it started: SIGHUP first, then by force. Idempotent; raises nothing."""
         ...

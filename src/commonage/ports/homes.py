@@ -1,4 +1,4 @@
-"""How much room people's homes take. Implemented in `commonage.storage`."""
+"""Disk usage of users' homes. Implemented in `commonage.storage`, used by `control.homes`."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ class Homes(Protocol):
     """All homes, each a folder named by `domain.folders.folder_name`."""
 
     async def measure(self) -> Mapping[str, int]:
-        """MiB of disk that each takes, by folder name. May take minutes. Raises Unavailable."""
+        """Disk usage in MiB of each home, by folder name. May take minutes. Raises Unavailable."""
         ...

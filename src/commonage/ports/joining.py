@@ -1,4 +1,4 @@
-"""How machines are let in and put out again, as the API needs it. Implemented in `commonage.joining`."""
+"""Joining: how nodes are admitted and removed, as the API needs it. Implemented in `commonage.joining`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """A token with which machines may join until `expires_at` (unix seconds); `url` is where they get the script.
+    """A token with which machines may join until `expires_at` (unix seconds); `url` is the address of the script.
 
-    `command` is what people type there: it fetches the script, compares its digest and runs it. No secret is in it.
+    `command` is what users type on the machine: it fetches the script, compares its digest and runs it. It contains no
+    secret.
     """
 
     token: str
@@ -22,7 +23,7 @@ class JoinToken:
 
 @dataclass(frozen=True, slots=True)
 class JoinKit:
-    """What a machine begins with: the script, its SHA-256 (hex), and the packed program (tar.gz)."""
+    """Files that a machine needs to join: the script, its SHA-256 (hex), and the packed program (tar.gz)."""
 
     script: str
     script_sha256: str
@@ -31,7 +32,7 @@ class JoinKit:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What lets a machine into the Swarm as a worker: the Swarm's own token, and its managers (HOST:PORT)."""
+    """Admits a node to the Swarm as a worker: the Swarm's own token, and its managers (HOST:PORT)."""
 
     token: str
     managers: tuple[str, ...]
@@ -39,7 +40,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class SwarmTrust:
-    """The Swarm's id and its root certificates (PEM), by which a certificate of a Swarm node is verified."""
+    """The Swarm's id and its root certificates (PEM), which verify the certificate of a Swarm node."""
 
     swarm_id: str
     roots: str
@@ -47,7 +48,7 @@ class SwarmTrust:
 
 @dataclass(frozen=True, slots=True)
 class SwarmMember:
-    """A node of the Swarm. `name` is the name that the site lists it by, `host_name` what Docker there reports now.
+    """A node of the Swarm. `name` is its name at the site, `host_name` the one that Docker reports there now.
 
     `state` is Swarm's own word: `ready`, `down`, ….
     """
@@ -58,18 +59,18 @@ class SwarmMember:
 
 
 class Membership(Protocol):
-    """The Swarm, as far as joining it and being put out of it go. Every call may raise EngineFailure."""
+    """Membership of the Swarm: joining and removal. Every call may raise EngineFailure."""
 
     async def admission(self) -> Admission:
-        """What a new worker needs."""
+        """Token and managers for a new worker."""
         ...
 
     async def renew_token(self) -> None:
-        """Have another token than until now let workers in."""
+        """Replace the token that admits workers."""
         ...
 
     async def trust(self) -> SwarmTrust:
-        """By what certificates of its nodes are verified."""
+        """Data to verify certificates of the Swarm's nodes."""
         ...
 
     async def members(self, bound: Mapping[str, str]) -> Mapping[str, SwarmMember]:
@@ -77,44 +78,45 @@ class Membership(Protocol):
         ...
 
     async def remove(self, node_ids: Collection[str]) -> int:
-        """Put out the nodes with these ids, whatever runs there; says how many there were."""
+        """Remove the nodes with these ids, whatever runs there; returns how many existed."""
         ...
 
 
 class Joining(Protocol):
-    """The site's door for machines, as admins use it."""
+    """The join service of the site, as admins use it."""
 
     def kit(self) -> JoinKit:
-        """The same for every machine; no secret is in it."""
+        """The same for every machine; contains no secret."""
         ...
 
     async def token(self, for_s: int) -> JoinToken:
-        """A new one. Raises InvalidInput; Unavailable when the disk is full."""
+        """Create a token. Raises InvalidInput; Unavailable when the disk is full."""
         ...
 
     async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
-        """Cloud-init user data that has a new machine join with this token and these options of the script.
+        """Cloud-init user data with which a new machine joins, using this token and these options of the script.
 
-        With `host_name` it is called so, whatever the cloud calls it.
+        With `host_name` the machine gets this host name, whatever the cloud calls it.
         """
         ...
 
     async def forget_tokens(self) -> Sequence[str]:
-        """No token that was made until now is good any more, nor is what was told to who had one: the Swarm's.
+        """Invalidate all join tokens made until now, and the Swarm's token, which their holders received.
 
-        Says what was done, and what could not be. Raises Unavailable, with nothing done, when the disk is full.
+        Returns sentences on what was done and what could not be done. Raises Unavailable, with nothing done, when the
+        disk is full.
         """
         ...
 
     async def lets_in(self, node: str) -> bool:
-        """Whether a certificate that holds, or a place in the Swarm, lets this machine in. Raises EngineFailure."""
+        """True if a valid certificate, or a place in the Swarm, admits this node. Raises EngineFailure."""
         ...
 
     async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
-        """Take back all that lets the machine in, join tokens included, and its place in the Swarm.
+        """Revoke everything that admits the node, including join tokens, and remove it from the Swarm.
 
-        Says what was done, and what could not be. It may join again with a new token. `gone`: the machine itself is no
-        more, so that join tokens stay good. Unknown machines are no error. Raises Unavailable, with nothing done, when
-        the disk is full.
+        Returns sentences on what was done and what could not be done. It may join again with a new token. `gone`: the
+        machine itself no longer exists, so that join tokens stay valid. Unknown nodes are no error. Raises Unavailable,
+        with nothing done, when the disk is full.
         """
         ...

@@ -1,4 +1,4 @@
-"""Measurements over time: one port, so that SQL roll-ups and a real time-series database are alike to the core."""
+"""Measurements over time: one port, so that the core treats SQL roll-ups and a time-series database alike."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One figure: `metric` of `subject` at `at`. Subjects: `attempt:ID`, `node:NAME`, `device:UUID`, `platform`.
+    """One value: `metric` of `subject` at `at`. Subjects: `attempt:ID`, `node:NAME`, `device:UUID`, `platform`.
 
-    Metrics carry their unit: `cpu_cores`, `memory_mib`, `gpu_memory_mib`, `gpu_utilisation` (0..1), `power_w`,
+    Metric names carry the unit: `cpu_cores`, `memory_mib`, `gpu_memory_mib`, `gpu_utilisation` (0..1), `power_w`,
     `queue_length`, `running`.
     """
 
@@ -23,7 +23,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Mean, least and most of a metric in the bucket that starts at `at`."""
+    """Mean, minimum and maximum of a metric in the bucket that starts at `at`."""
 
     at: float
     mean: float
@@ -32,10 +32,10 @@ class Point:
 
 
 class Metrics(Protocol):
-    """Where samples go and come from."""
+    """Stores and returns samples."""
 
     async def write(self, samples: Sequence[Sample]) -> None:
-        """Keep these. Losing the last seconds in a crash is allowed."""
+        """Write samples. A crash may lose those of the last seconds."""
         ...
 
     async def query(
@@ -49,5 +49,8 @@ class Metrics(Protocol):
         ...
 
     async def tidy(self, now: float) -> None:
-        """Roll up and drop: raw a day, minutes a month, hours two years. Some databases do so by themselves."""
+        """Aggregate old data, and delete it: raw values after a day, minutes after a month, hours after two years.
+
+        Some databases do this by themselves.
+        """
         return

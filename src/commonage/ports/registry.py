@@ -1,4 +1,4 @@
-"""The site's own registry of images: what it is, who it lets in, and what is thrown out of it."""
+"""The site's image registry: address, accounts, tokens, removal of old images. Used by API, server and engines."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Protocol
 from commonage.domain.registry import Access
 
 MACHINE = "machine"
-"""The name of the control plane's own account."""
+"""The control plane's own account name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryAbout:
-    """`address` is `HOST:PORT`, the first part of the names of its images. `certificate` (PEM) is its authority's."""
+    """`address` is `HOST:PORT`, the first part of its image names. `certificate` (PEM) is that of its authority."""
 
     address: str
     certificate: str
@@ -22,7 +22,7 @@ class RegistryAbout:
 
 @dataclass(frozen=True, slots=True)
 class RegistryAccount:
-    """With what name and password machines fetch the images whose names begin with `address` (`HOST:PORT`)."""
+    """The account with which nodes pull the images whose names begin with `address` (`HOST:PORT`)."""
 
     address: str
     user: str
@@ -37,13 +37,13 @@ class RegistryAccount:
 
 
 def machine_user(node: str) -> str:
-    """The name of the account of this machine."""
+    """The account name of this node."""
     return f"{MACHINE}@{node}"
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryToken:
-    """What lets its bearer do what was granted. `issued_at` in unix seconds, `lasts_s` from then on."""
+    """A token that allows its bearer the granted actions. `issued_at` in unix seconds, `lasts_s` from then on."""
 
     text: str
     issued_at: float
@@ -52,7 +52,7 @@ class RegistryToken:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection threw out: images (`REPOSITORY@sha256:…`), and how many bytes that made free."""
+    """Result of a collection: the removed images (`REPOSITORY@sha256:…`), and the number of bytes freed."""
 
     images: tuple[str, ...]
     freed_bytes: int
@@ -63,20 +63,20 @@ class Registry(Protocol):
 
     @property
     def about(self) -> RegistryAbout:
-        """Where it is, and how it is recognised."""
+        """Its address and certificate."""
         ...
 
     def is_machine(self, user: str, password: str) -> bool:
-        """True for an account with which a machine of the site fetches images. Blocks a moment."""
+        """True for an account with which a node of the site pulls images. Blocks briefly."""
         ...
 
     def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
-        """A token for what was granted."""
+        """A token for the granted access."""
         ...
 
     async def collect(self, keep: Collection[str]) -> Collected:
-        """Throw out what is old and not among `keep` (names of images, by digest or tag), and layers nobody needs.
+        """Remove old images that are not among `keep` (image names, by digest or tag), and unused layers.
 
-        Meanwhile nothing can be pushed. Raises Conflict while another collection runs, EngineFailure.
+        Pushes are impossible meanwhile. Raises Conflict while another collection runs, EngineFailure.
         """
         ...

@@ -1,6 +1,6 @@
-"""What must not be lost. `commonage.testing.store_contract` is what an implementation must keep.
+"""The durable store. Used by control. An implementation must pass `commonage.testing.store_contract`.
 
-Writing is one call, `commit(batch)`: all of a batch or nothing of it, durable when it returns. Reading is queries.
+There is one write call, `commit(batch)`: all of a batch or nothing, durable when it returns. All other calls read.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ class Batch:
     """Changes that belong together.
 
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
-    still have the former; several of one workload follow each other. A workload's `attempt` is written with it:
-    inserted or replaced by its id; `receipts` are, too. `events` have their `seq` given. `nodes` are inserted or
-    replaced by (site, name), `reservations` by their id, `images` by their name; `departed` names machines and
-    `unreserved` reservations that are taken away.
-    Members of an array, if they share a client key, come in one batch; the first has it. A spec's secrets are dropped
-    when its workload has ended.
+    still have the former; several updates of one workload follow each other. A workload's `attempt` is written with it:
+    inserted or replaced by its id; `receipts` likewise. `events` already have their `seq`. `nodes` are inserted or
+    replaced by (site, name), `reservations` by their id, `images` by their name; `departed` names nodes and
+    `unreserved` reservations to delete.
+
+    Members of an array that share a client key come in one batch; the first one has it. The secrets of a spec are
+    deleted when its workload has ended.
     """
 
     inserts: list[Workload] = field(default_factory=list)
@@ -51,7 +52,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which workloads: every field that is not None must match. `text` is part of a name or the start of an id."""
+    """Selects workloads: every field that is not None must match. `text` is part of a name or the start of an id."""
 
     owner: str | None = None
     tenant: str | None = None
@@ -66,17 +67,17 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some of a list, newest first; `next_cursor` is what to ask with for the rest, None at the end."""
+    """Part of a list, newest first; `next_cursor` requests the next part, None at the end."""
 
     items: Sequence[T]
     next_cursor: str | None
 
 
 class Store(Protocol):
-    """Durable memory. Raises StaleVersion, Conflict(code="key-taken"), NotFound, Unavailable; nothing of its own."""
+    """Durable storage. Raises StaleVersion, Conflict(code="key-taken"), NotFound, Unavailable; no errors of its own."""
 
     async def open(self) -> None:
-        """Connect. The schema must be up to date (see `upgrade` in the store room)."""
+        """Connect. The schema must be up to date (see `upgrade` in the store package)."""
         ...
 
     async def close(self) -> None:
@@ -87,8 +88,8 @@ class Store(Protocol):
         """Write all of it or nothing; durable when this returns.
 
         Raises StaleVersion when an update's version does not follow the row's, Conflict(code="key-taken") when an
-        insert's (owner, key) is there already, Conflict when its id or an event's seq is. After Unavailable nobody
-        knows: a connection that broke at the very end may have written it.
+        insert's (owner, key) exists already, Conflict when its id or an event's seq does. After Unavailable the outcome
+        is unknown: a connection that broke at the very end may have written it.
         """
         ...
 
@@ -97,23 +98,23 @@ class Store(Protocol):
         ...
 
     async def workload(self, workload_id: str) -> Workload:
-        """One, with its newest attempt. Raises NotFound."""
+        """One workload, with its newest attempt. Raises NotFound."""
         ...
 
     async def workload_by_key(self, owner: str, key: str) -> Workload | None:
-        """The one that was submitted with this client key."""
+        """The workload that was submitted with this client key."""
         ...
 
     async def workloads(self, which: Filter, *, limit: int, cursor: str | None = None) -> Page[Workload]:
-        """Newest first. A cursor of another list or a broken one raises InvalidInput(code="invalid-cursor")."""
+        """Newest first. A broken cursor, or one of another list, raises InvalidInput(code="invalid-cursor")."""
         ...
 
     async def count(self, which: Filter) -> dict[State, int]:
-        """How many in each state; states with none are absent."""
+        """Number of workloads in each state; states without any are absent."""
         ...
 
     async def attempts(self, workload_id: str) -> Sequence[Attempt]:
-        """All its tries, oldest first."""
+        """All its attempts, oldest first."""
         ...
 
     async def events(
@@ -123,46 +124,46 @@ class Store(Protocol):
         ...
 
     async def last_event_seq(self) -> int:
-        """The newest event's seq, 0 when there is none."""
+        """The newest event's seq, 0 without events."""
         ...
 
     async def last_workload_id(self) -> str | None:
-        """The greatest workload id, None when there is none."""
+        """The greatest workload id, None without workloads."""
         ...
 
     async def usage(
         self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
     ) -> Sequence[Usage]:
-        """Held resources within [since, until), summed by `by`: "owner", "tenant", "workload" or "environment".
+        """Allocated resources within [since, until), summed by `by`: "owner", "tenant", "workload" or "environment".
 
         An attempt that still runs counts up to `until`.
         """
         ...
 
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastHold]:
-        """What attempts held that ended at `since` or later, the last that ended first."""
+        """Former allocations of attempts that ended at `since` or later, the last end first."""
         ...
 
     async def nodes(self) -> Sequence[Node]:
-        """Every machine ever seen and not removed."""
+        """Every node ever seen and not removed."""
         ...
 
     async def receipts(self, workload_id: str) -> Sequence[Receipt]:
-        """Those of its tries that were measured, oldest first; of one that still runs as it was last written."""
+        """Usage reports of its measured attempts, oldest first; that of a running one as last written."""
         ...
 
     async def receipts_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[Receipt]:
-        """Ended ones of this owner and likeness, newest first."""
+        """Reports of ended attempts of this owner and likeness, newest first."""
         ...
 
     async def open_receipts(self) -> Sequence[Receipt]:
-        """Those that have not ended, oldest first."""
+        """Reports that are not closed, oldest first."""
         ...
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
-        """Those whose window ends after that instant, in the order in which they begin."""
+        """Those whose window ends after that time, ordered by start."""
         ...
 
     async def images(self) -> Sequence[Image]:
-        """All that were ever in the catalogue, removed ones too, by name."""
+        """All images that were ever in the catalogue, including removed ones, by name."""
         ...
