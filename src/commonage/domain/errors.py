@@ -27,8 +27,8 @@ from commonage.domain.reasons.attempts import StartFailed
 
 
 class CommonageError(Exception):
-    """Base of all errors of ours. `str(error)` is the sentence shown to the user; an error that was made of a reason
-    has no sentence of its own (`messages.of_error` makes it), and shows code and parameters in logs.
+    """Base of all errors of Commonage. `str(error)` is the sentence shown to the user; an error made from a reason has
+    no sentence of its own (`messages.of_error` makes it), and shows code and parameters in logs.
     """
 
     code: ClassVar[str] = "error"
@@ -44,7 +44,7 @@ class CommonageError(Exception):
 
     @property
     def problem_code(self) -> str:
-        """The stable code of this very error: the class's, unless it was raised with a narrower one."""
+        """The stable code of this error: the class's, unless it was raised with a narrower one."""
         return self._code or type(self).code
 
     @property
@@ -54,7 +54,7 @@ class CommonageError(Exception):
 
 
 def start_failure(error: CommonageError) -> Reason:
-    """Why an attempt did not start, of what its engine raised."""
+    """The reason why an attempt did not start, from the error that its engine raised."""
     return error.reason or StartFailed(error=error.message)
 
 
