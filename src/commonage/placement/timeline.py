@@ -156,14 +156,14 @@ class Timeline:
         return np.asarray(free + line.spare(np.concatenate(([window[0]], during))).min(axis=0), np.int64)
 
     def room(self, window: Window) -> Ints:
-        """[N, W]: the same of all nodes."""
+        """[N, W]: the same for all nodes."""
         rows = free_rows(self.grid, everywhere(self.grid)) + self._freed_by(window[0])
         for number in self._kept:
             rows[number] = self.room_on(number, window)
         return rows
 
     def _freed_by(self, at: float) -> Ints:
-        """[N, W]: what has ended by then, remembered until something is started or ends."""
+        """[N, W]: the room freed by then, cached until something starts or ends."""
         ends = self._holdings.ends_at
         last = float(ends[np.isfinite(ends)].max(initial=BEGUN))
         at = min(at, last)
