@@ -1,14 +1,15 @@
-"""What reservations keep free, and who may start where beside it.
+"""Keeps room free for reservations, and decides which requests may use which nodes next to it.
 
-The pass owns a `Kept` beside its grid and holdings: `update` at the beginning of a pass and when the fleet changed,
-`take` and `give` after what is taken and given there. For each ask it reads `mask` (where it may start), `home` (the
-room kept for it: the first choice) and picks cards within `aside`. The API asks `feasible` before it admits one.
+The pass owns a `Kept` together with its grid and holdings: call `update` at the beginning of a pass and when the nodes
+changed, `take` and `give` after those of the grid and holdings. For each request it reads `mask` (where it may start),
+`home` (the room kept for it: the first choice) and picks devices within `aside`. The API calls `feasible` before it
+admits a reservation.
 
-A reservation is `count` places: leases on chosen nodes that begin with its window. They are put where most is free now,
-then where time limits free enough by then, and stay there as long as that holds. What stays within a window without an
-end before it fits beside the places. In the window whoever it is for starts in them, and each place that is used so is
-kept no longer until it is free again. What is held within a reservation is in `counted`: quotas do not count it and
-nobody evicts it.
+A reservation is `count` places: allocations on chosen nodes that begin with its window. Places go where most is free
+now, then where time limits free enough in time, and stay there as long as that holds. A workload that runs into a
+window without ending before it must fit next to the places. Within the window the owner's workloads start in the
+places, and a used place is not kept until it is free again. Allocations within a reservation are in `counted`: quotas
+do not count them and they are never evicted.
 """
 
 from __future__ import annotations

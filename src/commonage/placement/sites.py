@@ -18,8 +18,9 @@ from commonage.placement.shapes import Bools, Floats, Ints
 
 
 class SitePolicy(StrEnum):
-    """Which of several sites that could start it now: the first in the order of the rules, the one of which least is
-    used, or the one where a GPU costs least."""
+    """The choice among sites that could start it now: the first in the order of the rules, the least used one, or the
+    one with the lowest GPU price.
+    """
 
     FIRST_FREE = "first-free"
     LEAST_USED = "least-used"

@@ -88,7 +88,7 @@ def table(demand: Demand, step: float, end: float, most: int) -> Floats:
 
 
 class _Shift:
-    """Looks up waste where a workload has taken its cpus: between the columns, for all needs at once."""
+    """Looks up the waste after a workload has taken its CPUs: between the columns, for all needs at once."""
 
     def __init__(self, grid: Floats, needs: Floats) -> None:
         at = (grid - needs[:, None]) / grid[1]
@@ -98,14 +98,14 @@ class _Shift:
         self._part = at - self._low
 
     def of(self, waste: Floats) -> Floats:
-        """[needs, 2, columns]: how often the workload is sent here where it fits, and that times the waste then."""
+        """[needs, 2, columns]: the frequency of the workload on a device that it fits, and that times the waste."""
         then = waste[self._low] * (1 - self._part) + waste[self._low + 1] * self._part
         often = self.fits * np.exp(-CHOICE / 1000 * then)
         return np.stack((often, often * then), axis=1)
 
 
 def _finer(waste: Floats) -> Floats:
-    """The table with columns in between, so that the nearest will do."""
+    """The table with interpolated columns, so that the nearest column is accurate enough."""
     low, step = np.divmod(np.arange(WIDTH), FINE)
     high = np.minimum(low + 1, STEPS)
     part = step / FINE

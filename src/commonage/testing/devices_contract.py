@@ -155,7 +155,7 @@ class DevicesContract:
         assert not set(_LIMITS) & set(variables)
 
     def test_simulated_cards_say_so(self, devices: Devices) -> None:
-        """The workload's environment says so."""
+        """The workload's environment says so, and only for simulated devices."""
         card = next(card for card in devices.inventory() if not card.faults)
         variables = devices.environment([share_of(card)])
         assert variables.get("COMMONAGE_GPU_SIMULATED") == ("1" if card.simulated else None)

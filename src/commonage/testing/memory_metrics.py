@@ -15,7 +15,7 @@ _Series = tuple[str, str]
 
 @dataclass(slots=True)
 class Figure:
-    """One or more samples, summed."""
+    """The aggregate of one or more samples."""
 
     number: int
     total: float
