@@ -90,7 +90,7 @@ class Gate:
 
         A refusal because of a long run applies to every request that runs as long: there is no need to try those.
         """
-        if self._reservations:  # reservations differ by request: only the most permissive answer holds for all
+        if self._reservations:  # each affects requests differently: only the same length is sure to fail
             return self.until(ask) - ROUNDING_S
         ends = np.where(self.guarded, self._ahead.first_ends(), np.inf)
         ends[~fit] = -np.inf

@@ -31,7 +31,7 @@ NODES_TRIED = 16
 """The number of most promising nodes on which the least set is searched; one sufficient victim is found on any node."""
 
 MOST_FOR_QUOTA = 1000
-"""At most this number of slots is evicted for a quota (lent to others, or the tenant's own bound)."""
+"""About this number of units (an attempt or a gang each) is evicted at most for a quota (lent, or the own bound)."""
 
 
 @dataclass(frozen=True, slots=True)
