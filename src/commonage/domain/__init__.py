@@ -1,4 +1,4 @@
-"""Nouns and rules of Commonage, pure: no clock, no chance, no input or output.
+"""Nouns and rules of Commonage. Pure: no clock, randomness, input or output.
 
-Everything else imports from here; nothing here imports from anywhere else in the package.
+All other packages import from here; nothing here imports from another package of Commonage.
 """

@@ -1,7 +1,7 @@
-"""Dataclasses to JSON and back, by their own annotations. Strict: what is not exactly of its type is refused.
+"""Converts dataclasses to JSON and back, from their annotations. Strict: a value of the wrong type is refused.
 
-For what crosses the link, and for files that agents write: it needs no library. A field that is missing takes its
-default, so that an older side can be understood; one that is not known is refused, and named.
+Used on the link, and for files that agents write: it needs no library. A missing field takes its default, so that an
+older side is understood; an unknown field is refused by name.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from commonage.domain.reasons import REASONS, Reason
 
 T = TypeVar("T")
 Json = Any
-"""What `json` takes and gives."""
+"""The JSON values that `json` takes and gives."""
 
 
 class Unreadable(InvalidInput):
-    """What came is not of the type that was due. The message says where."""
+    """The data is not of the expected type. The message says where."""
 
     code = "unreadable"
 
 
 def to_json(value: object) -> Json:
-    """Of a dataclass, of what may be in one, or of a tuple of those."""
+    """Takes a dataclass, any value allowed in one, or a tuple of those."""
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
@@ -50,7 +50,7 @@ def _fields_to_json(value: Any) -> Json:
 
 
 def from_json(kind: type[T], data: Json) -> T:
-    """The dataclass. Raises Unreadable."""
+    """The value of type `kind`. Raises Unreadable."""
     hashable: Any = kind
     try:
         made: T = _reader(hashable)(data)
@@ -60,7 +60,7 @@ def from_json(kind: type[T], data: Json) -> T:
 
 
 class _Wrong(Exception):
-    """Something is not of its type; `path` leads to it, the last step first."""
+    """A value has the wrong type; `path` leads to it, the last step first."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -73,10 +73,10 @@ _Reader = Callable[[Json], Any]
 
 @cache
 def _reader(kind: Any) -> _Reader:
-    """What reads this type: made once, for a site's machines tell much."""
+    """The reader of this type, cached: reports of a site's nodes are large."""
     origin = typing.get_origin(kind)
     if origin is typing.Union or origin is types.UnionType:
-        [only] = [one for one in typing.get_args(kind) if one is not type(None)]  # no other unions cross the link
+        [only] = [one for one in typing.get_args(kind) if one is not type(None)]  # other unions do not cross the link
         inner = _reader(only)
         return lambda data: None if data is None else inner(data)
     if origin is tuple:

@@ -1,4 +1,4 @@
-"""The catalogue: what a workload can run in."""
+"""The catalogue of environments that a workload can run in."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LEFT_OUT = 'rfc3987-syntax ; python_version < "3"\n'
 class Environment:
     """One entry of the catalogue.
 
-    On a process site it is a Python environment: made by uv from `requirements` (a declared list; pip's syntax), or
-    one that is there already (`python`, the path of its interpreter). Elsewhere it is an `image`.
-    `variables` are set for every workload in it. `kinds` are what it is offered for. `tenant`: only its members may use
-    it (None: everybody). `needs_gpu`: nothing runs in it without a GPU; `least_vram_mib`: nor with less VRAM.
+    On a process site it is a Python environment: made by uv from `requirements` (a list in pip's syntax), or an
+    existing one (`python`, the path of its interpreter). Elsewhere it is an `image`. `variables` are set for every
+    workload in it. `kinds` are the kinds of workloads that may use it. `tenant`: only its members may use it (None:
+    everyone). `needs_gpu`: it requires a GPU; `least_vram_mib`: the least VRAM it requires.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Environment:
 
 
 class EnvironmentState(StrEnum):
-    """Where an environment stands on a site: made on first use, then kept."""
+    """The state of an environment on a site: made on first use, then kept."""
 
     ABSENT = "absent"
     BUILDING = "building"
@@ -48,7 +48,9 @@ class EnvironmentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentStatus:
-    """An environment on one site. `progress` is 0..1 where it is known; `reason`: what is done, or why it failed."""
+    """An environment on one site. `progress` is 0..1, or None if unknown; `reason`: the current step, or the
+    failure.
+    """
 
     name: str
     site: str
@@ -58,9 +60,10 @@ class EnvironmentStatus:
 
 
 def left_out(requirements: Sequence[str]) -> str:
-    """What uv is to leave out (`--override`) though packages of this list ask for it: a requirement nothing meets.
+    """The override for uv (`--override`) that leaves out a package other packages require: a requirement nothing meets.
 
-    Jupyter's packages bring one that makes a grammar of addresses whenever it is imported, which is half of the time
-    that a session takes to start. A list that names it itself gets it. requirements/left-out.txt says the same of ours.
+    Jupyter's packages pull in a package that builds a grammar of addresses at import, which takes half of a session's
+    start time. A list that names the package itself gets it. requirements/left-out.txt does the same for Commonage's
+    own dependencies.
     """
     return "" if any(_SLOW.match(one.strip()) for one in requirements) else _LEFT_OUT

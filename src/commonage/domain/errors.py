@@ -1,21 +1,21 @@
-"""The one tree of errors. Every failure a user, client or engine may see is one of these.
+"""The tree of errors. Every failure that a user, client or engine may see is one of these.
 
     CommonageError              code            HTTP   retryable
-    ├── InvalidInput            invalid-…        422    no    what was asked cannot be right
+    ├── InvalidInput            invalid-…        422    no    the request is invalid
     │   └── TooLarge            too-large        413    no
     ├── Unauthenticated         unauthenticated  401    no
     ├── Forbidden               forbidden        403    no
     ├── NotFound                …-not-found      404    no
-    ├── Conflict                conflict         409    no    what is there does not allow it
-    │   └── StaleVersion        stale-version    409    yes   somebody else wrote first
+    ├── Conflict                conflict         409    no    it conflicts with the resource's current state
+    │   └── StaleVersion        stale-version    409    yes   a concurrent write came first
     ├── TooMany                 too-many-…       429    yes   one user, tenant or address has reached its limit
-    ├── Unplaceable             unplaceable      422    no    no machine here could ever run it
-    ├── Unavailable             unavailable      503    yes   a part we need does not answer
-    └── EngineFailure           engine-failure   503    see   an engine's native error, translated at its door
+    ├── Unplaceable             unplaceable      422    no    no node of the installation could ever run it
+    ├── Unavailable             unavailable      503    yes   a required component does not answer
+    └── EngineFailure           engine-failure   503    see   an engine's native error, translated where it enters
 
-A message says what was asked, what is there, and what to do next. `code` is stable and part of the API;
-`status` is the same failure in HTTP's words, for API and portal alike. None is 502 or 504: those are the proxy's, which
-shows a page of its own in their place.
+A message says what was requested, what is available, and what to do next. `code` is stable and part of the API;
+`status` is the HTTP status, for API and portal alike. No error has status 502 or 504: the proxy uses those, and
+replaces their pages by its own.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from commonage.domain.reasons.attempts import StartFailed
 
 
 class CommonageError(Exception):
-    """Base of all errors of ours. `str(error)` is the sentence shown to the user; an error that was made of a reason
-    has no sentence of its own (`messages.of_error` makes it), and shows code and parameters in logs.
+    """Base of all errors of Commonage. `str(error)` is the sentence shown to the user; an error made from a reason has
+    no sentence of its own (`messages.of_error` makes it), and shows code and parameters in logs.
     """
 
     code: ClassVar[str] = "error"
@@ -44,7 +44,7 @@ class CommonageError(Exception):
 
     @property
     def problem_code(self) -> str:
-        """The stable code of this very error: the class's, unless it was raised with a narrower one."""
+        """The stable code of this error: the class's, unless it was raised with a narrower one."""
         return self._code or type(self).code
 
     @property
@@ -54,12 +54,12 @@ class CommonageError(Exception):
 
 
 def start_failure(error: CommonageError) -> Reason:
-    """Why an attempt did not start, of what its engine raised."""
+    """The reason why an attempt did not start, from the error that its engine raised."""
     return error.reason or StartFailed(error=error.message)
 
 
 class InvalidInput(CommonageError):
-    """What was asked cannot be right, whatever the machines look like. `field` names the culprit, dotted."""
+    """The request is invalid, whatever the state of the nodes. `field` names the offending field, dotted."""
 
     code = "invalid-input"
     status = 422
@@ -77,7 +77,7 @@ class TooLarge(InvalidInput):
 
 
 class Unauthenticated(CommonageError):
-    """No token, or one that the hub does not know."""
+    """No token, or one unknown to the hub."""
 
     code = "unauthenticated"
     status = 401
@@ -91,21 +91,21 @@ class Forbidden(CommonageError):
 
 
 class NotFound(CommonageError):
-    """No such thing, or none that the caller may see."""
+    """No such object, or none that the caller may see."""
 
     code = "not-found"
     status = 404
 
 
 class Conflict(CommonageError):
-    """What is there does not allow it: a key used twice, a workload that has already ended."""
+    """The request conflicts with the current state: a key used twice, a workload that has already ended."""
 
     code = "conflict"
     status = 409
 
 
 class StaleVersion(Conflict):
-    """Somebody else wrote first; read again and retry."""
+    """A concurrent write came first; read again and retry."""
 
     code = "stale-version"
     retryable = True
@@ -114,7 +114,7 @@ class StaleVersion(Conflict):
 class TooMany(CommonageError):
     """A limit on how much one user, tenant or address may have at once, or how often it may ask.
 
-    The message names the limit. `retry_after_s` is known where time alone makes room.
+    The message names the limit. `retry_after_s` is set if waiting alone makes room.
     """
 
     code = "too-many-requests"
@@ -127,14 +127,14 @@ class TooMany(CommonageError):
 
 
 class Unplaceable(CommonageError):
-    """No machine of this installation could ever run it, even if all were free."""
+    """No node of this installation could ever run it, even if all were free."""
 
     code = "unplaceable"
     status = 422
 
 
 class Unavailable(CommonageError):
-    """A part that is needed (the hub, the database, a site) does not answer now."""
+    """A required component (the hub, the database, a site) does not answer now."""
 
     code = "unavailable"
     status = 503
@@ -142,7 +142,7 @@ class Unavailable(CommonageError):
 
 
 class EngineFailure(CommonageError):
-    """An engine refused or failed; the message is its native error in our words.
+    """An engine refused or failed; the message is its native error in Commonage's words.
 
     `native` is the engine's own text. It is for admins: logs and faults of nodes show it, by `str(error)`.
     """

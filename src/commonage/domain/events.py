@@ -1,4 +1,4 @@
-"""What happened, in the order it happened: written once, never changed, read by people and by streams."""
+"""Events in the order in which they happened: written once, never changed, read by users and by streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from commonage.domain.reasons import Reason
 
 
 class EventKind(StrEnum):
-    """What kind of thing happened; stable, part of the API."""
+    """The kind of an event; stable, part of the API."""
 
     SUBMITTED = "submitted"
     HELD = "held"

@@ -1,4 +1,4 @@
-"""Why something waits, in codes and numbers: made by the scheduler, shown by API, CLI, portal and spawner alike."""
+"""Explanations of waiting, in codes and numbers: made by the scheduler, shown by API, CLI, portal and spawner alike."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from commonage.domain.requests import Request
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A workload that holds what another waits for. `ends_at` only where its time limit tells.
+    """A workload that holds resources for which another waits. `ends_at` is set only if its time limit tells it.
 
-    `holds` is what it holds of the device it is listed under, or of what the other one waits for.
+    `holds` is the part of the device under which it is listed, or of the resource for which the other one waits.
     """
 
     workload_id: str
@@ -27,7 +27,9 @@ class Holder:
 
 
 class Precedence(StrEnum):
-    """Why somebody stands ahead: by a higher priority, more due by fair share, as older, or as one's own earlier."""
+    """Why a request stands ahead: a higher priority, a larger fair-share claim, greater age, or the same user's earlier
+    one.
+    """
 
     PRIORITY = "priority"
     FAIR_SHARE = "fair-share"
@@ -37,8 +39,9 @@ class Precedence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InFront:
-    """So many stand ahead for one reason. `nearest` are the nearest few, each as (kind, owner): other people's work is
-    known by no more than that."""
+    """The number ahead for one reason. `nearest` are the nearest few, each as (kind, owner): nothing else of other
+    people's work is shown.
+    """
 
     precedence: Precedence
     count: int
@@ -46,10 +49,10 @@ class InFront:
 
 
 class Sureness(StrEnum):
-    """How sure an expected start is.
+    """The confidence in an expected start.
 
-    `limits`: by the time limits of all that is in its way; it comes no later unless somebody comes ahead. `likely`: by
-    what such workloads usually take. `guess`: no more than that. `unknown`: nothing tells.
+    `limits`: from the time limits of everything in its way; it is no later unless a request comes ahead. `likely`: from
+    the usual durations of such workloads. `guess`: from weaker evidence. `unknown`: no evidence.
     """
 
     LIMITS = "limits"
@@ -62,13 +65,14 @@ class Sureness(StrEnum):
 class Explanation:
     """The answer to "why does it wait, and until when?".
 
-    `reasons` are why it waits, the one for the nearest node first; for one that does not wait, why it is where it is.
-    `position` counts from 1 in the queue (of `site`, where there are several), None when it is not in it; `is_queued`
-    is False for a request that is only considered. `in_front` says who is ahead, and why. `coming` is a node that was
-    requested and could run it. `fits_now` is a smaller request that would start now, in words, `fits_now_request` the
-    same to submit; `fits_now_gpus` is its text for `--gpus` where nothing else differs. `expected_start_at` is unix
-    seconds, None where nothing tells; `basis` says what it rests on or why there is none, `sureness` how sure it is.
-    `earliest_start_at` and `latest_start_at` are there where the past gives a range. `at` is when it was made.
+    `reasons` are why it waits, the one for the nearest node first; for a workload that does not wait, why it is where
+    it is. `position` counts from 1 in the queue (of `site`, if there are several), None when it is not in it;
+    `is_queued` is False for a request that is only considered. `in_front` lists the requests ahead with their reasons.
+    `coming` is a requested node that could run it. `fits_now` is a smaller request that would start now, in words,
+    `fits_now_request` the same to submit; `fits_now_gpus` is its text for `--gpus` if nothing else differs.
+    `expected_start_at` is unix seconds, None if unknown; `basis` names the evidence or why there is none, `sureness`
+    the confidence. `earliest_start_at` and `latest_start_at` are set if past durations give a range. `at` is when it
+    was made.
     """
 
     workload_id: str | None

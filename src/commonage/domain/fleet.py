@@ -1,4 +1,4 @@
-"""Machines and their cards, and the part of them that an attempt holds."""
+"""Nodes and their devices, and the part of them that an attempt holds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 INSTANCE_INDEX = 100
-"""The index of a MIG instance is this times (its card's index + 1), plus its place on the card."""
+"""The index of a MIG instance: this times (its GPU's index + 1), plus its place on the GPU."""
 
 
 class Isolation(StrEnum):
-    """How strongly a share is kept within its bounds, best first. The level that holds is the one shown."""
+    """The strength with which a share's bounds are enforced, best first. The level in force is the one shown."""
 
     DRIVER_LIMIT = "driver-limit"
     MIG = "mig"
@@ -22,11 +22,11 @@ class Isolation(StrEnum):
 class Device:
     """One GPU (or MIG instance) of a node, as its node reports it.
 
-    `isolation` is the strongest level that holds on it, `unavailable` says of each other level why it does not.
-    `slots`: it is shared in so many equal parts only (0: in any). Of a MIG instance `mig_profile` is the profile
-    (`1g.10gb`), `parent_*` the card that it is a part of; the card itself is then not listed. `peers` are the uuids of
-    the cards that it reaches by NVLink, each with the number of links. `numa` is None where nobody tells. `context_mib`
-    is what a process's CUDA context takes of it, as it was measured; 0 where it was not.
+    `isolation` is the strongest level available on it, `unavailable` gives the reason for each other level. `slots`:
+    the number of equal parts in which it can be shared (0: any parts). For a MIG instance `mig_profile` is the profile
+    (`1g.10gb`), `parent_*` the GPU that contains it; the GPU itself is then not listed. `peers` are the uuids of the
+    GPUs that it reaches by NVLink, each with the number of links. `numa` is None if unknown. `context_mib` is the
+    measured memory of a process's CUDA context; 0 if not measured.
     """
 
     uuid: str
@@ -46,13 +46,13 @@ class Device:
     parent_uuid: str | None = None
     parent_memory_mib: int = 0
     peers: tuple[tuple[str, int], ...] = ()
-    notices: tuple[str, ...] = ()  # worth knowing, no reason to take no work: throttled, an application's Xid, ECC
+    notices: tuple[str, ...] = ()  # worth knowing, but no reason to refuse work: throttled, an application's Xid, ECC
     unavailable: tuple[tuple[Isolation, str], ...] = ()
     context_mib: int = 0
 
     @property
     def label(self) -> str:
-        """How people call it on its machine: `0`; of a MIG instance its card and its place there, `0:2`."""
+        """The name of the device on its node: `0`; for a MIG instance its GPU and its place there, `0:2`."""
         return _label(self.index, is_instance=self.parent_uuid is not None)
 
 
@@ -72,7 +72,7 @@ class Share:
 
     @property
     def label(self) -> str:
-        """How people call its device, as `Device.label`: of a MIG instance the uuid begins with MIG-."""
+        """The name of its device, as `Device.label`: the uuid of a MIG instance begins with MIG-."""
         return _label(self.device_index, is_instance=self.device_uuid.startswith("MIG-"))
 
 
@@ -85,7 +85,7 @@ def _label(index: int, *, is_instance: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """An attempt's hold on a node: never more than the node has. `at` is when it was given."""
+    """An attempt's allocation on a node: together never more than the node has. `at` is when it was given."""
 
     attempt_id: str
     node: str
@@ -96,8 +96,9 @@ class Lease:
 
 
 class NodeState(StrEnum):
-    """`ready` takes work. `draining` keeps what it runs and takes no more, as somebody wishes; `faulty` likewise, for
-    something is wrong with it. `lost` was not seen for too long, or was given up by its engine."""
+    """`ready` takes work. `draining` keeps its workloads and takes no more, because a user drained it; `faulty`
+    likewise, because of a fault. `lost` has not reported for too long, or its engine gave it up.
+    """
 
     READY = "ready"
     DRAINING = "draining"
@@ -107,11 +108,11 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What an engine or agent says of a machine right now. cpus in thousandths, memory and disk in MiB.
+    """The report of an engine or agent on a node's present state. CPUs in thousandths, memory and disk in MiB.
 
-    `tight` says in words that its disk is nearly full: it takes nothing but sessions, in which people can delete.
-    `gone`: the engine knows of the machine, and has given it up; why is among the faults. `undecided`: why what ran
-    there may run on, and so begins elsewhere only once the machine is back or an admin removes it; empty if it may not.
+    `tight` says in words that its disk is nearly full: it takes only sessions, in which users can delete files. `gone`:
+    the engine knows the node and has given it up; the faults give the reason. `undecided`: why its workloads may still
+    run, so that they start elsewhere only once the node is back or an admin removes it; empty if they cannot.
     """
 
     name: str
@@ -128,8 +129,8 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of a site as the control plane knows it. `drained_by` is who wishes that it takes no work, empty if
-    nobody does; `leave_by` (unix seconds) is when whatever still runs on a drained one must leave, None for never.
+    """A node of a site as the control plane knows it. `drained_by` is the user who drained it, empty if it is not
+    drained; `leave_by` (unix seconds) is the deadline for workloads on a drained node, None for no deadline.
     """
 
     name: str
@@ -144,5 +145,5 @@ class Node:
 
     @property
     def drain(self) -> bool:
-        """True if somebody wishes that it takes no work."""
+        """True if a user drained it."""
         return bool(self.drained_by)

@@ -1,4 +1,4 @@
-"""Fleets: machines of a cloud that come while work waits for them, and go when they idle."""
+"""Node pools: machines of a cloud that are added while work waits for them, and removed when they idle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"[0-9a-f]{6}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class MachineKind:
-    """What one machine of a fleet brings: cpus in thousandths, memory and VRAM in MiB, its cards, what it costs."""
+    """The resources of one machine of a pool: CPUs in thousandths, memory and VRAM in MiB, its GPUs, and its price."""
 
     cpus_milli: int
     memory_mib: int
@@ -26,7 +26,7 @@ class MachineKind:
     labels: tuple[tuple[str, str], ...] = ()
 
     def node(self, name: str, site: str, engine: str) -> Node:
-        """A machine of this kind as the planner would see it: empty, and ready."""
+        """A machine of this kind as an empty, ready node for the planner."""
         devices = tuple(
             Device(f"{name}-{index}", index, self.gpu_model, self.gpu_memory_mib, isolation=Isolation.COOPERATIVE)
             for index in range(self.gpus)
@@ -37,10 +37,10 @@ class MachineKind:
 
 @dataclass(frozen=True, slots=True)
 class FleetPolicy:
-    """How many machines of a kind there are to be, and when.
+    """The rules for the number of machines of a kind.
 
-    Never fewer than `least`, never more than `most`. One comes for work that waited `wait_s` and has no place on the
-    machines that are there or on their way; one goes that ran nothing for `idle_s`. One that has not joined after
+    Never fewer than `least`, never more than `most`. One is added for work that waited `wait_s` and does not fit on the
+    existing or coming machines; one is removed after it ran nothing for `idle_s`. One that has not joined after
     `join_s` is given back. `join_options` are options of the join script.
     """
 
@@ -56,7 +56,7 @@ class FleetPolicy:
     join_options: tuple[str, ...] = ()
 
     def check(self) -> FleetPolicy:
-        """The same. Raises InvalidInput."""
+        """Returns itself. Raises InvalidInput."""
         if not _NAME.fullmatch(self.name):
             raise InvalidInput(
                 f"{self.name[:60]!r} cannot be the name of a fleet: its machines are called after it, so it takes "
@@ -71,15 +71,16 @@ class FleetPolicy:
         return self
 
     def owns(self, machine: str) -> bool:
-        """True for the name of a machine of this fleet."""
+        """True for the name of a machine of this pool."""
         fleet, _, number = machine.rpartition("-")
         return fleet == self.name and _NUMBER.fullmatch(number) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine that a cloud says we have. `created_at` (unix seconds) is None where the cloud does not tell; `failed`:
-    the cloud could not make it, or says that it is broken."""
+    """A machine that the cloud reports. `created_at` (unix seconds) is None if the cloud does not tell; `failed`: the
+    cloud could not create it, or reports that it is broken.
+    """
 
     id: str
     name: str
@@ -89,8 +90,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """A machine that was asked for at `since` and has not joined. `took_s`: how long the last one of its fleet took to
-    join, None where none did yet."""
+    """A machine that was requested at `since` and has not joined. `took_s`: how long the last one of its pool took to
+    join, None before the first.
+    """
 
     policy: FleetPolicy
     name: str
@@ -100,10 +102,10 @@ class Coming:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """A fleet now, and what its policy makes of it. Costs are per hour.
+    """A pool now, and the next decision of its policy. Costs are per hour.
 
-    `machines` are with the state that each is in, in words. `adding` and `removing` are what it does next, and
-    words. `trouble` is what the cloud last refused. What it costs now is without those that were given back.
+    `machines` have their state in words. `adding` and `removing` are the next step, with its reason in words. `trouble`
+    is the last error of the cloud. The present cost excludes machines that were given back.
     """
 
     policy: FleetPolicy

@@ -1,4 +1,4 @@
-"""Names of folders for names of people and tenants, the same wherever one is made: no two names share one."""
+"""Maps names of users and tenants to folder names. The mapping is stable, and no two names share a folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 def folder_name(user: str) -> str:
     """A folder name for any user name.
 
-    The name itself where it is plain, else one that no plain name can be.
+    A plain name maps to itself; any other name maps to a folder name that no plain name can have.
     """
     if _PLAIN.fullmatch(user):
         return user

@@ -22,7 +22,7 @@ def _encode(number: int, length: int) -> str:
 
 
 class IdSequence:
-    """Makes ids that only rise, also when the clock stands still or goes back. One for each process."""
+    """Makes ids that only rise, even when the clock stands still or goes back. One for each process."""
 
     def __init__(self) -> None:
         self._last = -1
@@ -33,7 +33,9 @@ class IdSequence:
             self._last = max(self._last, _decode(last))
 
     def next(self, now: float, chance: int) -> str:
-        """A new id at `now` (unix seconds); `chance` is any integer, it spreads ids of different processes."""
+        """A new id at `now` (unix seconds); `chance` is any integer that differs between processes, to avoid
+        collisions.
+        """
         fresh = int(now * 1000) * _TAIL + chance % (_TAIL // 2)
         self._last = max(fresh, self._last + 1)
         return _encode(self._last, WORKLOAD_ID_LENGTH)
@@ -52,7 +54,7 @@ def attempt_id(workload_id: str, number: int) -> str:
 
 
 def workload_of(attempt: str) -> str:
-    """The workload id inside an attempt id. Raises InvalidInput when it is not one."""
+    """The workload id inside an attempt id. Raises InvalidInput if the text is not an attempt id."""
     workload, dash, number = attempt.rpartition("-")
     if not dash or not (number.isascii() and number.isdigit()) or len(workload) != WORKLOAD_ID_LENGTH:
         raise InvalidInput(f"{attempt!r} is not the id of an attempt")

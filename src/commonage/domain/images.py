@@ -1,7 +1,7 @@
-"""Images in the catalogue: what was pushed, for whom, made from what, and the environments it is offered as.
+"""Images in the catalogue: what was pushed, for whom, from which sources, and as which environments it is offered.
 
-An image's name is `TENANT/NAME[:TAG]`, the same as its repository in the registry; `public/…` is everybody's. What runs
-is never the name but the `reference`, which a digest pins.
+An image's name is `TENANT/NAME[:TAG]`, the same as its repository in the registry; `public/…` is open to all tenants.
+Engines never run the name but the `reference`, which a digest pins.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from commonage.domain.workloads import Kind
 
 PUBLIC = "public"
 LATEST = "latest"
-LONGEST_NAME = 96  # with a kernel's behind it, it is still the name of an environment: 128 characters
+LONGEST_NAME = 96  # with a kernel's name appended it still fits an environment's name: 128 characters
 USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# As the registries have it: lower case, with single dots, one or two underscores, or hyphens between.
+# As registries require: lower case, with single dots, one or two underscores, or hyphens between.
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _NAME = re.compile(
     rf"(?P<scope>{_COMPONENT})/(?P<name>{_COMPONENT})(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]*))?", re.ASCII
@@ -50,7 +50,7 @@ class ImageName:
 
     @property
     def tagged(self) -> str:
-        """Repository and tag, the tag always there."""
+        """Repository and tag; the tag is always included."""
         return f"{self.repository}:{self.tag}"
 
 
@@ -58,7 +58,7 @@ class ImageName:
 class Kernel:
     """A Jupyter kernel of an image. `prefix` is the folder of its virtual environment in the image.
 
-    Where it is empty, the kernel belongs to the Python that is found on the image's own path.
+    If it is empty, the kernel belongs to the Python on the image's own path.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file that an image was made from, and what was in it (`sha256:…`)."""
+    """A source file of an image, and the digest of its content (`sha256:…`)."""
 
     path: str
     digest: str
@@ -76,10 +76,10 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What an image was made from, by what, when (unix seconds; None where nobody says) and by whom.
+    """The sources of an image, its build tool, time (unix seconds; None if unknown) and author.
 
-    `base` is the image it stands on, `base_digest` which one that was. `commit` is the git commit of the files where
-    they are in a repository; `dirty`: they differ from it.
+    `base` is the base image, `base_digest` its digest. `commit` is the git commit of the files if they are in a
+    repository; `dirty`: they differ from it.
     """
 
     by: str = ""
@@ -94,7 +94,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Who took an image out of the catalogue, and when (unix seconds)."""
+    """The user who removed an image from the catalogue, and when (unix seconds)."""
 
     by: str
     at: float
@@ -102,11 +102,11 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A catalogue entry, registered `by` somebody `at` an instant (unix seconds). `tenant` None: everybody's.
+    """A catalogue entry, registered `by` a user `at` an instant (unix seconds). `tenant` None: open to all.
 
-    `reference` is what engines fetch: `HOST/REPOSITORY@sha256:…`, or for one that was loaded by hand its id.
+    `reference` is what engines fetch: `HOST/REPOSITORY@sha256:…`, or for an image that was loaded by hand its id.
     `server_prefix` is the folder of the virtual environment that has `jupyterhub-singleuser`; `path` the image's own
-    search path. `needs_gpu`: nothing runs in it without one; `least_vram_mib`: nor with less VRAM than that.
+    search path. `needs_gpu`: it requires a GPU; `least_vram_mib`: the least VRAM it requires.
     """
 
     name: str
@@ -129,12 +129,12 @@ class Image:
 
     @property
     def digest(self) -> str:
-        """What pins it: `sha256:…`."""
+        """The digest that pins it: `sha256:…`."""
         return self.reference.rpartition("@")[2]
 
 
 def parse_image_name(text: str) -> ImageName:
-    """The name of an image. Raises InvalidInput(code="invalid-image") that says how one is written."""
+    """Parse the name of an image. Raises InvalidInput(code="invalid-image"), which explains the syntax."""
     found = _NAME.fullmatch(text)
     if found is None or len(text) > LONGEST_NAME:
         shown = text if len(text) <= 100 else text[:97] + "..."
@@ -148,9 +148,9 @@ def parse_image_name(text: str) -> ImageName:
 
 
 def scope_of(tenant: str | None) -> str:
-    """The first part of the names of a tenant's images (None: of everybody's), different for each tenant.
+    """The first part of the names of a tenant's images (None: public images), different for each tenant.
 
-    It is the tenant's own name, unless a registry would not take that.
+    It is the tenant's own name, unless a registry would not accept that.
     """
     if tenant is None:
         return PUBLIC
@@ -161,7 +161,7 @@ def scope_of(tenant: str | None) -> str:
 
 
 def repository_of(reference: str) -> str | None:
-    """`HOST/REPOSITORY` of a pinned reference; None where it is the id of an image that lies on a machine.
+    """`HOST/REPOSITORY` of a pinned reference; None for the id of an image that exists only on a machine.
 
     Raises InvalidInput(code="invalid-image") if no digest pins it.
     """
@@ -178,7 +178,7 @@ def repository_of(reference: str) -> str | None:
 
 
 def check(image: Image) -> None:
-    """Raise InvalidInput(code="invalid-image") for what contradicts itself or could not be run."""
+    """Raise InvalidInput(code="invalid-image") for an image that contradicts itself or could not be run."""
     names = [kernel.name for kernel in image.kernels]
     for field, folder in [("server_prefix", image.server_prefix), *(("kernels", one.prefix) for one in image.kernels)]:
         if folder and (not _FOLDER.fullmatch(folder) or ".." in folder.split("/")):
@@ -197,7 +197,7 @@ def _wrong(field: str, why: str) -> InvalidInput:
 
 
 def environments_of(image: Image) -> tuple[Environment, ...]:
-    """What workloads can choose of it: the image itself, and where it has several kernels each of them.
+    """The environments of an image: the image itself, and each of its kernels if it has several.
 
     With at most one kernel there is one environment for all kinds. With several, `IMAGE` is for sessions, which have
     all of them, and `IMAGE/KERNEL` for jobs and services, whose `python` is that kernel's.

@@ -1,6 +1,6 @@
-"""What cannot be written down, in words: a disk that is full, a folder that is read-only.
+"""Translates failures to write a file (full disk, read-only folder) into errors with a sentence for the user.
 
-For all that keeps something in a file of its own. What the database cannot keep is told by the store's door, alike.
+For all modules that keep something in a file of their own. The store translates its database errors in the same way.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @contextmanager
 def keeping(what: str, where: object) -> Iterator[None]:
-    """Raise Unavailable for an OSError within. `what` is a sentence's subject: what is to be kept; `where` is the file.
+    """Raise Unavailable for an OSError inside. `what` is the subject of the sentence (the thing to keep); `where` the
+    file.
 
-    The same may work later if the disk was full, and only then.
+    The error is retryable only if the disk was full.
     """
     try:
         yield

@@ -1,7 +1,7 @@
 """The life of a workload as one pure function: step(workload, happening, now) -> Step(workload, effects).
 
-Control calls it for everything that can happen; nothing else changes a workload's state. A happening that means
-nothing in the present state changes nothing. See docs/concepts/states.md for the picture.
+Control calls it for every event; nothing else changes a workload's state. An event that has no meaning in the present
+state changes nothing. See docs/concepts/states.md for the picture.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from commonage.domain.workloads import MOST_LOSSES, Attempt, Kind, State, StopCa
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Nothing holds it back any more: dependencies met, pause over."""
+    """Nothing holds it back any more: dependencies are met, the pause is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """What it needs to start is not there (any more). It waits until that comes."""
+    """A precondition of its start is missing, or has gone. It waits until the precondition is met."""
 
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """The schedule loop gave its next attempt a place."""
+    """The schedule loop gave its next attempt an allocation."""
 
     lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
 class Sighted:
-    """An engine saw its attempt."""
+    """An engine reported the status of its attempt."""
 
     sighting: Sighting
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The engine would not start its attempt."""
+    """The engine refused to start its attempt."""
 
     attempt_id: str
     reason: Reason
@@ -55,7 +55,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """No engine sees its attempt any more, and none will say how it ended."""
+    """No engine reports its attempt any more, and none will say how it ended."""
 
     attempt_id: str
     reason: Reason
@@ -63,7 +63,7 @@ class Vanished:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """Somebody, or a rule, wants it to end."""
+    """A user or a rule requests its end."""
 
     wish: StopWish
 
@@ -108,7 +108,9 @@ Effect = StartRun | StopRun | Record
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The workload after a happening, and what is to be done. Unchanged and empty when it meant nothing."""
+    """The workload after an event, and the effects to carry out. Unchanged and without effects for a
+    meaningless event.
+    """
 
     workload: Workload
     effects: tuple[Effect, ...] = ()
@@ -166,7 +168,7 @@ def _leased(workload: Workload, lease: Lease, now: float) -> Step:
 def _sighted(workload: Workload, sighting: Sighting, now: float) -> Step:
     attempt = workload.attempt
     if attempt is None or attempt.id != sighting.attempt_id or attempt.state.is_terminal:
-        # What runs without being wished to is ended: a late comer after its attempt was given up.
+        # End an attempt that should not run: it appeared after it was given up.
         if sighting.seen is not Seen.ENDED:
             return Step(workload, (StopRun(sighting.attempt_id, 0),))
         return Step(workload)
@@ -193,7 +195,7 @@ def _runs(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) 
     if attempt.state is not State.STARTING:
         return _warned(workload, sighting)
     running = replace(attempt, state=State.RUNNING, started_at=sighting.started_at or sighting.at, url=sighting.url)
-    if workload.stop is not None:  # it is already being ended: it only matters that it began
+    if workload.stop is not None:  # its stop is in progress: only the start matters
         begun = replace(attempt, started_at=running.started_at)
         return Step(workload if begun == attempt else replace(workload, attempt=begun))
     reason = attempts.Running(node=attempt.lease.node)
@@ -202,7 +204,7 @@ def _runs(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) 
 
 
 def _warned(workload: Workload, sighting: Sighting) -> Step:
-    """What its owner should know of one that runs, once."""
+    """A warning for the owner of a running workload, once."""
     if workload.stop is not None or sighting.reason is None or sighting.reason == workload.reason:
         return Step(workload)
     return Step(replace(workload, reason=sighting.reason), (Record(EventKind.WARNING, sighting.reason),))
@@ -223,7 +225,7 @@ def _ended(workload: Workload, attempt: Attempt, sighting: Sighting, now: float)
 
 
 def reason_of_exit(code: int, oom: bool = False) -> Reason:
-    """What an exit code other than 0 means."""
+    """The meaning of an exit code other than 0."""
     if oom:
         return attempts.OutOfMemory()
     if code == 126:
@@ -236,9 +238,9 @@ def reason_of_exit(code: int, oom: bool = False) -> Reason:
 
 
 def _ended_by_itself(workload: Workload, attempt: Attempt, wish: StopWish) -> bool:
-    """True if it ended well before the wish could reach it, or was a job that its recall let finish.
+    """True if it ended well before the stop could reach it, or was a job that could finish while it was recalled.
 
-    What is preemptible, or of a gang, is not: exit code 0 says there that it saved its work, to go on later.
+    Preemptible workloads and gang members are excluded: there exit code 0 says that it saved its work, to resume later.
     """
     before = attempt.ended_at is not None and attempt.ended_at < wish.at
     spec = workload.spec
@@ -261,28 +263,28 @@ def _ended_without_code(workload: Workload, attempt: str, state: State, reason: 
 
 
 def _ended_by_wish(workload: Workload, attempt: Attempt, wish: StopWish, now: float) -> Step:
-    """The end that was wished for has come: final, or back in the queue where it was only recalled."""
+    """The end after a stop request: final, or back in the queue if it was only recalled."""
     if _ended_by_itself(workload, attempt, wish):
         return _finish(workload, attempt, State.SUCCEEDED, attempts.Completed(), now)
     reason = _reason_of(wish)
     if wish.cause is not StopCause.RECALL or workload.spec.kind is Kind.SESSION:
-        # A session's kernels are gone, and nobody knows whether its user still waits for it.
+        # A session's kernels are gone, and its user may no longer wait for it.
         return _finish(workload, attempt, _state_after_stop(wish), reason, now)
     return _requeued(workload, replace(attempt, state=State.STOPPED), reason, now)
 
 
 def _requeued(workload: Workload, attempt: Attempt, cause: Reason, now: float) -> Step:
-    """It waits for another try at once, as the last one's end was not its fault."""
+    """Requeue it at once for another attempt, because the last one's end was not its fault."""
     attempt, reason = replace(attempt, reason=cause), waiting.Requeued(cause=cause)
     after = replace(workload, state=State.QUEUED, since=now, reason=reason, attempt=attempt, stop=None, warned=False)
     return Step(after, (Record(EventKind.QUEUED, reason),))
 
 
 def _finish(workload: Workload, attempt: Attempt, state: State, reason: Reason, now: float) -> Step:
-    """End the attempt in `state`; the workload follows it, queues again after a loss, or is held for a retry."""
+    """End the attempt in `state`; the workload follows it, is requeued after a loss, or is held for a retry."""
     attempt = replace(attempt, state=state, reason=reason)
     spec, policy = workload.spec, workload.spec.retry
-    # A session does not: its kernels are gone. Control has the hub start another one where its owner wished that.
+    # A session does not: its kernels are gone. Control has the hub start another one if its owner wanted that.
     if state is State.LOST and spec.requeue and spec.kind is not Kind.SESSION:
         if workload.losses < MOST_LOSSES:
             return _requeued(replace(workload, losses=workload.losses + 1), attempt, reason, now)
@@ -328,7 +330,7 @@ def _stop_asked(workload: Workload, wish: StopWish, now: float) -> Step:
         after = replace(workload, state=state, since=now, stop=wish, reason=reason, not_before=None)
         return Step(after, (Record(EventKind.ENDED, reason),))
     attempt = workload.attempt
-    if attempt is None:  # cannot be: a workload that holds a lease has an attempt
+    if attempt is None:  # cannot happen: a workload with an allocation has an attempt
         return Step(workload)
     stopping = attempts.Stopping(cause=_reason_of(wish))
     after = replace(workload, stop=wish, reason=stopping)

@@ -1,6 +1,6 @@
-"""How much of a device a GPU request takes: the one place where slots, MIG instances and free shares come together.
+"""Computes how much of a device a GPU request takes: the only place that combines slots, MIG instances and free shares.
 
-Called by placement, which gives shares, and by whoever shows what could be had.
+Called by placement, which gives shares, and by views of available resources.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from commonage.domain.fleet import Device
 from commonage.domain.requests import GpuRequest
 
 INSTANCE_TOLERANCE_MILLI = 10
-"""A MIG instance of an eighth has a little less than an eighth of its card's memory: the driver keeps the rest."""
+"""A MIG instance of an eighth has slightly less than an eighth of its GPU's memory: the driver keeps the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """VRAM in MiB and compute in thousandths that a request takes of a device; `whole` if nothing is left of it."""
+    """VRAM in MiB and compute in thousandths that a request takes of a device; `whole` if nothing of it is left."""
 
     memory_mib: int
     compute_milli: int
@@ -24,10 +24,10 @@ class Part:
 
 
 def part_of(device: Device, gpu: GpuRequest) -> Part | None:
-    """What `gpu` takes of this device (of each, for several whole ones) if all of it is free; None if it never fits.
+    """The part that `gpu` takes of this device (of each, for several whole ones) if it is empty; None if it never fits.
 
-    A whole GPU is never a MIG instance. A part of a card takes a MIG instance that is as large, all of it, and of a
-    card with slots as many slots as it needs: a third of a card of 12 GiB and 4 GiB of it come to the same.
+    A whole GPU is never a MIG instance. A part of a GPU takes a whole MIG instance that is as large, and of a GPU with
+    slots as many slots as it needs: a third of a GPU of 12 GiB and 4 GiB of it take the same.
     """
     memory = device.memory_mib
     if memory <= 0:
@@ -41,7 +41,7 @@ def part_of(device: Device, gpu: GpuRequest) -> Part | None:
     if device.slots:
         n = device.slots
         asked = gpu.vram_mib * n * 1000 // memory if gpu.vram_mib else gpu.fraction_milli * n
-        # 1/3 comes as 333 thousandths: what is rounded down may not cost a slot, nor does less than a thousandth.
+        # 1/3 comes as 333 thousandths: rounding down must not cost a slot, nor may a difference below a thousandth.
         slots = max(1, -(-asked // 1000))
         return Part(memory * slots // n, 1000 * slots // n)
     return Part(gpu.memory_on(memory), gpu.compute_on(memory))

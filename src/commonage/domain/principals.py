@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do."""
+"""The caller of a request, and its permissions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from commonage.domain.errors import Forbidden
 
 
 class Scope(StrEnum):
-    """What a token allows; the hub grants them (see docs/operate/sign-in.md)."""
+    """A permission of a token; the hub grants them (see docs/operate/sign-in.md)."""
 
     READ = "custom:commonage:read"
     SUBMIT = "custom:commonage:submit"
@@ -23,7 +23,7 @@ OPERATOR = "_operator"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The one who asks: a user of the hub, the hub's spawner acting for one, or the operator."""
+    """The caller: a user of the hub, the hub's spawner acting for one, or the operator."""
 
     name: str
     scopes: frozenset[Scope]
@@ -31,7 +31,7 @@ class Principal:
 
     @property
     def is_admin(self) -> bool:
-        """True if everybody's work and the machines are theirs to manage."""
+        """True if it may manage all users' work and the nodes."""
         return Scope.ADMIN in self.scopes
 
     def need(self, scope: Scope) -> None:
@@ -44,5 +44,5 @@ class Principal:
             )
 
     def may_see(self, owner: str) -> bool:
-        """True if this one may see work of `owner`: their own, or anybody's for an admin."""
+        """True if it may see work of `owner`: its own, or any for an admin."""
         return self.is_admin or owner == self.name

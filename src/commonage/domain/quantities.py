@@ -1,8 +1,8 @@
-"""Quantities with units: what users type, and how we print it back.
+"""Parses and formats quantities with units, as users type and read them.
 
-Memory and VRAM are whole MiB, CPU is whole thousandths of a core, durations are whole seconds. Parsing is strict and
-says what was typed. What formatting gives parses again: to the same value, or where it was shortened for reading to a
-little less, so that "ask for 23.9 GiB or less" is advice that works.
+Memory and VRAM are whole MiB, CPUs are whole thousandths of a core, durations are whole seconds. Parsing is strict, and
+its errors quote the input. Formatted text parses again: to the same value, or, if shortened for reading, to a slightly
+smaller one, so that "request 23.9 GiB or less" is advice that works.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parse_duration(text: str, *, field: str = "time", zero: bool = False) -> int
 
 
 def format_memory(mib: int) -> str:
-    """`6 GiB`, `1.5 GiB`, `512 MiB`; from 10 GiB on one decimal, rounded down so that it never says too much."""
+    """`6 GiB`, `1.5 GiB`, `512 MiB`; from 10 GiB on one decimal, rounded down so that it never overstates."""
     if mib >= 10 * 1024 or (mib >= 1024 and mib * 10 % 1024 == 0):
         gib = (Decimal(mib) / 1024).quantize(Decimal("0.1"), ROUND_FLOOR)
         return f"{gib.normalize():f} GiB"
@@ -44,7 +44,7 @@ def format_memory(mib: int) -> str:
 
 
 def parse_cpus(text: str | float, *, field: str = "cpus") -> int:
-    """Thousandths of a core from `2`, `0.5`, `1500m`, rounded up. Raises InvalidInput for nothing or less."""
+    """Thousandths of a core from `2`, `0.5`, `1500m`, rounded up. Raises InvalidInput for zero or less."""
     shown = f"{text:f}" if isinstance(text, float) else str(text).strip()
     match = _CPUS.fullmatch(shown.removeprefix("-"))
     if match is None:

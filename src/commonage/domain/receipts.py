@@ -1,6 +1,6 @@
-"""What an attempt used of what it had asked: the figures that grow while it runs, and the receipt they become.
+"""Usage reports: the figures of an attempt that grow while it runs, and the report of used against requested resources.
 
-Pure. Grown by `control.receipts`, kept by the store, shown by API, portal and command line.
+Pure. Updated by `control.receipts`, kept by the store, shown by API, portal and command line.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from commonage.domain.sightings import LastUse
 
 MARGIN_PART = 0.1
 LEAST_MARGIN_MIB = 256
-_STEPS = ((2 * 1024, 256), (8 * 1024, 512))  # below so many MiB a request is rounded up to so many
+_STEPS = ((2 * 1024, 256), (8 * 1024, 512))  # (MiB, step): below this size a request is rounded up to this step
 _COARSEST_MIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Sums and peaks of what was measured. Every sum has the seconds beside it in which its figure was known.
+    """Sums and peaks of measurements. Every sum has its own seconds, in which its figure was known.
 
-    `vram_peak_mib` is the most on any one card, `vram_mib_s` the sum over all cards times seconds. The driver counts
-    the CUDA context in what a process holds, so it is part of both. `gpu_busy_s` is utilisation times seconds, where 1
-    is all of its cards; `gpu_idle_s` are those of `gpu_s` in which it computed nothing. `energy_j` is its part of the
-    card's. `first_gpu_s` are the seconds from running to the first use of a card, None before that.
+    `vram_peak_mib` is the most on any one GPU, `vram_mib_s` the sum over all GPUs times seconds. The driver counts the
+    CUDA context as memory of a process, so it is part of both. `gpu_busy_s` is utilisation times seconds, where 1 is
+    all of its GPUs; `gpu_idle_s` are those of `gpu_s` in which it computed nothing. `energy_j` is its part of the GPU's
+    energy. `first_gpu_s` are the seconds from running to the first use of a GPU, None before that.
     """
 
     measured_s: float = 0.0
@@ -45,7 +45,7 @@ class Figures:
     over_share_s: float = 0.0
 
     def __add__(self, other: Figures) -> Figures:
-        """Those of two tries together: sums added, the higher peak, the first known first use."""
+        """The total of two attempts: sums added, the higher peak, the first known first use."""
         return Figures(
             measured_s=self.measured_s + other.measured_s,
             cpu_s=self.cpu_s + other.cpu_s,
@@ -67,11 +67,11 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one look saw of an attempt, and for how many seconds it stands. None: not known.
+    """One measurement of an attempt, and the seconds that it stands for. None: unknown.
 
-    `cpu_s` are all CPU seconds until now, `cpu_milli` the cores since the look before. `vram_mib` is on all its cards,
-    `vram_most_mib` on the one with the most. `gpu` is its utilisation, the mean over its cards. `running_s`: for how
-    long it has run.
+    `cpu_s` are all CPU seconds until now, `cpu_milli` the cores since the previous measurement. `vram_mib` is the sum
+    over its GPUs, `vram_most_mib` the most on one GPU. `gpu` is its utilisation, the mean over its GPUs. `running_s` is
+    its run time so far.
     """
 
     span_s: float
@@ -90,7 +90,7 @@ IDLE_BELOW = 0.01
 
 
 def grown(figures: Figures, look: Measured) -> Figures:
-    """The figures after one more look. What was not known adds nothing, to the sum nor to its seconds."""
+    """The figures after one more measurement. An unknown value adds nothing, neither to the sum nor to its seconds."""
     span = look.span_s
     vram_s, gpu_s, energy_s = (span if each is not None else 0.0 for each in (look.vram_mib, look.gpu, look.energy_j))
     uses_gpu = bool(look.vram_mib) or (look.gpu or 0.0) >= IDLE_BELOW
@@ -114,9 +114,9 @@ def grown(figures: Figures, look: Measured) -> Figures:
 
 
 def completed(figures: Figures, used: LastUse, ran_s: float) -> Figures:
-    """The figures after the end. One that ended before the first look has the kernel's alone.
+    """The figures after the end. An attempt that ended before the first measurement has only the kernel's figures.
 
-    Where there were looks, their peak of memory stays: the kernel's counts files in memory, which it may drop.
+    If there were measurements, their memory peak stays: the kernel's peak includes cached files, which it may drop.
     """
     cpu_s = max(figures.cpu_s, used.cpu_s)
     if figures.measured_s:
@@ -128,12 +128,12 @@ def completed(figures: Figures, used: LastUse, ran_s: float) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Of one try (or, added up, of all tries of a workload): what was asked, and what was used of it.
+    """The usage report of one attempt (or, summed, of all attempts of a workload): requested and used resources.
 
-    `likeness` tells whether another workload of the same owner does the same: see `likeness_of`. `cards` is how many
-    cards it held a share of, `vram_mib` its share on one of them (the largest), `card_mib` the memory of that card,
-    `gpu_milli` the sum of its shares in thousandths of a card. `ended_at` is None while it still runs: then these are
-    the figures so far. `gpu_h` are cards times hours, held, whether used or not. `simulated`: no card was real.
+    `likeness` identifies repetitions of the same work by the same owner: see `likeness_of`. `cards` is the number of
+    GPUs on which it held a share, `vram_mib` its share on one of them (the largest), `card_mib` the memory of that GPU,
+    `gpu_milli` the sum of its shares in thousandths of a GPU. `ended_at` is None while it still runs: then these are
+    the figures so far. `gpu_h` are GPUs times hours held, whether used or not. `simulated`: no GPU was real.
     """
 
     attempt_id: str
@@ -160,40 +160,40 @@ class Receipt:
 
     @property
     def vram_mean_mib(self) -> int | None:
-        """VRAM on all its cards, over the time it was measured."""
+        """The mean VRAM on all its GPUs together, over the measured time."""
         return round(self.figures.vram_mib_s / self.figures.vram_s) if self.figures.vram_s else None
 
     @property
     def gpu_utilisation(self) -> float | None:
-        """How much of its cards it used while it was measured, where 1 is all of them."""
+        """The mean utilisation of its GPUs over the measured time, where 1 is all of them."""
         return self.figures.gpu_busy_s / self.figures.gpu_s if self.figures.gpu_s else None
 
     @property
     def idle_share(self) -> float | None:
-        """The part of its time, 0..1, in which it held a card and computed nothing on it."""
+        """The part of its time, 0..1, in which it held a GPU and computed nothing on it."""
         return self.figures.gpu_idle_s / self.figures.gpu_s if self.figures.gpu_s else None
 
     @property
     def energy_wh(self) -> float | None:
-        """Its part of the energy of its cards, in watt-hours."""
+        """Its part of the energy of its GPUs, in watt-hours."""
         return self.figures.energy_j / 3600 if self.figures.energy_s else None
 
     @property
     def would_do_mib(self) -> int | None:
-        """The VRAM that would have done, on each card; None where it was not measured or it never used a card."""
+        """The VRAM that would have sufficed on each GPU; None if it was not measured or it never used a GPU."""
         peak = self.vram_peak_mib
         return enough_for(peak, self.card_mib) if peak else None
 
     @property
     def memory_would_do_mib(self) -> int | None:
-        """The memory that would have done; None where it was not measured."""
+        """The memory that would have sufficed; None if it was not measured."""
         return enough_for(self.figures.memory_peak_mib) if self.figures.memory_peak_mib else None
 
 
 def enough_for(peak_mib: int, most_mib: int = 0) -> int:
-    """What to ask for, for a peak of `peak_mib`: a tenth more, 256 MiB at least, rounded up to what people type.
+    """The amount to request for a peak of `peak_mib`: a tenth more, at least 256 MiB more, rounded up to a usual size.
 
-    At most `most_mib`, the whole card, where that is given.
+    At most `most_mib`, the whole GPU, if that is given.
     """
     wanted = peak_mib + max(LEAST_MARGIN_MIB, math.ceil(peak_mib * MARGIN_PART))
     step = next((step for below, step in _STEPS if wanted <= below), _COARSEST_MIB)
@@ -202,13 +202,14 @@ def enough_for(peak_mib: int, most_mib: int = 0) -> int:
 
 
 def likeness_of(environment: str, command: Sequence[str]) -> str:
-    """The same for the same environment and command, and for nothing else: 32 hexadecimal digits."""
+    """A hash of environment and command: 32 hexadecimal digits."""
     said = "\0".join((environment, *command)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(said).hexdigest()[:32]
 
 
 def sum_of(receipts: Iterable[Receipt]) -> Receipt | None:
-    """One for all tries of a workload, oldest first: asked as in the last, used in all. None for none.
+    """The sum for all attempts of a workload, oldest first: requested as in the last, used in all. None for no
+    attempts.
 
     It has ended when the last has.
     """

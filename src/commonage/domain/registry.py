@@ -1,7 +1,7 @@
-"""Who may do what in the registry of images. Pure; the words are those of the registries' token protocol.
+"""Permissions in the registry of images. Pure; the terms are those of the registries' token protocol.
 
-A tenant's images lie under its scope (see `images.scope_of`): its members push and pull there. What is under `public`
-everybody may pull.
+A tenant's images lie under its scope (see `images.scope_of`): its members push and pull there. Every user may pull from
+`public`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Actions on one thing: on a `repository` pull, push, delete; on the `registry`'s `catalog` all (`*`)."""
+    """Actions on one object: pull, push, delete on a `repository`; all (`*`) on the `registry`'s `catalog`."""
 
     kind: str
     name: str
@@ -29,9 +29,9 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What somebody may do. `pulls` and `pushes` are scopes, the first parts of repositories' names.
+    """The permissions of a caller. `pulls` and `pushes` are scopes, the first parts of repositories' names.
 
-    `everything`: an admin. `pulls_all`: a machine of the site, which runs everybody's work.
+    `everything`: an admin. `pulls_all`: a node of the site, which runs the work of all tenants.
     """
 
     pulls: frozenset[str] = frozenset()
@@ -41,13 +41,13 @@ class Rights:
 
 
 def rights_of_member(scopes: Iterable[str], *, reads: bool = True, writes: bool = True) -> Rights:
-    """Of somebody who belongs to the tenants with these scopes, with a token that lets them read and write."""
+    """The rights of a member of the tenants with these scopes, by a token that may read and write."""
     own = frozenset(scopes)
     return Rights(own | {PUBLIC} if reads else frozenset(), own - {PUBLIC} if writes else frozenset())
 
 
 def parse_access(scopes: Sequence[str]) -> tuple[Access, ...]:
-    """`repository:lab/torch:pull,push`, several with spaces between. Raises InvalidInput."""
+    """`repository:lab/torch:pull,push`, several separated by spaces. Raises InvalidInput."""
     words = [word for scope in scopes for word in scope.split()]
     if len(words) > _MOST:
         raise InvalidInput(f"{len(words)} scopes are asked for at once; at most {_MOST} are allowed", field="scope")
@@ -65,7 +65,7 @@ def _parsed(word: str) -> Access:
 
 
 def granted(asked: Iterable[Access], rights: Rights) -> tuple[Access, ...]:
-    """As much of what is asked as these rights allow; things of which nothing is allowed are left out."""
+    """The requested access as far as these rights allow it; objects without an allowed action are left out."""
     found = (Access(one.kind, one.name, tuple(act for act in one.actions if _may(one, act, rights))) for one in asked)
     return tuple(one for one in found if one.actions)
 

@@ -1,7 +1,8 @@
-"""What a workload needs: CPU, memory and a GPU request, as users write it.
+"""The resources that a workload requests: CPUs, memory and a GPU request, as users write it.
 
-A GPU request is one of: whole cards (`2`), a fraction of one (`0.25`, `1/3`), an amount of VRAM (`6GiB`); each may be
-tied to a model (`A100:2`, `A100:6GiB`) or to any of several (`A100|H100:2`). A label says where: `zone=basement`.
+A GPU request is one of: whole GPUs (`2`), a fraction of one (`0.25`, `1/3`), an amount of VRAM (`6GiB`); each may be
+restricted to a model (`A100:2`, `A100:6GiB`) or to one of several (`A100|H100:2`). A label restricts the node:
+`zone=basement`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ MAX_LABELS = 16
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """Exactly one of `whole` (cards), `fraction_milli` (thousandths of a card), `vram_mib` is more than nothing.
+    """Exactly one of `whole` (GPUs), `fraction_milli` (thousandths of a GPU), `vram_mib` is positive.
 
-    `model` is part of a model's name, or several, `A100|H100`: any of these will do.
+    `model` is part of a model's name, or several alternatives: `A100|H100`.
     """
 
     whole: int = 0
@@ -54,13 +55,13 @@ class GpuRequest:
         return f"{self.model}:{amount}" if self.model else amount
 
     def memory_on(self, device_memory_mib: int) -> int:
-        """MiB this takes of one card of that size (each card, for whole ones)."""
+        """MiB this takes of one GPU of that size (each GPU, for whole ones)."""
         if self.whole:
             return device_memory_mib
         return self.vram_mib or device_memory_mib * self.fraction_milli // 1000
 
     def compute_on(self, device_memory_mib: int) -> int:
-        """Compute thousandths this takes of one card of that size: in proportion to its memory, at least 1."""
+        """Compute thousandths this takes of one GPU of that size: in proportion to its memory, at least 1."""
         if self.whole:
             return 1000
         if self.fraction_milli:
@@ -70,10 +71,10 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one workload needs. cpus in thousandths of a core, memory in MiB.
+    """The resources of one workload. CPUs in thousandths of a core, memory in MiB.
 
-    `labels` are those that its node must carry (`node` and `site` name the machine and the place themselves); with
-    `one_numa` several cards must hang on the same NUMA node. `on_full_disk`: it may start where a disk is nearly full.
+    `labels` are those that its node must carry (`node` and `site` name the node and the site themselves); with
+    `one_numa` several GPUs must be on the same NUMA node. `on_full_disk`: it may start where a disk is nearly full.
     """
 
     cpus_milli: int = 1000
@@ -98,9 +99,9 @@ def _invalid(text: object, why: str) -> InvalidInput:
 
 
 def parse_gpus(text: str | float | None) -> GpuRequest | None:
-    """A GPU request from `2`, `0.25`, `1/3`, `6GiB`, `A100:2`, `A100:6GiB`, `A100`; None for none (`0`, ``, None).
+    """A GPU request from `2`, `0.25`, `1/3`, `6GiB`, `A100:2`, `A100:6GiB`, `A100`; None for no GPU (`0`, ``, None).
 
-    Raises InvalidInput naming what was typed.
+    Raises InvalidInput, which quotes the input.
     """
     if text is None:
         return None
@@ -160,7 +161,9 @@ def _fraction(amount: str, asked: object) -> GpuRequest | None:
 
 
 def parse_labels(given: Iterable[tuple[str, str]], *, field: str = "on") -> tuple[tuple[str, str], ...]:
-    """Labels that a node must carry, or carries, sorted. Raises InvalidInput for odd names, and too many."""
+    """Labels that a node must carry, or carries, sorted. Raises InvalidInput for invalid names, and for too
+    many labels.
+    """
     labels = sorted((name.strip(), value.strip()) for name, value in given)
     if len(labels) > MAX_LABELS:
         raise _invalid_label(field, f"has {len(labels)} labels; at most {MAX_LABELS} are allowed")

@@ -1,4 +1,4 @@
-"""What passes between the core and an engine: orders down, sightings up."""
+"""Messages between the core and an engine: start requests (orders) to it, statuses (sightings) from it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from commonage.domain.workloads import Kind
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Everything an engine needs to run one attempt. Starting it twice is starting it once.
+    """A start request: everything an engine needs to run one attempt. Starting it twice has no further effect.
 
-    `variables` and `secrets` are complete (GPU variables included) but for `{port}`, which the engine fills in when
+    `variables` and `secrets` are complete (GPU variables included) except for `{port}`, which the engine fills in when
     `wants_port`. `bundle_path` is an archive (tar.gz) on the control plane's disk to unpack into the working directory.
-    `mounts` are the volumes it is given.
+    `mounts` are its volumes.
     """
 
     attempt_id: str
@@ -38,7 +38,7 @@ class Order:
 
 
 class Seen(StrEnum):
-    """What an engine can see of an attempt: it only moves forward."""
+    """The phase of an attempt as an engine reports it: it only moves forward."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -47,7 +47,7 @@ class Seen(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastUse:
-    """What an attempt used in all, by the kernel's own account: CPU seconds, and the most memory in MiB."""
+    """The total use of an attempt, from the kernel's accounting: CPU seconds, and the peak memory in MiB."""
 
     cpu_s: float
     memory_peak_mib: int
@@ -55,12 +55,11 @@ class LastUse:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What an engine says it sees of an attempt right now.
+    """The status of an attempt that an engine reports.
 
-    `exit_code` of an ended one is None when nobody can know it any more (its machine went away: it is lost).
-    `reason` says what a starting one is doing, what the owner of a running one should know, or why an ended one ended
-    if its exit code does not say it. `oom`: ended for want of memory. `used` is of an ended one, where the engine can
-    still read it.
+    `exit_code` of an ended one is None if it can no longer be known (its node went away: it is lost). `reason` is the
+    present step of a starting one, a warning for the owner of a running one, or the cause of an end that the exit code
+    does not tell. `oom`: ended for lack of memory. `used` is set for an ended one if the engine can still read it.
     """
 
     attempt_id: str
@@ -78,7 +77,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What an attempt uses now: CPU seconds so far, memory in MiB, and the ids of its processes."""
+    """The present use of an attempt: CPU seconds so far, memory in MiB, and the ids of its processes."""
 
     attempt_id: str
     cpu_s: float
@@ -88,9 +87,9 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOwner:
-    """Whose a process is, and what it is called. `attempt_id` None: it belongs to no attempt.
+    """The owner and name of a process. `attempt_id` None: it belongs to no attempt.
 
-    `started_at` (unix seconds) tells it from an earlier one of the same number.
+    `started_at` (unix seconds) distinguishes it from an earlier process with the same id.
     """
 
     pid: int
@@ -101,7 +100,7 @@ class ProcessOwner:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of an attempt's output. `offset` is the byte behind it, to resume from; no line ending in `text`."""
+    """One line of an attempt's output. `offset` is the byte after it, to resume from; `text` has no line ending."""
 
     text: str
     offset: int
@@ -109,11 +108,11 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do, so that the core need not ask what it is.
+    """The capabilities of an engine, so that the core need not know its type.
 
-    `mounts`: volumes are mounted where it is asked, and read-only ones cannot be written to. Else they are links.
-    `bounded_on` are the machines where no more than its size goes into a volume on disk, `unbounded_on` those where
-    more does; of machines that take no work nothing is said.
+    `mounts`: volumes are mounted where requested, and read-only ones cannot be written to. Otherwise they are links.
+    `bounded_on` are the nodes that enforce the size of a volume on disk, `unbounded_on` those that do not; nodes that
+    take no work are in neither.
     """
 
     name: str
@@ -125,4 +124,4 @@ class Capabilities:
     mounts: bool = False
     bounded_on: tuple[str, ...] = ()
     unbounded_on: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()  # what an admin should know, in words
+    notes: tuple[str, ...] = ()  # messages for an admin

@@ -1,4 +1,4 @@
-"""What receipts say: in a sentence, and as the request to make next time. Pure; used by API, portal and control."""
+"""Turns usage reports into a sentence and into the request to make next time. Pure; used by API, portal and control."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from commonage.domain.quantities import format_duration, format_memory
 from commonage.domain.receipts import Receipt, enough_for
 from commonage.domain.requests import GpuRequest
 
-MUCH_MORE = 1.5  # times what would do
+MUCH_MORE = 1.5  # times the sufficient amount
 MUCH_MORE_MIB = 1024
 _CPU_STEP_MILLI = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """What to ask for. `gpus` as users write it, None where no figure of a card is known (or it never used one).
+    """The suggested request. `gpus` is in users' syntax, None if nothing is known of a GPU (or it never used one).
 
-    `peak_mib` is the VRAM that the last `runs` of it used at most, `workload_id` the one that used it. `too_much`: what
-    was asked is much more than that.
+    `peak_mib` is the most VRAM that its last `runs` used, `workload_id` the one that used it. `too_much`: the request
+    is much more than that.
     """
 
     workload_id: str
@@ -35,7 +35,7 @@ class Suggestion:
 
 
 def suggestion_of(receipts: Sequence[Receipt], asked: GpuRequest | None) -> Suggestion | None:
-    """From receipts of the same work, newest first. None where nothing was measured."""
+    """The suggestion from usage reports of the same work, newest first. None if nothing was measured."""
     real = [each for each in receipts if not each.simulated]
     chosen = real or receipts
     on_cards = [each for each in chosen if each.cards == 1 and each.vram_peak_mib]
@@ -61,7 +61,7 @@ def suggestion_of(receipts: Sequence[Receipt], asked: GpuRequest | None) -> Sugg
 
 
 def _of_model(asked: GpuRequest | None, amount: str) -> str:
-    """The amount of the model that was asked for, if any was."""
+    """The amount, prefixed with the requested model, if there was one."""
     return f"{asked.model}:{amount}" if asked is not None and asked.model else amount
 
 
@@ -77,17 +77,17 @@ def _summary(most: Receipt | None, runs: int, wanted_mib: int) -> str:
 
 
 def cores_enough_for(peak_milli: int) -> int:
-    """Cores to ask for, in thousandths, for a peak: rounded up to halves, an eighth of one forgiven."""
+    """Cores to request, in thousandths, for a peak: rounded up to halves, with a tolerance of an eighth."""
     return max(_CPU_STEP_MILLI, -(-(peak_milli - 125) // _CPU_STEP_MILLI) * _CPU_STEP_MILLI)
 
 
 def memory_text(mib: int) -> str:
-    """An amount as users type it, without losing any: `6GiB`, `5.5GiB`, `768MiB`."""
+    """An amount in users' syntax, exact: `6GiB`, `5.5GiB`, `768MiB`."""
     return f"{mib / 1024:g}GiB" if mib >= 1024 and mib % 512 == 0 else f"{mib}MiB"
 
 
 def receipt_in_words(receipt: Receipt) -> str:
-    """One line: what was asked, what was used, what would have done, and what it cost in hours and energy."""
+    """One line: requested, used and sufficient resources, and the cost in hours and energy."""
     parts = [_vram(receipt)] if receipt.cards else []
     parts += [_memory(receipt)] if not receipt.cards else []
     if receipt.cards:
@@ -120,7 +120,7 @@ def _memory(receipt: Receipt) -> str:
 
 
 def _figure(value: float) -> str:
-    """Two digits that mean something, without powers of ten."""
+    """Two significant digits, without powers of ten."""
     if value < 0.01:
         return "less than 0.01"
     return f"{value:.2f}" if value < 1 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

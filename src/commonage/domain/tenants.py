@@ -1,6 +1,6 @@
-"""Whose turn it is, as the site rules it: tenants with weights and quotas, reservations, classes of priority.
+"""The site's rules of scheduling: tenants with weights and quotas, reservations, priority classes.
 
-Declared by the admin; the planner reads them from its snapshot. What is measured and charged is not kept here.
+Declared by the admin; the planner reads them from its snapshot. Measured and charged usage is kept elsewhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from commonage.domain.requests import Request
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Resources in all, over any number of machines. cpus in thousandths, cards in thousandths, memory in MiB."""
+    """Total resources, over any number of nodes. CPUs in thousandths, GPUs in thousandths, memory in MiB."""
 
     cpus_milli: int = 0
     memory_mib: int = 0
@@ -24,7 +24,7 @@ class Amounts:
 
     @classmethod
     def of(cls, lease: Lease) -> Self:
-        """What a lease holds."""
+        """The resources of an allocation."""
         return cls(
             lease.cpus_milli,
             lease.memory_mib,
@@ -58,9 +58,9 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a tenant may hold at once, in the words of the field.
+    """The bounds on what a tenant may hold at once.
 
-    `nominal` is its own: what it holds within that, nobody takes away, and what others borrowed of it comes back by
+    `nominal` is its own: no one takes away what it holds within that, and what others borrowed of it comes back by
     reclaim. Beyond it the tenant borrows what others leave unused, at most `borrowing`. Of its own unused nominal it
     lends at most `lending`. A resource without nominal bound is not counted. `per_user` bounds each member.
     """
@@ -73,11 +73,11 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A lab, course or customer. `weight` is its part of a crowded fleet, beside those of the others.
+    """A lab, course or customer. `weight` is its part of crowded nodes, relative to the weights of the others.
 
-    Members are the hub's group of the same name; the default tenant has everybody. `sites` and `environments`, where
-    not empty, are those its members may use. `max_workloads` bounds its live jobs and services in place of the limit
-    that holds for every tenant.
+    Members are the hub's group of the same name; the default tenant has all users. `sites` and `environments`, if not
+    empty, are those its members may use. `max_workloads` bounds its live jobs and services in place of the limit that
+    holds for every tenant.
     """
 
     name: str
@@ -91,7 +91,9 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A name for a priority. `for_admins`: nobody else may ask for it. `preemptible`: others may take its place."""
+    """A name for a priority. `for_admins`: only admins may request it. `preemptible`: others may evict its
+    workloads.
+    """
 
     name: str
     priority: int
@@ -110,9 +112,9 @@ PRIORITY_CLASSES = (
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """From `starts_at` until `ends_at` there is room for `count` times `request` for a tenant alone, or one `owner`.
+    """From `starts_at` until `ends_at`, room for `count` times `request` for one tenant, or only its member `owner`.
 
-    Nothing is placed into it that would not have ended by then. Whoever it is for gets the room by submitting.
+    Only workloads that end before it begins may use the room. Its owner uses the room by submitting.
     """
 
     id: str
@@ -128,13 +130,13 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All that the planner goes by. Durations in seconds.
+    """The rules of the planner. Durations in seconds.
 
-    `half_life_s`: after so long past usage counts half. `entry_penalty_s`: whoever starts something is charged for so
-    long at once. `age_credit`: how much of the whole fleet, held for an hour, an hour of waiting is worth.
-    `guaranteed_s`: no attempt is preempted before it ran so long. `patience_s`: after so long the first that waits, and
-    of which nobody can say when it starts, has a machine kept for it. `sites`: names in the order of preference, each
-    with what a GPU costs there for an hour; `site_policy`: which of several sites that could start something does.
+    `half_life_s`: the time in which past usage decays by half. `entry_penalty_s`: each start is charged for this time
+    at once. `age_credit`: the part of the whole fleet, held for an hour, that equals an hour of waiting.
+    `guaranteed_s`: no attempt is preempted before it ran this long. `patience_s`: how long the head of the queue may
+    wait without a start estimate before a node is reserved for it. `sites`: names in the order of preference, each with
+    the price of a GPU hour there; `site_policy`: the choice among several sites that could start something.
     """
 
     tenants: tuple[Tenant, ...] = ()
@@ -149,5 +151,5 @@ class Rules:
     site_policy: str = "first-free"
 
     def tenant(self, name: str) -> Tenant:
-        """The tenant of that name; one without bounds where none was declared."""
+        """The tenant of that name; one without bounds if none was declared."""
         return next((one for one in self.tenants if one.name == name), Tenant(name))

@@ -1,6 +1,6 @@
-"""The turns of a loop, by which `/health` tells one that works or rests from one that is stuck.
+"""Iterations (turns) of a control loop, by which `/health` distinguishes a working or resting loop from a stuck one.
 
-Each loop owns one `Turns` and says when it rests. Pure: the clock comes from outside.
+Each loop owns one `Turns` and reports when it rests. Pure: the clock is a parameter.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 USUAL_TURN_S = 60.0
-"""A turn that takes longer than this is stuck, unless its loop is known to take its time."""
+"""An iteration that takes longer than this is stuck, unless its loop allows more."""
 
 
 class Turns:
-    """`name` is the loop's in `/health`, metrics and logs. `now` gives unix seconds. A turn may take `within_s`."""
+    """`name` is the loop's in `/health`, metrics and logs. `now` gives unix seconds. An iteration may take
+    `within_s`.
+    """
 
     def __init__(self, name: str, now: Callable[[], float], within_s: float = USUAL_TURN_S) -> None:
         self.name = name
@@ -25,27 +27,27 @@ class Turns:
         self._breaks = 0
 
     def begin(self) -> None:
-        """A turn begins."""
+        """An iteration begins."""
         self._began_at = self._now()
 
     def end(self) -> None:
-        """A turn has ended: the loop waits for the next."""
+        """An iteration has ended: the loop waits for the next."""
         self._ended_at, self._began_at = self._now(), None
 
     def note_break(self) -> None:
-        """The loop broke in its turn, and starts again."""
+        """An error ended the iteration, and the loop starts again."""
         self._breaks += 1
         self.end()
 
     @contextmanager
     def rest(self) -> Iterator[None]:
-        """The loop waits, however long that takes: the turn before has ended, and the next begins afterwards."""
+        """The loop waits, for any time: the previous iteration has ended, and the next begins afterwards."""
         self.end()
         yield
         self.begin()
 
     def health(self) -> LoopHealth:
-        """As it is now."""
+        """The present health."""
         now = self._now()
         busy_s = 0.0 if self._began_at is None else now - self._began_at
         return LoopHealth(
@@ -58,9 +60,10 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class LoopHealth:
-    """`age_s`: since the end of the last turn, None before the first. `stuck`: the present turn takes too long.
+    """`age_s`: seconds since the end of the last iteration, None before the first. `stuck`: the present one takes too
+    long.
 
-    `breaks`: how often an unexpected error ended a turn, and the loop started again.
+    `breaks`: the number of unexpected errors that ended an iteration and restarted the loop.
     """
 
     name: str
@@ -70,13 +73,13 @@ class LoopHealth:
 
 
 class Loop(Protocol):
-    """Runs until it is cancelled, and says when its turns begin and end."""
+    """Runs until it is cancelled, and reports the begin and end of its iterations."""
 
     @property
     def turns(self) -> Turns:
-        """Its own."""
+        """The iterations of this loop."""
         ...
 
     def run(self) -> Coroutine[Any, Any, None]:
-        """Turn after turn. What it raises ends the server."""
+        """Run forever. An error that it raises ends the server."""
         ...

@@ -1,4 +1,6 @@
-"""What was used, by whom: computed from the attempts and their leases, never recorded a second time."""
+"""Resource usage by owner, tenant or workload: computed from attempts and their allocations, never stored
+separately.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class PastHold:
-    """What an attempt held, and from when until when: unix seconds."""
+    """A past allocation of an attempt, with its begin and end in unix seconds."""
 
     attempt_id: str
     tenant: str
@@ -36,7 +38,7 @@ class PastHold:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Price of each unit, in the installation's own currency; nothing costs anything unless it is set."""
+    """Price of each unit, in the installation's own currency; the default is zero."""
 
     gpu_gib_h: float = 0.0
     cpu_h: float = 0.0
@@ -44,5 +46,5 @@ class Prices:
     currency: str = ""
 
     def cost(self, usage: Usage) -> float:
-        """What `usage` costs."""
+        """The cost of `usage`."""
         return usage.gpu_gib_h * self.gpu_gib_h + usage.cpu_h * self.cpu_h + usage.memory_gib_h * self.memory_gib_h

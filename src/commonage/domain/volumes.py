@@ -1,7 +1,7 @@
-"""Volumes: data that workloads share, who may have which, and what of it one attempt gets as its mounts.
+"""Volumes: data that workloads share, the access rules, and the mounts of an attempt.
 
-A volume is declared by the admin. A workload asks for it by name, as `NAME[:ro|rw][@/path]`; what an engine is told
-is a `Mount`, in which nothing is left to be looked up.
+A volume is declared by the admin. A workload requests it by name, as `NAME[:ro|rw][@/path]`; an engine receives a
+`Mount`, which is fully resolved.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from commonage.domain.errors import Forbidden, InvalidInput
 from commonage.domain.folders import folder_name
 
 ROOT = "/volumes"
-"""Where a volume is in a container unless it was asked for elsewhere: `/volumes/NAME`."""
+"""The default place of a volume in a container: `/volumes/NAME`."""
 
 MOST = 32
-"""So many volumes one workload may have."""
+"""The maximum number of volumes of one workload."""
 
-# What a container needs where it is; and home folders, in which their owners could put a link in the way.
+# Folders that a container needs unchanged; and home folders, in which their owners could put a link in the way.
 _TAKEN = (
     "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib32", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys",
     "/usr", "/var/run",
@@ -33,10 +33,10 @@ _PATH = re.compile(r"[^\x00-\x1f\x7f,:]{1,512}")
 
 
 class VolumeKind(StrEnum):
-    """What a volume is.
+    """The type of a volume.
 
-    `folder`: a folder that every machine sees under the same path (an NFS mount, say). `docker`: a volume that the
-    Docker daemon of each machine keeps. `scratch`: room on the machine that one attempt has to itself, until it ends.
+    `folder`: a folder that every node sees under the same path (for example, an NFS mount). `docker`: a volume that the
+    Docker daemon of each node keeps. `scratch`: space on the node for one attempt alone, until it ends.
     """
 
     FOLDER = "folder"
@@ -45,7 +45,7 @@ class VolumeKind(StrEnum):
 
 
 class Extent(StrEnum):
-    """Who shares the content of a Docker volume: all that may have it, each tenant, or each user alone."""
+    """The users who share the content of a Docker volume: all with access to it, each tenant, or each user alone."""
 
     ALL = "all"
     TENANT = "tenant"
@@ -56,10 +56,10 @@ class Extent(StrEnum):
 class Volume:
     """One entry of the settings.
 
-    `source` is the path of a folder; `{user}` and `{tenant}` in it are whose workload it is. `writable`: it may be
-    asked for `rw`. `tenants`, where not empty, are those whose members may have it. `size_mib` bounds a Docker volume
-    or scratch where that can be held. `memory`: scratch in memory, which counts as the workload's. `always`: every
-    workload that may have it gets it unasked, at `target` if that is not the usual place.
+    `source` is the path of a folder; `{user}` and `{tenant}` in it stand for the workload's. `writable`: it may be
+    requested as `rw`. `tenants`, if not empty, are those whose members may use it. `size_mib` bounds a Docker volume or
+    scratch space where that can be enforced. `memory`: scratch space in memory, which counts as the workload's.
+    `always`: every workload with access gets it without a request, at `target` if that is not the default place.
     """
 
     name: str
@@ -76,18 +76,20 @@ class Volume:
     target: str = ""
 
     def is_for(self, tenant: str) -> bool:
-        """True if work on this tenant's account may have it."""
+        """True if work of this tenant may use it."""
         return not self.tenants or tenant in self.tenants
 
     @property
     def place(self) -> str:
-        """Where it is in a container that did not ask for another place."""
+        """Its place in a container that requested no other place."""
         return self.target or f"{ROOT}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """What a workload asks of a volume. `writable` None: read-only, but scratch. `target` "": the usual place."""
+    """A workload's request for a volume. `writable` None: read-only, except for scratch. `target` "": the
+    default place.
+    """
 
     name: str
     writable: bool | None = None
@@ -104,7 +106,7 @@ class VolumeRequest:
 class Mount:
     """A volume as one attempt gets it.
 
-    `source` is the path of a folder, the name of a Docker volume within the installation, or nothing for scratch.
+    `source` is the path of a folder, the name of a Docker volume within the installation, or empty for scratch space.
     """
 
     name: str
@@ -114,7 +116,7 @@ class Mount:
     writable: bool
     size_mib: int | None = None
     memory: bool = False
-    made: bool = False  # the folder is the tenant's or user's own, and made where it is missing
+    made: bool = False  # the folder belongs to the tenant or user, and is created if it is missing
 
 
 def _wrong(text: str, why: str) -> InvalidInput:
@@ -123,7 +125,7 @@ def _wrong(text: str, why: str) -> InvalidInput:
 
 
 def parse_volume(text: str) -> VolumeRequest:
-    """A request from `NAME`, `NAME:ro`, `NAME:rw`, each with `@/path` behind. Raises InvalidInput."""
+    """A request from `NAME`, `NAME:ro`, `NAME:rw`, each with an optional `@/path`. Raises InvalidInput."""
     found = _ASKED.fullmatch(text.strip())
     if found is None or not _NAME.fullmatch(found["name"]):
         raise _wrong(text, "has no name; write it like datasets, results:rw or datasets@/data")
@@ -134,7 +136,7 @@ def parse_volume(text: str) -> VolumeRequest:
 
 
 def check_target(path: str, name: str) -> str:
-    """A path in a container where the volume `name` may be mounted, in its plain form. Raises InvalidInput."""
+    """Normalise a path in a container where the volume `name` may be mounted. Raises InvalidInput."""
     if not path.startswith("/") or ".." in _parts(path) or not _PATH.fullmatch(path):
         raise _wrong(name, f"should go to {path[:80]!r}, which is no whole path; write it like {name}@/data")
     plain = _plain(path)
@@ -145,7 +147,7 @@ def check_target(path: str, name: str) -> str:
 
 
 def allowed(asked: Sequence[VolumeRequest], volumes: Sequence[Volume], tenant: str) -> tuple[VolumeRequest, ...]:
-    """The requests with their modes filled in. Raises InvalidInput, Forbidden with what there is to choose from."""
+    """The requests with their modes filled in. Raises InvalidInput, or Forbidden with the available choices."""
     if len(asked) > MOST:
         raise InvalidInput(f"{len(asked)} volumes were asked for; at most {MOST} are allowed", field="volumes")
     offered = {one.name: one for one in volumes if one.is_for(tenant)}
@@ -156,7 +158,7 @@ def allowed(asked: Sequence[VolumeRequest], volumes: Sequence[Volume], tenant: s
             raise _not_there(one, volumes, offered, tenant)
         if one.writable and not volume.writable:
             raise Forbidden(f"the volume {one.name} is read-only; ask for {one.name}:ro", code="volume-read-only")
-        # Scratch that cannot be written to is of no use to anybody.
+        # Read-only scratch space would be useless.
         writable = volume.kind is VolumeKind.SCRATCH if one.writable is None else one.writable
         found.append(VolumeRequest(one.name, writable, one.target))
     _apart([(one.name, one.target or offered[one.name].place) for one in found])
@@ -175,7 +177,7 @@ def _not_there(
 
 
 def _apart(places: Sequence[tuple[str, str]]) -> None:
-    """No two at one place, and none within another: what is mounted there first would be hidden."""
+    """Raise unless all places differ and none lies within another: a mount there would hide it."""
     for number, (name, target) in enumerate(places):
         for other, taken in places[:number]:
             if name == other:
@@ -187,9 +189,9 @@ def _apart(places: Sequence[tuple[str, str]]) -> None:
 def mounts_of(
     asked: Sequence[VolumeRequest], volumes: Sequence[Volume], owner: str, tenant: str
 ) -> tuple[Mount, ...]:  # fmt: skip
-    """What an attempt of this owner gets: what was asked for, and what everybody gets unless it is in the way.
+    """The mounts of an attempt of this owner: the requested volumes, and the `always` volumes that do not collide.
 
-    Judged anew, as volumes may have changed since it was asked for. Raises InvalidInput, Forbidden.
+    Access is checked again, as volumes may have changed since the request. Raises InvalidInput, Forbidden.
     """
     known = {one.name: one for one in volumes}
     granted = list(allowed(asked, volumes, tenant))
@@ -225,14 +227,14 @@ def _source(volume: Volume, owner: str, tenant: str) -> str:
     whose = {Extent.ALL: (), Extent.TENANT: (tenant,), Extent.USER: (tenant, owner)}[volume.per]
     if not whose:
         return volume.name
-    # By digest: what names would give, others could give, too.
+    # By digest: a name built from the parts could collide with that of others.
     key = "\0".join((volume.name, *whose)).encode("utf-8", "surrogatepass")
     readable = re.sub(r"[^a-z0-9]+", "-", whose[-1].lower()).strip("-")[:24] or "x"
     return f"{volume.name}.{readable}.{hashlib.sha256(key).hexdigest()[:16]}"
 
 
 def check_volume(volume: Volume) -> Volume:
-    """The volume, if it can be offered. Raises InvalidInput that says what of it cannot be."""
+    """The volume, if it is valid. Raises InvalidInput, which says what is wrong."""
     folder, scratch = volume.kind is VolumeKind.FOLDER, volume.kind is VolumeKind.SCRATCH
     if not _NAME.fullmatch(volume.name):
         raise _wrong(volume.name, "needs a name of at most 63 of a-z, 0-9, dot, hyphen and underscore")
@@ -264,11 +266,12 @@ def _check_source(volume: Volume) -> None:
 
 
 def see_that_folders_are_apart(places: Sequence[tuple[str, str, bool]], own: Sequence[str]) -> None:
-    """Of folders that containers get (what it is, its path, whether it is written to) none may lie in one written to.
+    """Check folders for containers (description, path, writable): none may lie in a writable one, for any user or
+    tenant.
 
-    Nor be it for some user or tenant, who would write to what others read. Who writes there could put a link in its
-    place, and so choose what is mounted. Nor may one have a part in the server's `own` folders, but for what is in
-    their `volumes`. Raises InvalidInput.
+    Otherwise a user could write to what others read. A user with write access could put a link in its place, and so
+    choose what is mounted. Nor may a folder overlap the server's `own` folders, except within their `volumes`. Raises
+    InvalidInput.
     """
     for what, path, _ in places:
         for holder, other, written in places:
@@ -287,19 +290,19 @@ def _in_the_way(what: str, path: str, why: str) -> InvalidInput:
 
 
 def _may_be_in(path: str, folder: str) -> bool:
-    """True if the first is the second, or below it, for some user and tenant."""
+    """True if the first may equal the second, or lie below it, for some user and tenant."""
     parts, wanted = _parts(path), _parts(folder)
     pairs = zip(parts, wanted, strict=False)
     return len(parts) >= len(wanted) and all(one == other or "{" in one + other for one, other in pairs)
 
 
 def variable_of(name: str) -> str:
-    """The variable that tells a program where the volume of this name is: `COMMONAGE_VOLUME_DATASETS`."""
+    """The environment variable with the path of the volume of this name: `COMMONAGE_VOLUME_DATASETS`."""
     return "COMMONAGE_VOLUME_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 def is_secret_place(path: str) -> bool:
-    """True for a folder that holds the Docker daemon's socket or data: whoever has those is root on the machine."""
+    """True for a folder with the Docker daemon's socket or data: access to those means root on the machine."""
     plain = _plain(path)
     return plain in ("/", "/var", "/var/lib") or any(_is_in(plain, one) for one in _SECRET)
 

@@ -1,4 +1,4 @@
-"""What users ask to run, and the tries at running it."""
+"""Workloads that users run, and their attempts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Kind(StrEnum):
 
 
 class State(StrEnum):
-    """Where a workload stands; the order is the order of life. See docs/concepts/states.md."""
+    """The state of a workload, in order of life. See docs/concepts/states.md."""
 
     HELD = "held"
     QUEUED = "queued"
@@ -34,7 +34,7 @@ class State(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """True once nothing will change any more."""
+        """True once the state can no longer change."""
         return self in TERMINAL
 
     @property
@@ -53,11 +53,11 @@ TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.TIMED_
 
 
 MOST_LOSSES = 5
-"""So often a workload comes back because its machine was lost; then it may be its own doing."""
+"""The number of times that a workload is requeued after losing its node; after that, the workload may be the cause."""
 
 
 class Condition(StrEnum):
-    """When a dependency counts as met: after the other ended well, ended badly, ended at all, or started."""
+    """The condition of a dependency: the other workload succeeded, failed, ended in any way, or started."""
 
     AFTER_OK = "afterok"
     AFTER_NOT_OK = "afternotok"
@@ -75,7 +75,7 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a failed or lost attempt is tried again, and the first pause in seconds (doubling, at most an hour)."""
+    """The number of retries of a failed or lost attempt, and the first pause in seconds (doubling, at most an hour)."""
 
     retries: int = 0
     backoff_s: float = 10.0
@@ -87,12 +87,12 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What was asked, as it was asked; it never changes. Members of an array share one.
+    """The request as it was submitted; it never changes. Members of an array share one.
 
     `command` is the argument vector; empty means the environment's own (a session's Jupyter server). `variables` are
     shown to their owner, `secrets` to nobody. The values of secrets are removed when the workload ends; then
-    `dropped_secrets` has their names. `{port}` in command, variables or secrets becomes the port given.
-    `bundle` is the digest of files sent along, unpacked into the working directory.
+    `dropped_secrets` has their names. `{port}` in command, variables or secrets becomes the assigned port. `bundle` is
+    the digest of uploaded files, unpacked into the working directory.
     """
 
     kind: Kind
@@ -114,35 +114,35 @@ class Spec:
     array_id: str | None = None
     array_size: int = 0
     key: str | None = None  # the client's own key: submitting it again gives the same workload
-    preemptible: bool = False  # others may take its place; it then returns to the queue
+    preemptible: bool = False  # others may evict it; it is then requeued
     volumes: tuple[VolumeRequest, ...] = ()
     gang: bool = False  # the members of its array start together, on different nodes, or not at all
-    requeue: bool = False  # when its machine is lost or drained: jobs and services queue again, sessions start anew
+    requeue: bool = False  # if its node is lost or drained: jobs and services are requeued, sessions restart
 
     @property
     def secret_names(self) -> tuple[str, ...]:
-        """Those of all its secrets, whether their values are still there or not."""
+        """The names of all its secrets, whether their values are still there or not."""
         return (*(name for name, _ in self.secrets), *self.dropped_secrets)
 
     def without_secrets(self) -> Spec:
-        """With the names of its secrets alone."""
+        """The same, with only the names of its secrets."""
         return replace(self, secrets=(), dropped_secrets=self.secret_names)
 
 
 class StopCause(StrEnum):
-    """Who wished the end: it decides the final state."""
+    """The cause of a stop request: it decides the final state."""
 
     USER = "user"
     TIME_LIMIT = "time-limit"
     DEPENDENCY = "dependency"
     ADMIN = "admin"
-    OVER_SHARE = "over-share"  # it held more VRAM than it was given
-    RECALL = "recall"  # its place is needed or goes away: it returns to the queue
+    OVER_SHARE = "over-share"  # it used more VRAM than its share
+    RECALL = "recall"  # its place is needed or goes away: it is requeued
 
 
 @dataclass(frozen=True, slots=True)
 class StopWish:
-    """The wish that a workload ends: whose (`by`), when, and why. `reason` None: nothing more is known than whose."""
+    """A request to stop a workload: its author (`by`), time, and reason. `reason` None: only the author is known."""
 
     by: str
     at: float
@@ -152,9 +152,9 @@ class StopWish:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at running a workload. `state` is never held or queued. Instants are unix seconds.
+    """One attempt to run a workload. `state` is never held or queued. Instants are unix seconds.
 
-    `seen_at` is the last sighting; `url` is where a session or service answers, on the site's own network.
+    `seen_at` is the time of the last status; `url` is where a session or service answers, on the site's own network.
     """
 
     id: str
@@ -170,18 +170,17 @@ class Attempt:
 
     @property
     def occupied_s(self) -> tuple[float, float | None]:
-        """From when until when (None: still) its lease counts as used."""
+        """The time span (end None: still running) in which its allocation counts as used."""
         return self.lease.at, self.ended_at
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload and where it stands. `attempt` is the newest try, None before the first.
+    """A workload and its state. `attempt` is the newest one, None before the first.
 
-    `reason` says why it is where it is; for a queued one the scheduler's newest explanation is fresher.
-    `retried` counts the tries after a failure or a loss that its retry policy allowed, `losses` those that came back
-    because their machine was lost. `since` is when it entered `state`. `version` counts the
-    writes, for optimistic locking.
+    `reason` says why it is in this state; for a queued one the scheduler's newest explanation is fresher. `retried`
+    counts the retries that its retry policy allowed after a failure or a loss, `losses` the requeues after a lost node.
+    `since` is when it entered `state`. `version` counts the writes, for optimistic locking.
     """
 
     id: str
@@ -201,12 +200,12 @@ class Workload:
 
     @property
     def attempts(self) -> int:
-        """How many tries there were."""
+        """The number of attempts."""
         return self.attempt.number if self.attempt else 0
 
     @property
     def deadline(self) -> float | None:
-        """When its time limit strikes, once it runs; None without a limit or before."""
+        """The end by its time limit, once it runs; None without a limit or before it runs."""
         limit, attempt = self.spec.time_limit_s, self.attempt
         if limit is None or attempt is None or not self.state.holds_lease:
             return None

@@ -1,4 +1,4 @@
-"""Among places that are nearly as good, one where the environment runs already: its image and its files are there."""
+"""Among nearly equal nodes, prefers one that already runs the environment: its image and files are there."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from commonage.placement.shapes import Floats
 
 NEAR_TIE = 0.01
-"""Nearly as good: within a hundredth of the way from the best place to the worst. More would undo the policy."""
+"""Nearly equal: within a hundredth of the range from the best node to the worst. More would override the policy."""
 
 
 def nearest(costs: Floats, holds: Callable[[int], bool]) -> int:
-    """The node to take: of those nearly as cheap as the cheapest, the cheapest that `holds`; else the cheapest.
+    """The node to take: the cheapest of the near ties for which `holds` is true, else the cheapest of all.
 
-    `costs` [N] are inf where nothing may start, which is not so everywhere.
+    `costs` [N] are inf where the workload must not start; at least one is finite.
     """
     best = int(np.argmin(costs))
     if holds(best):

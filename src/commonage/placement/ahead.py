@@ -1,7 +1,7 @@
-"""What time limits will free on each node, and when: for promises, and for what may start beside those that wait.
+"""Predicts the resources that time limits will free on each node, and when, for promises and for backfill.
 
-Kept by the snapshot beside grid and holdings, and in step with both. Only what nodes hold counts here; what is promised
-or reserved of it comes on top (claims.py). Rows of room are those of space.py.
+The snapshot keeps it in step with grid and holdings. Only allocations count here; promises and reservations are added
+in claims.py. The rows are those of space.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from commonage.placement.shapes import Floats, Ints, Shape
 from commonage.placement.space import fits_in, free_rows
 
 Path = tuple[Floats, Ints]
-"""([L + 1], [L + 1, W]): the instants at which something ends, the first is -inf, and what is free from each on."""
+"""([L + 1], [L + 1, W]): the instants at which something ends (the first is -inf), and the free row from each on."""
 
 
 class Ahead:
-    """The path of each node into the future, remembered until something changes there."""
+    """The future path of each node, cached until something changes on the node."""
 
     def __init__(self, grid: Grid, holdings: Holdings) -> None:
         self._grid, self._holdings = grid, holdings
@@ -28,7 +28,7 @@ class Ahead:
         self._earliest = Rows(grid, self._earliest_of)
 
     def path(self, number: int) -> Path:
-        """How the room of a node grows as time limits end what it holds; what has none stays for ever."""
+        """The free rows of a node as time limits end its allocations; an allocation without a time limit never ends."""
         self._follow()
         found = self._paths.get(number)
         if found is None:
@@ -36,17 +36,17 @@ class Ahead:
         return found
 
     def first_ends(self) -> Floats:
-        """[N]: when the first time limit ends something on each node, inf where none does. To be read only."""
+        """[N], read-only: when the first time limit ends something on each node, inf where none does."""
         ends: Floats = self._first.of(self._first_of)
         return ends
 
     def earliest(self, shape: Shape) -> Floats:
-        """[N]: when the shape fits by itself: -inf where it does now, inf where time limits never tell."""
+        """[N]: when the shape fits without eviction: -inf if it fits now, inf if time limits do not tell."""
         found: Floats = self._earliest.of(shape)
         return found
 
     def free_at(self, number: int, at: float) -> Ints:
-        """[W]: what is free on a node once all that ends by `at` has ended."""
+        """[W]: the free row of a node once everything that ends by `at` has ended."""
         times, rows = self.path(number)
         row: Ints = rows[int(np.searchsorted(times, at, side="right")) - 1]
         return row

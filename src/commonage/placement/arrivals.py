@@ -1,6 +1,6 @@
-"""Learns from what arrives which workloads are typical: newer arrivals count for more, older ones fade.
+"""Learns from submitted requests which workloads are typical: newer arrivals count more, older ones decay.
 
-Fed and asked by policies that look ahead (expected_waste). No clock: what fades does so by the number of arrivals.
+Used by policies that look ahead (expected_waste). It has no clock: decay follows the number of arrivals.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from commonage.domain.requests import GpuRequest, Request
 from commonage.placement.mix import Mix, typical
 
 HALF_LIFE = 5000
-"""After so many arrivals one counts half: a month of a lab, an hour of a cluster that is always full."""
+"""After this number of arrivals one counts half: a month of a lab, or an hour of a cluster that is always full."""
 START_COUNTS = 5000
-"""The mix that was given at the start counts as so many arrivals."""
+"""The weight of a mix that was given at the start, in arrivals."""
 GUESS_COUNTS = 50
-"""Where none was given, a guess counts as so many: a class of thirty, signed in twice, has outvoted it."""
+"""The weight of the built-in guess, in arrivals: a class of thirty that signs in twice outvotes it."""
 POPULARITY = 0.99
 """The most popular requests up to this part of all are kept. Rare small ones matter: they fill the last gaps."""
 
 ENOUGH = 1000
-"""Where nothing was known of memory, so many must come before it is judged: the first few say little of the others."""
+"""If nothing is known of memory, this number of arrivals is needed before memory is judged: the first few may mislead.
+"""
 FOLD = 0.1
-"""New ones are counted together, once they are this part of all that counts."""
+"""Buffered arrivals are counted once they make up this part of the total weight."""
 
 GUESS = Mix(
     (
@@ -37,13 +38,13 @@ GUESS = Mix(
     ),
     (0.3, 0.25, 0.2, 0.08, 0.07, 0.05, 0.03, 0.02),
 )
-"""What people ask for where nobody knows: whole cards, halves, thirds and quarters, sometimes several cards."""
+"""Typical requests where nothing is known: whole GPUs, halves, thirds and quarters, sometimes several GPUs."""
 
 
 class Arrivals:
-    """How often each typical request came, fading, on top of the mix that was given at the start (or a guess).
+    """The decaying frequency of each typical request, on top of the mix given at the start (or a guess).
 
-    `folds` counts how often new ones were counted: who asked for the mix sees by it whether it can have changed.
+    `folds` rises each time that buffered arrivals are counted: a caller sees from it whether the mix can have changed.
     """
 
     def __init__(self, start: Mix) -> None:
@@ -52,7 +53,7 @@ class Arrivals:
         self.folds = 0
         self._all = float(counts)
         self._waiting: list[Request] = []
-        # Cpus and memory of what asked for a GPU, both in the amounts that so many workloads have.
+        # CPUs and memory of requests with a GPU, both summed with the same weights.
         self._cpus = self._memory = 0.0
         self._judged = 0
         if given.cpus_per_mib < float("inf"):
@@ -60,23 +61,23 @@ class Arrivals:
             self._cpus, self._memory, self._judged = sum(taken), sum(taken) / given.cpus_per_mib, ENOUGH
 
     def add(self, request: Request) -> None:
-        """One came."""
+        """Count one submitted request."""
         self._waiting.append(request)
         if len(self._waiting) >= FOLD * self._all:
             self._fold()
 
     def mix(self) -> Mix:
-        """What is typical now."""
+        """The current mix."""
         self._fold()
         return Mix.of(self._counts, POPULARITY)
 
     def cpus_per_mib(self) -> float:
-        """Thousandths of cpus for each MiB of memory, over what came and asked for a GPU; inf before enough did."""
+        """Thousandths of a CPU per MiB of memory over all requests with a GPU; inf before enough of them arrived."""
         self._fold()
         return self._cpus / self._memory if self._judged >= ENOUGH and self._memory else float("inf")
 
     def _fold(self) -> None:
-        """Count those that wait to be counted, at once, and let all others fade as much as so many make them."""
+        """Count the buffered arrivals at once, and let all others decay by the same number of arrivals."""
         if not self._waiting:
             return
         fading = 0.5 ** (len(self._waiting) / HALF_LIFE)
@@ -95,7 +96,7 @@ class Arrivals:
 
 
 def apart(one: Mix, other: Mix) -> float:
-    """How far two mixes are apart: the part of the workloads that would have to be others, 0 to 1."""
+    """The distance of two mixes, 0 to 1: the part of the workloads that would have to differ."""
     weights = dict(zip(one.requests, one.weights, strict=True))
     for request, weight in zip(other.requests, other.weights, strict=True):
         weights[request] = weights.get(request, 0.0) - weight

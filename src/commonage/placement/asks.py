@@ -1,4 +1,4 @@
-"""Who asks and who holds, as the planner sees them. Made by the board; read by all of placement."""
+"""Queued requests and held allocations as the planner sees them. The board makes them; all of placement reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from commonage.domain.requests import Request
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A workload that waits. Its time limit is in seconds; None: it may run for ever."""
+    """A queued workload. Its time limit is in seconds; None: it may run for ever."""
 
     workload_id: str
     attempt_id: str
@@ -23,16 +23,16 @@ class Ask:
     kind: str = ""
     environment: str = ""
     preemptible: bool = False
-    gang: str | None = None  # those of one gang start together, on different nodes, or not at all
+    gang: str | None = None  # members of one gang start together, on different nodes, or not at all
     gang_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A lease that is held, by whom, and when its time limit ends it at the latest (None: nobody knows).
+    """A held allocation, its holder, and the latest time at which its time limit ends it (None: unknown).
 
-    `ending`: somebody wishes its end, and `ends_at` tells when its grace is over. `recalled_for` is the workload that
-    it makes room for, if that is why.
+    `ending`: its stop is requested, and `ends_at` is the end of its grace period. `recalled_for` is the workload for
+    which it is evicted, if there is one.
     """
 
     lease: Lease

@@ -1,13 +1,13 @@
-"""What may start beside those that wait longer, and when these will start: nobody is delayed by who comes behind.
+"""Decides what may start while others wait longer, and when those start: a later request never delays an earlier one.
 
-The first that wait for room are promised the earliest place and time that time limits tell (`Claims`). Behind them
-something may start there if it ends in time or fits beside. For those further back a rule holds that is always safe:
-on a node that one of them could use, only what ends before anything else there ends; until then nobody who waits can
-start there. Where time limits tell nothing, the first that has waited long has a machine kept. What reservations keep
-is asked of reservations.py.
+The first requests that wait for room are promised the earliest place and time that time limits tell (`Claims`). A
+request behind them may start there if it ends in time or fits next to the claim. For requests further back a safe rule
+holds: on a node that one of them could use, only what ends before anything else there ends may start; until then no
+waiting request can start there. Where time limits tell nothing, a node is kept for the first request that has waited
+long. Reservations are handled in reservations.py.
 
-Called by the pass, and by explanations for the same answers. Backfill beside the reservation of the first: EASY (Lifka
-1995); beside those of many: conservative backfill (Mu'alem and Feitelson 2001).
+Called by the pass, and by explanations for the same answers. Backfill around the reservation of the first: EASY (Lifka
+1995); around those of many: conservative backfill (Mu'alem and Feitelson 2001).
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from commonage.placement.shapes import NEVER, Bools, Floats, Ints, Shape
 from commonage.placement.space import fits_in, free_rows, pick_cards, row_of
 
 MOST_PROMISES = 16
-"""So many asks, the first that wait, have a place and a time of their own. More would start a little more work beside
-them, and cost more time in each pass; those behind are no worse off, as the safe rule is the stricter."""
-ROUNDING_S = 1e-3  # sums of instants and durations are that exact
+"""The number of queued requests, from the front, that get a place and a time. More would backfill slightly more work
+and cost more time in each pass; requests behind are no worse off, because the safe rule is stricter.
+"""
+ROUNDING_S = 1e-3  # precision of sums of instants and durations
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """`leases` start at `at`, at the latest, one for each member of a gang; None: once enough has ended there."""
+    """`leases`, one for each member of a gang, start at `at` at the latest; None: once enough has ended there."""
 
     workload_id: str
     at: float | None
@@ -43,11 +44,11 @@ class Promise:
 
 
 When = tuple[float, list[int]]
-"""An instant, and the numbers of the nodes that have room then, one for each that starts together."""
+"""An instant, and the numbers of the nodes that have room then, one for each workload that starts together."""
 
 
 class Gate:
-    """Who may start where, within one pass."""
+    """Decides what may start on which node within one pass."""
 
     def __init__(self, grid: Grid, ahead: Ahead, kept: Kept, reservations: Sequence[Reservation], now: float) -> None:
         self.now = now
@@ -59,7 +60,7 @@ class Gate:
             self.claims.add(number, row, Claim(max(begins, now), ends, reservation))
 
     def exempt(self, ask: Ask) -> tuple[str, ...]:
-        """The reservations that keep room for this ask; what they keep is not in its way."""
+        """The reservations that keep room for this request; their room does not block it."""
         return tuple(
             one.id
             for one in self._reservations
@@ -69,11 +70,11 @@ class Gate:
     # --- now ------------------------------------------------------------------------------------------------------
 
     def mask(self, ask: Ask, shape: Shape, fit: Bools) -> Bools:
-        """[N]: where of the nodes on which it fits the ask may start now; the room kept for it, where there is some."""
+        """[N]: the nodes, of those on which it fits, where it may start now, including room kept for it."""
         home = self._kept.home(ask, shape)
         kept = self._kept.mask(ask, shape)
         if home is not None and np.count_nonzero(fit & home) >= ask.gang_size:
-            return fit & home if kept is None else fit & home & kept  # whoever waits longer could not have that room
+            return fit & home if kept is None else fit & home & kept  # nobody who waits longer could use that room
         allowed = fit.copy()
         if kept is not None:
             allowed &= kept
@@ -85,11 +86,11 @@ class Gate:
         return allowed
 
     def latest(self, ask: Ask, shape: Shape, fit: Bools) -> float:
-        """Until when at the latest something like the ask might stay that starts now; -inf: it cannot start at all.
+        """The latest end that something like the request may have if it starts now; -inf: it cannot start at all.
 
-        What is refused to the ask because it stays too long is refused to all that stay as long: no need to try them.
+        A refusal because of a long run applies to every request that runs as long: there is no need to try those.
         """
-        if self._reservations:  # they keep some from one and not from the other: only as long is sure to be too long
+        if self._reservations:  # each affects requests differently: only the same length is sure to fail
             return self.until(ask) - ROUNDING_S
         ends = np.where(self.guarded, self._ahead.first_ends(), np.inf)
         ends[~fit] = -np.inf
@@ -103,7 +104,7 @@ class Gate:
         return latest + ROUNDING_S
 
     def cards(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
-        """The cards for an ask on a node of which something is claimed; None where nothing is: any will do."""
+        """The devices for a request on a node with claims; None without claims: any device will do."""
         within = self._kept.cards(ask, shape, number)
         if within is not None or number not in self.claims.nodes:
             return within
@@ -111,11 +112,11 @@ class Gate:
             return pick_cards(self._grid, shape, number, self.claims.room(number, self.until(ask)))
 
     def until(self, ask: Ask) -> float:
-        """When it ends if it starts now; inf where it has no time limit."""
+        """Its end if it starts now; inf without a time limit."""
         return np.inf if ask.time_limit_s is None else self.now + ask.time_limit_s
 
     def _fits_beside(self, ask: Ask, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: on which of these nodes it fits beside what is claimed of them."""
+        """[n]: on which of these nodes it fits next to the claims."""
         if not self._reservations:
             return fits_in(self._grid, shape, nodes, self.claims.rooms(nodes, self.until(ask)))
         fit = np.zeros(len(nodes), np.bool_)
@@ -128,18 +129,18 @@ class Gate:
     # --- later ----------------------------------------------------------------------------------------------------
 
     def guard(self, nodes: Bools) -> None:
-        """Somebody waits who could use these nodes: from now on only what cannot be in the way starts there."""
+        """Mark nodes that a waiting request could use: from now on only what cannot delay it starts there."""
         self.guarded |= nodes
 
     def promise(self, asks: Sequence[Ask], shape: Shape, when: When) -> Promise:
-        """Promise a place to an ask, or to all of a gang, at the time and on the nodes that `when` found."""
+        """Promise the request, or all of its gang, the time and the nodes that `when` found."""
         ask, exempt, (at, nodes) = asks[0], self.exempt(asks[0]), when
         length = _length(ask)
         rows = [self.claims.between(number, at, at + length, exempt) for number in nodes]
         return self._claim(asks, shape, when, rows)
 
     def make_room(self, asks: Sequence[Ask], shape: Shape, nodes: Sequence[int], victims: Sequence[Held]) -> Promise:
-        """Promise the nodes on which the victims make room, from now on: nobody else is to slip in."""
+        """Promise the nodes on which victims are evicted, from now on, so that no other workload takes them."""
         rows = [free_rows(self._grid, np.array([number]))[0] for number in nodes]
         for index, number in enumerate(nodes):
             for one in victims:
@@ -157,7 +158,7 @@ class Gate:
         return Promise(asks[0].workload_id, at, tuple(leases))
 
     def when(self, asks: Sequence[Ask], shape: Shape) -> When | None:
-        """The earliest time at which there is a node with room for each, and these nodes; None: nobody knows."""
+        """The earliest time at which a node has room for each, and these nodes; None: unknown."""
         count, length, exempt = len(asks), _length(asks[0]), self.exempt(asks[0])
         if count > len(self._grid.nodes):
             return None
@@ -166,7 +167,7 @@ class Gate:
         special = [number for number in self.claims.nodes if np.isfinite(earliest[number])]
         known[special] = True
         earliest = earliest.copy()
-        while True:  # claims only delay: a node is reckoned with them once it would be among the first
+        while True:  # claims only delay, so a node is evaluated with its claims only when it is among the first
             first = np.argsort(earliest, kind="stable")[:count] if count > 1 else np.argmin(earliest, keepdims=True)
             if len(first) < count or not np.isfinite(earliest[first[-1]]):
                 return None
@@ -182,7 +183,7 @@ class Gate:
         return at, first.tolist()
 
     def open_to(self, ask: Ask, shape: Shape) -> Bools:
-        """[N]: the nodes of which nothing is promised or kept from the ask: where others may go to make room."""
+        """[N]: the nodes without promises or room kept from the request: where others may be evicted for it."""
         clear = self._kept.clear(ask, shape)
         nodes = np.ones(len(self._grid.nodes), np.bool_) if clear is None else clear
         nodes[self.claims.nodes] = False
@@ -191,7 +192,7 @@ class Gate:
     def _together(
         self, shape: Shape, wanted: tuple[int, float, float], exempt: tuple[str, ...], earliest: Floats
     ) -> When | None:
-        """For a gang: where something is claimed later, a node that had room first may have none when all have."""
+        """For a gang: with later claims, the node that has room first may have none when all the others do."""
         count, at, length = wanted
         for instant in np.unique(earliest[(earliest >= at) & np.isfinite(earliest)]).tolist():
             nodes = []
@@ -204,7 +205,7 @@ class Gate:
         return None
 
     def keep(self, asks: Sequence[Ask], shape: Shape, could: Bools) -> Promise | None:
-        """Keep the nodes where least must end before the asks fit; `could` [N] is where they would, were all gone."""
+        """Keep the nodes where least must end before the requests fit; `could` [N]: where they fit on empty nodes."""
         nodes = [number for number in np.flatnonzero(could).tolist() if not self.claims.kept(number)]
         if len(nodes) < len(asks):
             return None
@@ -219,7 +220,7 @@ class Gate:
         return Promise(asks[0].workload_id, None, tuple(leases))
 
     def _missing(self, shape: Shape, nodes: Ints) -> Floats:
-        """[n]: how much must end before the shape fits, in parts of a machine and in cards."""
+        """[n]: how much must end before the shape fits, in parts of a node and in devices."""
         grid = self._grid
         cpus = np.maximum(0, shape.cpus_milli - grid.cpus[nodes]) / np.maximum(1, grid.cpus_total[nodes])
         memory = np.maximum(0, shape.memory_mib - grid.memory[nodes]) / np.maximum(1, grid.memory_total[nodes])
@@ -229,7 +230,7 @@ class Gate:
         return np.asarray(cpus + memory + cards, np.float64)
 
     def _room_without(self, number: int, lease: Lease) -> Ints:
-        """[W]: what is free once those have ended that hold its cards, and as many others as it needs beside."""
+        """[W]: the free row once the holders of its devices have ended, and as many others as it also needs."""
         grid = self._grid
         room: Ints = free_rows(grid, np.array([number]))[0]
         wanted = row_of(grid, lease)
@@ -251,7 +252,7 @@ def _length(ask: Ask) -> float:
 
 
 def _short(grid: Grid, shape: Shape, number: int) -> Floats:
-    """[C]: how much of each card must be freed, in parts of the card; inf where it will not do at all."""
+    """[C]: how much of each device must be freed, in parts of the device; inf if the device does not match."""
     kind = grid.kind[number]
     need_mib, need_milli = shape.need_mib[kind], shape.need_milli[kind]
     mib = np.maximum(0, need_mib - grid.free_mib[number]) / np.maximum(1, grid.total_mib[number])
@@ -261,7 +262,7 @@ def _short(grid: Grid, shape: Shape, number: int) -> Floats:
 
 
 def _least_missing(grid: Grid, shape: Shape, number: int) -> list[int]:
-    """The cards of a node that would do and of which least must be freed."""
+    """The suitable devices of a node on which least must be freed."""
     if not shape.cards:
         return []
     short = _short(grid, shape, number)

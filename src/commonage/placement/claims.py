@@ -1,7 +1,7 @@
-"""Room that is promised to workloads that wait: on which node, from when until when, and what is left beside it.
+"""Room promised to waiting workloads: the node, the time window, and the room that remains next to it.
 
-Made anew in each pass, by backfill.py. A claim on what will be free at an instant does not keep others from what they
-will have given back by then.
+backfill.py makes the claims afresh in each pass. A claim on room that is free at a later instant does not block
+workloads that give the room back by then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from commonage.placement.space import fits_in, free_rows, row_of
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """From when until when; `reservation` is that which keeps it, empty where a promise does."""
+    """The window of a claim; `reservation` is the reservation that keeps it, empty for a promise."""
 
     from_at: float
     until_at: float
@@ -29,7 +29,7 @@ class Claim:
 
 
 class Claims:
-    """All claims of a pass by node; `nodes` are those that have any."""
+    """All claims of a pass by node; `nodes` are those with claims."""
 
     def __init__(self, grid: Grid, ahead: Ahead, now: float) -> None:
         self._grid, self._ahead, self.now = grid, ahead, now
@@ -40,7 +40,7 @@ class Claims:
 
     @property
     def nodes(self) -> list[int]:
-        """The numbers of the nodes of which something is claimed or kept."""
+        """The numbers of the nodes on which something is claimed or kept."""
         return [*self._of, *(number for number in self._spare if number not in self._of)]
 
     def add(self, number: int, row: Ints, claim: Claim) -> None:
@@ -49,29 +49,29 @@ class Claims:
         self._forget(number)
 
     def promise(self, lease: Lease, from_at: float, until_at: float) -> None:
-        """Claim what somebody is promised."""
+        """Claim the allocation of a promise."""
         number = self._grid.number.get(lease.node)
         if number is not None:
             self.add(number, row_of(self._grid, lease), Claim(from_at, until_at))
 
     def keep(self, number: int, spare: Ints) -> None:
-        """Let nothing start on a node but what fits into `spare` [W], however soon it ends."""
+        """Start only what fits into `spare` [W] on a node, however soon it ends."""
         self._spare[number] = spare
         self._forget(number)
 
     def kept(self, number: int) -> bool:
-        """True if a node is kept for one of which nobody knows when it starts."""
+        """True if a node is kept for a request whose start time is unknown."""
         return number in self._spare
 
     def taken(self, lease: Lease) -> None:
-        """Something was started."""
+        """Note that something started."""
         number = self._grid.number[lease.node]
         if number in self._spare:
             self._spare[number] = self._spare[number] - row_of(self._grid, lease)
         self._forget(number)
 
     def room(self, number: int, until: float) -> Ints:
-        """[W]: what of a node can be had from now until `until` beside what is promised, whatever is reserved."""
+        """[W]: the room of a node from now until `until` next to the promises, ignoring reservations."""
         least: Ints = free_rows(self._grid, np.array([number]))[0]
         for at in self._instants(number, self.now, until):
             least = np.minimum(least, self._left(number, at, None))
@@ -80,7 +80,7 @@ class Claims:
         return least
 
     def rooms(self, nodes: Ints, until: float) -> Ints:
-        """[n, W]: the same of several nodes, remembered while nothing starts there."""
+        """[n, W]: the same for several nodes, cached until something starts there."""
         rows = []
         for number in nodes.tolist():
             begun = sum(claim.from_at < until for claim, _ in self._of.get(number, ()))
@@ -91,7 +91,7 @@ class Claims:
         return np.array(rows)
 
     def earliest(self, shape: Shape, number: int, length_s: float, exempt: Sequence[str]) -> float:
-        """When a shape fits on a node for so long beside all claims; inf: nobody knows."""
+        """The earliest time at which a shape fits on a node for this length next to all claims; inf: unknown."""
         instants, left = self._table(number, tuple(exempt))
         until = np.searchsorted(instants, instants + length_s)
         spans = np.column_stack((np.arange(len(instants)), np.maximum(until, np.arange(len(instants)) + 1))).ravel()
@@ -100,7 +100,7 @@ class Claims:
         return float(instants[int(np.argmax(fit))]) if fit.any() else np.inf
 
     def latest(self, shape: Shape, number: int) -> float:
-        """Until when at the latest a shape that fits now may stay beside what is promised; -inf: not at all."""
+        """The latest time until which a shape that fits now may stay next to the promises; -inf: not at all."""
         nodes = np.array([number])
         for claim, _ in sorted(self._of.get(number, ()), key=lambda one: one[0].from_at):
             if not fits_in(self._grid, shape, nodes, self.room(number, np.nextafter(claim.from_at, np.inf))[None])[0]:
@@ -108,8 +108,9 @@ class Claims:
         return np.inf if fits_in(self._grid, shape, nodes, self.room(number, np.inf)[None])[0] else -np.inf
 
     def _table(self, number: int, exempt: tuple[str, ...]) -> tuple[Floats, Ints]:
-        """([T], [T + 1, W]): the instants at which room comes or goes, and what is left from each on; a last row of
-        plenty for spans that go on for ever."""
+        """([T], [T + 1, W]): the instants at which room changes, and the room left from each on; a last row of plenty
+        is for spans without an end.
+        """
         found = self._tables[number].get(exempt)
         if found is None:
             times, _ = self._ahead.path(number)
@@ -129,7 +130,7 @@ class Claims:
         self._rooms.pop(number, None)
 
     def between(self, number: int, since: float, until: float, exempt: Sequence[str]) -> Ints:
-        """[W]: what of a node will be free at `since` and nobody else's until `until`."""
+        """[W]: the room of a node that is free at `since` and unclaimed until `until`."""
         least = self._left(number, since, exempt)
         for at in self._instants(number, since, until):
             least = np.minimum(least, self._left(number, at, exempt))
@@ -141,7 +142,7 @@ class Claims:
         return sorted({at for at in found if at < until})
 
     def _left(self, number: int, at: float, exempt: Sequence[str] | None) -> Ints:
-        """[W]: what is free then beside what is claimed then; `exempt` reservations (None: all) claim nothing."""
+        """[W]: the room that is free and unclaimed then; `exempt` reservations (None: all) claim nothing."""
         row = self._ahead.free_at(number, at)
         for claim, claimed in self._of.get(number, ()):
             counts = not claim.reservation or (exempt is not None and claim.reservation not in exempt)

@@ -1,7 +1,7 @@
-"""How long workloads of a sort usually hold their place: learned from those that ended, for those without a limit.
+"""Estimates how long workloads of a kind run, from those that ended, for workloads without a time limit.
 
-Kept by the snapshot, which tells it of what ended; asked by expectation.py. It remembers the last few of each sort: of
-one owner's of a kind in an environment, of all of that kind there, and of all of that kind.
+The snapshot records what ended; expectation.py reads it. The last few durations are kept by owner, kind and
+environment, by kind and environment, and by kind.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-MOST_REMEMBERED = 200  # of each sort, and
-MOST_SORTS = 5000  # sorts, the least recently fed forgotten first
-ENOUGH = 8  # so many that took longer yet are enough to call what they took usual; with fewer it is a guess
+MOST_REMEMBERED = 200  # durations kept for each sort
+MOST_SORTS = 5000  # sorts kept; the least recently used is forgotten first
+ENOUGH = 8  # with at least this number of longer runs the estimate is called usual, with fewer a guess
 LEAST = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """How long it may go on, in seconds. `sure`: enough such workloads are known."""
+    """The remaining run time in seconds. `sure`: enough such workloads are known."""
 
     seconds: float
     sure: bool
@@ -35,7 +35,7 @@ class Durations:
         return bool(self._past)
 
     def ended(self, kind: str, environment: str, owner: str, ran_s: float) -> None:
-        """One ended after so long."""
+        """Record one that ran for `ran_s` seconds."""
         for sort in _sorts(kind, environment, owner):
             self._past.setdefault(sort, deque(maxlen=MOST_REMEMBERED)).append(max(0.0, ran_s))
             self._past.move_to_end(sort)
@@ -45,8 +45,8 @@ class Durations:
             self._sorted.pop(sort, None)
 
     def remaining(self, sort: tuple[str, str, str], ran_s: float, part: float) -> Remaining | None:
-        """How much longer one of (kind, environment, owner) goes on that ran for `ran_s`, so that of those that lasted
-        as long the `part` (0 to 1) had ended by then; None if no such workload is known.
+        """The remaining time of one of (kind, environment, owner) that has run for `ran_s`: the time by which the
+        `part` (0 to 1) of all that lasted as long had ended; None if no such workload is known.
 
         One that ran longer than all before it is guessed to be halfway through.
         """
@@ -66,7 +66,7 @@ class Durations:
 
 
 def _sorts(kind: str, environment: str, owner: str) -> Iterator[tuple[str, ...]]:
-    """The narrowest first."""
+    """Its sorts, the narrowest first."""
     yield (kind, environment, owner)
     yield (kind, environment)
     yield (kind,)

@@ -1,7 +1,7 @@
-"""The least set of those who may go from one node so that a shape fits there. Called by preemption.py alone.
+"""Finds the smallest set of workloads to evict from one node so that a shape fits there. Called by preemption.py.
 
-Exact where few may go; where there are many, first the cards are cleared that cost least, then cpus and memory, and
-whoever then need not go stays.
+Exact if few may be evicted. If many may be, it clears the cheapest devices first, then CPUs and memory, and finally
+keeps every workload that need not go.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from commonage.placement.shapes import Ints, Shape
 from commonage.placement.space import cards_in, fits_in, free_rows
 
 MOST_COMBINATIONS = 4000
-"""All sets of a size are looked at if there are no more than so many."""
+"""All sets of a size are tried if there are at most this number of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What goes together: one attempt, or all of a gang; their highest priority, and when the last of them began."""
+    """Workloads evicted together: one attempt or a whole gang, their highest priority, and the latest start."""
 
     slots: tuple[int, ...]
     held: tuple[Held, ...]
@@ -36,20 +36,20 @@ Cost = tuple[int, tuple[int, ...], tuple[float, ...]]
 
 
 def cost_of(units: Collection[Unit]) -> Cost:
-    """Compares sets: fewer victims, then lower priorities, then younger ones."""
+    """A key to compare sets: fewer victims first, then lower priorities, then younger ones."""
     count = sum(len(unit.slots) for unit in units)
     return (count, tuple(sorted((u.priority for u in units), reverse=True)), tuple(sorted(-u.at for u in units)))
 
 
 def order_of(unit: Unit) -> tuple[int, int, float, str]:
-    """Sorts units, the one that goes first first."""
+    """A sort key: the unit to evict first comes first."""
     return (len(unit.slots), unit.priority, -unit.at, unit.held[0].lease.attempt_id)
 
 
 def cheapest_on(
     grid: Grid, shape: Shape, number: int, units: Sequence[Unit], rows: Ints, legal: Callable[[Collection[Unit]], bool]
 ) -> tuple[Unit, ...] | None:
-    """The units, each of which frees its row of `rows` [units, W], that go from a node; None where no set is legal."""
+    """The units to evict from a node, each of which frees its row of `rows` [units, W]; None if no set is legal."""
     node = _OneNode(grid, shape, number, rows)
     best: tuple[Unit, ...] | None = None
     size = 1
@@ -67,7 +67,7 @@ def cheapest_on(
 
 
 class _OneNode:
-    """What is free on a node and what each unit frees of it."""
+    """The free row of a node, and the row that each unit frees."""
 
     def __init__(self, grid: Grid, shape: Shape, number: int, rows: Ints) -> None:
         self.grid, self.shape, self.rows = grid, shape, rows
@@ -75,19 +75,19 @@ class _OneNode:
         self.free = free_rows(grid, self.nodes)[0]
 
     def enough(self, size: int) -> list[list[int]]:
-        """All sets of so many units whose going is enough."""
+        """All sets of `size` units whose eviction is enough."""
         sets = np.array(list(combinations(range(len(self.rows)), size)), np.int64)
         sums = self.free + self.rows[sets].sum(axis=1)
         chosen: list[list[int]] = sets[fits_in(self.grid, self.shape, np.repeat(self.nodes, len(sets)), sums)].tolist()
         return chosen
 
     def fits(self, chosen: Collection[int]) -> bool:
-        """True if the shape fits once these are gone."""
+        """True if the shape fits after their eviction."""
         row = self.free + self.rows[list(chosen)].sum(axis=0)
         return bool(fits_in(self.grid, self.shape, self.nodes, row[None, :])[0])
 
     def lacks(self, card: int, chosen: Collection[int]) -> bool:
-        """True if a card is not enough once these are gone."""
+        """True if a device is still too small after their eviction."""
         row = self.free + self.rows[list(chosen)].sum(axis=0)
         return not cards_in(self.grid, self.shape, self.nodes, row[None, :])[0, card]
 
@@ -95,7 +95,7 @@ class _OneNode:
 def _cleared(
     node: _OneNode, units: Sequence[Unit], legal: Callable[[Collection[Unit]], bool]
 ) -> tuple[Unit, ...] | None:
-    """Clear the cards that cost least, then add what frees most cpus and memory, then drop what is too much."""
+    """Clear the cheapest devices, then add the units that free most CPUs and memory, then drop superfluous ones."""
     best: tuple[Unit, ...] | None = None
     for cards in _groups(node):
         chosen = _clear_cards(node, cards)
@@ -117,7 +117,7 @@ def _cleared(
 
 
 def _groups(node: _OneNode) -> list[list[int]]:
-    """The cards that may be had together: all, or those of each NUMA node."""
+    """The devices that can be combined: all, or those of each NUMA node."""
     numa = node.grid.numa[node.nodes[0]]
     if node.shape.request.one_numa and node.shape.cards > 1:
         return [np.flatnonzero(numa == place).tolist() for place in np.unique(numa)]
@@ -125,7 +125,7 @@ def _groups(node: _OneNode) -> list[list[int]]:
 
 
 def _clear_cards(node: _OneNode, cards: list[int]) -> dict[int, None] | None:
-    """As many of the cards as the shape takes, with the fewest that have to go; None if there are not enough."""
+    """The units whose eviction frees as many devices as the shape takes, with the fewest units; None if impossible."""
     chosen: dict[int, None] = {}
     left = list(cards)
     for _ in range(node.shape.cards):
@@ -139,7 +139,7 @@ def _clear_cards(node: _OneNode, cards: list[int]) -> dict[int, None] | None:
 
 
 def _clear_one(node: _OneNode, card: int, gone: Collection[int]) -> list[int] | None:
-    """Who goes, beside those who are gone, for one card; the largest first."""
+    """The further units to evict for one device, besides those already gone; the largest first."""
     more: list[int] = []
     on_card = node.rows[:, 2 + card]
     for index in [None, *np.argsort(-on_card, kind="stable").tolist()]:
@@ -153,6 +153,6 @@ def _clear_one(node: _OneNode, card: int, gone: Collection[int]) -> list[int] | 
 
 
 def _has(node: _OneNode, column: int, chosen: Collection[int]) -> bool:
-    """True if cpus (0) or memory (1) are enough."""
+    """True if CPUs (column 0) or memory (column 1) are enough."""
     wanted = (node.shape.cpus_milli, node.shape.memory_mib)[column]
     return bool(node.free[column] + node.rows[list(chosen), column].sum() >= wanted)

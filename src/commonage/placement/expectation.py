@@ -1,8 +1,8 @@
-"""When a workload that waits will start: the plans to come, played through on the snapshot, with what will end when.
+"""Estimates when a queued workload starts: plays the coming plans through on the snapshot, with the coming ends.
 
-Called by explain.py. Time limits tell best: then it comes no later, unless somebody comes ahead. Where they do not,
-what such workloads took before (durations.py) stands in for the limits that are missing. Far back in a long queue all
-work ahead is added up instead, which is a guess. The answer is a promise of nothing.
+Called by explain.py. Time limits give the best estimate: the start is then no later unless a request comes ahead. Where
+they are missing, the past durations of such workloads (durations.py) replace them. Far back in a long queue all work
+ahead is summed instead, which is a guess. The answer is not a promise.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from commonage.placement.quota import amounts_of
 from commonage.placement.shapes import Floats
 from commonage.placement.snapshot import Snapshot
 
-MOST_AHEAD = 500  # asks, and
-MOST_PASSES = 12  # passes that are played through: quick enough to answer while one types
-FEW_HELD = 100  # where more is held, passes in which all of it is thought to end take longer: fewer are played
-FEW_PASSES = 4  # after no more than these there is time to play it through again, for the range
-USUAL, SOON, LATE = 0.5, 0.25, 0.9  # parts of such workloads that had ended by then
+MOST_AHEAD = 500  # queued requests ahead that are considered
+MOST_PASSES = 12  # passes played: quick enough to answer while the user types
+FEW_HELD = 100  # with more held than this, passes in which all of it ends take longer: fewer are played
+FEW_PASSES = 4  # after at most this number of passes there is time to play again for the range
+USUAL, SOON, LATE = 0.5, 0.25, 0.9  # parts of such workloads that have ended by then
 
 BY_LIMITS = waiting.EstimateFromTimeLimits()
 BY_HISTORY = waiting.EstimateFromHistory()
@@ -36,8 +36,9 @@ BY_WORK = waiting.EstimateFromTotalWork()
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """`at`, `earliest` and `latest` are unix seconds, None where nothing tells; `basis` says what it rests on, or why
-    nothing does."""
+    """`at`, `earliest` and `latest` are unix seconds, None if unknown; `basis` names the evidence, or why there is
+    none.
+    """
 
     at: float | None
     basis: Reason
@@ -47,7 +48,7 @@ class Expectation:
 
 
 def expect(snapshot: Snapshot, target: Ask, now: float) -> Expectation:
-    """When `target`, which stands in the queue, starts if nobody new comes."""
+    """When the queued `target` starts if no new request comes."""
     slot = snapshot.queue.slot(target.workload_id)
     place = snapshot.order(now).place(slot) if slot >= 0 else MOST_AHEAD
     if place >= MOST_AHEAD:
@@ -76,8 +77,11 @@ def expect(snapshot: Snapshot, target: Ask, now: float) -> Expectation:
 
 
 class _Play:
-    """The plans to come, until `target` starts. `part` None: only time limits end anything; else what has run as long
-    as that part of its like took ends, too. `sure`: of all of these enough is known. `passes`: so many were played."""
+    """Plays the coming plans until `target` starts.
+
+    `part` None: only time limits end anything. Otherwise an attempt also ends once it has run as long as that part of
+    similar ones did. `sure`: enough is known of all of these. `passes`: the number played.
+    """
 
     def __init__(self, snapshot: Snapshot, target: Ask, now: float, part: float | None) -> None:
         self._snapshot, self._target, self._now, self._part = snapshot, target, now, part
@@ -86,11 +90,11 @@ class _Play:
         self._assumed: list[Held] = []
 
     def run(self, most: int = MOST_PASSES) -> float | None:
-        """When it starts; after the most passes, when it is promised to start; None if nothing tells."""
+        """The start time; after `most` passes the promised one; None if unknown."""
         snapshot, now = self._snapshot, self._now
         order = snapshot.order(now)
-        order = order.only(np.arange(min(MOST_AHEAD, len(order))))  # who stands behind it, too: it may start first
-        most = 1 if snapshot.rules.reservations else most  # a pass of a later time would begin them for good
+        order = order.only(np.arange(min(MOST_AHEAD, len(order))))  # including those behind it: they may start first
+        most = 1 if snapshot.rules.reservations else most  # a pass at a later time would begin reservations for good
         try:
             with snapshot.trial():
                 return self._until(order, most)
@@ -118,11 +122,11 @@ class _Play:
                 snapshot.end(held)
 
     def _pass(self, order: Order, now: float) -> Collection[str]:
-        """Who of the order starts now."""
+        """The requests that start now, in order."""
         snapshot = self._snapshot
         snapshot.ready(now)
         if not snapshot.rules.reservations and not snapshot.fits.count[order.sorts].any():
-            return ()  # nobody fits anywhere
+            return ()  # nothing fits anywhere
         self.passes += 1
         one = Pass(snapshot, now, order)
         one.run()
@@ -135,7 +139,7 @@ class _Play:
         return one.started
 
     def _assume(self, held: Held, now: float) -> None:
-        """Let it end when its like do, if its time limit does not end it before."""
+        """Let it end when similar ones do, unless its time limit ends it earlier."""
         if held.ending or self._part is None:
             return
         sort = (held.kind, held.environment, held.owner)
@@ -150,7 +154,7 @@ class _Play:
             self._end_at(held, at)
 
     def _end_at(self, held: Held, at: float) -> None:
-        """Reckon with that end, without a word to anybody but those who look ahead."""
+        """Assume this end for looking ahead only; nothing else sees it."""
         slot, number = (
             self._snapshot.holdings.slot.get(held.lease.attempt_id),
             self._snapshot.grid.number.get(held.lease.node),
@@ -161,7 +165,7 @@ class _Play:
 
 
 def _by_work(snapshot: Snapshot, target: Ask, now: float, why: Reason) -> Expectation:
-    """A guess: when the fleet would be through with all that is held and stands ahead, were none of it ever idle."""
+    """A guess: when all nodes together finish what is held and queued ahead, if they never idle."""
     capacity = snapshot.capacity()
     work = _work_held(snapshot, now) + _work_ahead(snapshot, target, now)
     took = float((work / np.array([capacity.cpus_milli, capacity.memory_mib, capacity.gpu_milli])).max())
@@ -171,7 +175,7 @@ def _by_work(snapshot: Snapshot, target: Ask, now: float, why: Reason) -> Expect
 
 
 def _work_held(snapshot: Snapshot, now: float) -> Floats:
-    """[cpus, memory, GPUs]: what is held, each times the seconds that it still goes on."""
+    """[cpus, memory, GPUs]: the sum of what is held, times its remaining seconds."""
     work = np.zeros(3)
     for held in snapshot.holdings:
         limit = np.inf if held.ends_at is None else held.ends_at - now
@@ -181,7 +185,7 @@ def _work_held(snapshot: Snapshot, now: float) -> Floats:
 
 
 def _work_ahead(snapshot: Snapshot, target: Ask, now: float) -> Floats:
-    """[cpus, memory, GPUs]: what those ahead will hold, each times the seconds that it will go on."""
+    """[cpus, memory, GPUs]: the sum of what the requests ahead will hold, times their seconds."""
     order = snapshot.order(now)
     work = np.zeros(3)
     lengths: dict[tuple[str, str, str], float] = {}

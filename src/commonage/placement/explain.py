@@ -1,7 +1,7 @@
-"""Why a workload waits: what it lacks, who holds it, what would start instead, and when its turn comes.
+"""Explains why a workload waits: its shortfalls, the holders, a smaller request that would start, and its turn.
 
-Called for one workload at a time; it makes the pass that the schedule loop would make, and looks at what it left.
-`why_waiting` is the short answer for lists, from the last plan. `ever_fits` is asked at submit.
+Called for one workload at a time: it runs the pass that the schedule loop would run and inspects the result.
+`why_waiting` is the short answer for lists, from the last plan. `ever_fits` is called at submit.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ MOST_TRIES = 5
 
 
 def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
-    """The whole explanation for `ask`, whether it stands in the queue already or is only being considered. Of a gang
-    that is only being considered the other members are thought beside it."""
+    """The whole explanation for `ask`, whether it is queued already or only considered. For a gang that is only
+    considered, the other members are added to the queue as well.
+    """
     stands = ask.workload_id in snapshot.queue
     with standing(snapshot, _together(snapshot, ask)):
         with passed(snapshot, now) as done:
@@ -80,7 +81,7 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
 
 
 def _together(snapshot: Snapshot, ask: Ask) -> list[Ask]:
-    """The ask, or its gang: those that wait, or that would be submitted with it."""
+    """The request, or all of its gang: the members that wait, or that would be submitted with it."""
     if ask.gang is None:
         return [ask]
     waiting = snapshot.queue.gang(ask.gang)
@@ -92,7 +93,7 @@ def _together(snapshot: Snapshot, ask: Ask) -> list[Ask]:
 
 @contextmanager
 def standing(snapshot: Snapshot, asks: Sequence[Ask]) -> Iterator[None]:
-    """Inside, these asks stand in the queue, instead of what stood there under their ids."""
+    """Inside the context, these requests stand in the queue and replace those with the same ids."""
     before = [(ask.workload_id, snapshot.queue.get(ask.workload_id)) for ask in asks]
     for ask, (_, old) in zip(asks, before, strict=True):
         if old != ask:
@@ -108,11 +109,11 @@ def standing(snapshot: Snapshot, asks: Sequence[Ask]) -> Iterator[None]:
 
 
 def why_waiting(snapshot: Snapshot, outcome: Plan, ask: Ask, position: int) -> Reason:
-    """What is missing first, for a list. Cheap: no look ahead, and remembered."""
+    """The first shortfall, for a list. Cheap: it does not look ahead, and it caches."""
     last = next(reversed(outcome.promises), None)
     beyond = last is None or position > outcome.order.place(snapshot.queue.slot(last))
     sort = (ask.request, ask.time_limit_s, ask.tenant, ask.owner if snapshot.rules.tenants else "", ask.gang)
-    key = (*sort, None if beyond else position)  # among those that are promised something, it depends on the place
+    key = (*sort, None if beyond else position)  # among requests with a promise the reason depends on the position
     reasons = outcome.reasons.get(key)
     if reasons is None:
         with snapshot.trial():
@@ -124,10 +125,10 @@ def why_waiting(snapshot: Snapshot, outcome: Plan, ask: Ask, position: int) -> R
 
 
 def ever_fits(grid: Grid, request: Request) -> Reason | None:
-    """None if some machine could run it with everything free; else why none could."""
+    """None if some node could run it with everything free; else why no node could."""
     known = np.array([node.state is not NodeState.LOST for node in grid.nodes], np.bool_)
     if not known.any():
-        return None  # no machine has reported yet: waiting is the right answer, not refusing
+        return None  # no node has reported yet: waiting is the right answer, not refusing
     if grid.could_fit(grid.shape(request), np.flatnonzero(known)).any():
         return None
     nodes = [replace(node, state=NodeState.READY) for node in grid.nodes if node.state is not NodeState.LOST]
@@ -156,7 +157,7 @@ def _never(nodes: Sequence[Node], request: Request) -> Reason:
 
 
 def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
-    """Who holds the cards (or the machine) that it could use, were they free, the largest hold first."""
+    """The holders of the devices (or the node) that it could use if they were free, the largest hold first."""
     grid, holdings = snapshot.grid, snapshot.holdings
     shape, slots = grid.shape(ask.request), np.flatnonzero(holdings.node >= 0)
     slots = slots[grid.taking(shape, holdings.node[slots])]
@@ -184,7 +185,7 @@ def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
 
 
 def _smaller(snapshot: Snapshot, ask: Ask, now: float) -> Request | None:
-    """A smaller request that would start now, for each of a gang. It is tried, not guessed."""
+    """A smaller request that would start now, for each member of a gang. It is verified by a trial pass."""
     asks = _together(snapshot, ask)
     for request in _candidates(snapshot, asks, now):
         since = [max(now, one.submitted_at) for one in asks]
@@ -196,7 +197,7 @@ def _smaller(snapshot: Snapshot, ask: Ask, now: float) -> Request | None:
 
 
 def _candidates(snapshot: Snapshot, asks: Sequence[Ask], now: float) -> list[Request]:
-    """What might start if the asks were not there; the largest first."""
+    """Requests that might start if the asks were not queued; the largest first."""
     for one in asks:
         snapshot.leave(one.workload_id)
     try:
@@ -220,7 +221,7 @@ def _no_basis(snapshot: Snapshot, ask: Ask, holders: Sequence[Holder], basis: Re
 
 
 def _site_of(snapshot: Snapshot, ask: Ask) -> str | None:
-    """The site at whose queue it is shown, where there are several."""
+    """The site in whose queue it is shown, if there are several."""
     if len(snapshot.sites.names) < 2:
         return None
     could = snapshot.grid.fits_empty(snapshot.grid.shape(ask.request), np.arange(len(snapshot.grid.nodes)))

@@ -1,11 +1,11 @@
-"""What everybody used of the fleet, so that whoever used little comes first: usage that fades, in fleet-seconds.
+"""Tracks the usage of each user and tenant, so that those who used little come first: decaying, in fleet-seconds.
 
-The board tells it of each lease that begins and ends; the queue reads the debts of all accounts at once. An account is
-one user within one tenant. What a lease takes of the fleet is its dominant share: the largest of its parts of all cpus,
-all memory and all GPUs (dominant resource fairness, Ghodsi et al. 2011). A fleet-second is all of it for a second.
+The board reports each allocation that begins and ends; the queue reads the debts of all accounts at once. An account is
+one user within one tenant. An allocation counts by its dominant share: the largest of its parts of all CPUs, all memory
+and all GPUs (dominant resource fairness, Ghodsi et al. 2011). A fleet-second is everything for one second.
 
-A debt fades by half in each half-life. While a lease is held it grows by its share every second; at the start it grows
-at once by the share times the entry penalty, so that a hundred short jobs are not free.
+A debt halves in each half-life. While an allocation is held, the debt grows by its share every second; at the start it
+also grows by the share times the entry penalty, so that a hundred short jobs are not free.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from commonage.domain.tenants import Amounts
 from commonage.placement.grid import Grid
 from commonage.placement.shapes import Floats, Ints
 
-MOST_HALF_LIVES = 60.0  # after so many the origin is moved, so that no number grows too large
+MOST_HALF_LIVES = 60.0  # after this number of half-lives the origin moves, so that no number grows too large
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """All that the fleet has, at least 1 of each."""
+    """The total resources of all nodes, each at least 1."""
 
     cpus_milli: int = 1
     memory_mib: int = 1
@@ -32,26 +32,26 @@ class Capacity:
 
     @classmethod
     def of(cls, grid: Grid) -> Capacity:
-        """Of all machines that are known, ready or not: who waits for one that is drained is not in the right."""
+        """The total of all known nodes, ready or not: a request that waits for a drained node gains no precedence."""
         cards = 1000 * int(np.count_nonzero(grid.total_mib))
         return cls(max(1, int(grid.cpus_total.sum())), max(1, int(grid.memory_total.sum())), max(1, cards))
 
     def share(self, amounts: Amounts) -> float:
-        """The dominant share of what a lease or request takes."""
+        """The dominant share of an allocation or request."""
         parts = (
             amounts.cpus_milli / self.cpus_milli,
             amounts.memory_mib / self.memory_mib,
             amounts.gpu_milli / self.gpu_milli,
         )
-        return min(1.0, max(parts))  # more is held where machines went away
+        return min(1.0, max(parts))  # more than everything is held after nodes have left
 
 
 class Usage:
-    """The debts of all accounts. Numbers of accounts and tenants are given in order of appearance and stay.
+    """The debts of all accounts. Numbers of accounts and tenants are given in order of appearance and never change.
 
-    Of each account only two numbers are kept, whatever it ran: `rate`, the shares it holds now, and `past`, what its
-    begins and ends come to at the origin of time. For a lease held from a to b owes share * K * (2^-((t-b)/H) -
-    2^-((t-a)/H)) at t, with K = H / ln 2: a sum in which every begin and every end stands by itself.
+    Each account keeps only two numbers, however much it ran: `rate`, the shares it holds now, and `past`, the sum of
+    its begins and ends at the origin of time. An allocation held from a to b owes share * K * (2^-((t-b)/H) -
+    2^-((t-a)/H)) at t, with K = H / ln 2: a sum in which every begin and every end is independent.
     """
 
     def __init__(self, half_life_s: float, entry_penalty_s: float) -> None:
@@ -84,7 +84,7 @@ class Usage:
         return number
 
     def begin(self, attempt_id: str, tenant: str, owner: str, share: float, at: float) -> None:
-        """A lease is held from `at` on. Telling it again changes nothing."""
+        """An allocation is held from `at` on. Repeating the call changes nothing."""
         if attempt_id in self._open:
             return
         number, weight = self.account(tenant, owner), self._weight(at)
@@ -94,7 +94,7 @@ class Usage:
         self.version += 1
 
     def end(self, attempt_id: str, at: float) -> None:
-        """It was held until `at`."""
+        """The allocation was held until `at`."""
         opened = self._open.pop(attempt_id, None)
         if opened is None:
             return
@@ -104,12 +104,12 @@ class Usage:
         self.version += 1
 
     def charge(self, attempt_id: str, tenant: str, owner: str, share: float, held: tuple[float, float]) -> None:
-        """A lease that was held from when until when, as the store remembers it."""
+        """Charge a past allocation that was held from `held[0]` until `held[1]`, as the store remembers it."""
         self.begin(attempt_id, tenant, owner, share, held[0])
         self.end(attempt_id, held[1])
 
     def debts(self, now: float) -> tuple[Floats, Floats]:
-        """([accounts], [tenants]): what each owes at `now`, in fleet-seconds."""
+        """([accounts], [tenants]): the debt of each at `now`, in fleet-seconds."""
         count, weight = len(self.names), self._weight(now)
         own = self._k * self._rate[:count] + self._past[:count] / weight
         own = np.maximum(0.0, own)
@@ -117,12 +117,12 @@ class Usage:
         return own, of_tenants.astype(np.float64)
 
     def debt(self, tenant: str, owner: str, now: float) -> float:
-        """What one user owes at `now`, in fleet-seconds."""
+        """The debt of one user at `now`, in fleet-seconds."""
         number = self._number.get((tenant, owner))
         return 0.0 if number is None else float(self.debts(now)[0][number])
 
     def _weight(self, at: float) -> float:
-        """What a fleet-second at `at` counts at the origin: more, the later it is."""
+        """The weight at the origin of a fleet-second at `at`: the later, the larger."""
         if self._origin is None:
             self._origin = at
         halves = (at - self._origin) / self.half_life_s

@@ -1,7 +1,7 @@
-"""What a node must have before a request fits there, one small class for each thing, each with its own refusal.
+"""Conditions that a node must meet before a request fits there: one small class each, with its own refusal.
 
-Called by explanations (lacks.py) and whoever shows what could be had: the pass asks the grid, which gives no reasons.
-Both say the same; a property test holds them to it.
+Called by explanations (lacks.py) and by views of available resources. The pass uses the grid, which gives no reasons.
+Both agree: a property test checks it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from commonage.placement.shapes import NEVER, Bools, Ints, Shape, model_matches
 
 
 class Filter(Protocol):
-    """One thing that a request needs of a node. Each is asked of those alone that have what the ones before it want."""
+    """One condition on a node. Each filter sees only the nodes that passed the filters before it."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes have it."""
+        """[n]: which of these nodes meet it."""
         ...
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """Why the shape does not fit on node `number` as far as this goes; None if it does."""
+        """Why the shape does not fit on node `number` by this condition; None if it does."""
         ...
 
 
@@ -33,11 +33,11 @@ class TakesWork:
     """The node is ready."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes do."""
+        """[n]: which of these nodes take work."""
         return grid.taking(shape, nodes)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """Its state, and the reason for it."""
+        """The state of the node, and its reason."""
         node = grid.nodes[number]
         if node.state is not NodeState.READY:
             return _not_ready(node)
@@ -47,29 +47,29 @@ class TakesWork:
 
 
 class Labels:
-    """The node carries all labels that were asked for."""
+    """The node carries all requested labels."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes do."""
+        """[n]: which of these nodes carry them."""
         return grid.labelled(shape, nodes)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """The labels that it lacks."""
+        """The labels that the node lacks."""
         node = grid.nodes[number]
         missing = tuple(lacking(node, shape.request.labels))
         return waiting.NodeLabelsMismatch(node=node.name, labels=missing) if missing else None
 
 
 class Model:
-    """The node has a card of the model asked for that takes work."""
+    """The node has a schedulable device of the requested model."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes do."""
+        """[n]: which of these nodes have one."""
         cards = usable(grid, shape, nodes)
         return np.ones(len(nodes), np.bool_) if shape.request.gpu is None else np.asarray(cards.any(axis=1), np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """That it has none."""
+        """The model that the node does not have."""
         gpu = shape.request.gpu
         if gpu is None or any(True for _ in matching(grid, shape, number)):
             return None
@@ -77,17 +77,17 @@ class Model:
 
 
 class WholeCards:
-    """As many cards as were asked for are wholly free."""
+    """The requested number of devices is wholly free."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes do."""
+        """[n]: which of these nodes have that number."""
         gpu = shape.request.gpu
         if gpu is None or not gpu.whole:
             return np.ones(len(nodes), np.bool_)
         return np.asarray(np.count_nonzero(grid.cards_fit(shape, nodes), axis=1) >= gpu.whole, np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """How many are, of how many."""
+        """The number of wholly free devices, and the number of devices."""
         gpu = shape.request.gpu
         if gpu is None or not gpu.whole:
             return None
@@ -105,17 +105,17 @@ class WholeCards:
 
 
 class OneNuma:
-    """The wholly free cards that were asked for are on one NUMA node, if that was asked."""
+    """The requested whole devices are free on one NUMA node, if the request wants that."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes have as many."""
+        """[n]: which of these nodes have that number on one NUMA node."""
         if not shape.request.one_numa or shape.cards < 2:
             return np.ones(len(nodes), np.bool_)
         together = most_together(grid.cards_fit(shape, nodes), grid.numa[nodes], shape)
         return np.asarray(together >= shape.cards, np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """How many are together, of how many that are free."""
+        """The largest number on one NUMA node, and the number of free devices."""
         nodes, gpu = np.array([number]), shape.request.gpu
         if gpu is None or self.passes(grid, shape, nodes)[0]:
             return None
@@ -128,16 +128,16 @@ class OneNuma:
 
 
 class PartOfACard:
-    """One card has as much VRAM and compute free as was asked for."""
+    """One device has the requested VRAM and compute free."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes do."""
+        """[n]: which of these nodes have such a device."""
         if not shape.is_part:
             return np.ones(len(nodes), np.bool_)
         return np.asarray(grid.cards_fit(shape, nodes).any(axis=1), np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """What the card that comes nearest has."""
+        """The free VRAM and compute of the closest device."""
         gpu = shape.request.gpu
         if gpu is None or gpu.whole or grid.cards_fit(shape, np.array([number]))[0].any():
             return None
@@ -173,11 +173,11 @@ class Cpus:
     """Enough cores are free."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes do."""
+        """[n]: which of these nodes have enough."""
         return np.asarray(grid.cpus[nodes] >= shape.cpus_milli, np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """How many are, of how many."""
+        """The free cores, and all cores."""
         if shape.cpus_milli <= grid.cpus[number]:
             return None
         return waiting.InsufficientCpu(
@@ -192,11 +192,11 @@ class Memory:
     """Enough memory is free."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes do."""
+        """[n]: which of these nodes have enough."""
         return np.asarray(grid.memory[nodes] >= shape.memory_mib, np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """How much is, of how much."""
+        """The free memory, and all memory."""
         if shape.memory_mib <= grid.memory[number]:
             return None
         return waiting.InsufficientMemory(
@@ -208,7 +208,9 @@ class Memory:
 
 
 def _not_ready(node: Node) -> waiting.NodeShortfall:
-    """Its state. The reason for that may be a daemon's text: it is for admins, among the nodes."""
+    """The state of the node. The text of its reason may come from a daemon, so only admins see it, on the page of
+    nodes.
+    """
     if node.state is NodeState.DRAINING:
         return waiting.NodeDraining(node=node.name, by=node.drained_by)
     return (waiting.NodeUnavailable if node.state is NodeState.LOST else waiting.NodeFaulty)(node=node.name)
@@ -227,12 +229,12 @@ FILTERS: tuple[Filter, ...] = (
 
 
 def refusal(grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-    """Why the shape does not fit on node `number` now, by the first filter that refuses; None if it fits."""
+    """Why the shape does not fit on node `number` now, from the first filter that refuses; None if it fits."""
     return next((why for one in FILTERS if (why := one.refusal(grid, shape, number)) is not None), None)
 
 
 def usable(grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-    """[n, C]: the cards of these nodes that take work and are of the model asked for."""
+    """[n, C]: the schedulable devices of these nodes that match the requested model."""
     gpu = shape.request.gpu
     of_model = [gpu is not None and model_matches(gpu, device.model) for _, device in grid.kinds]
     found: Bools = np.array([*of_model, False])[grid.kind[nodes]]
@@ -240,7 +242,7 @@ def usable(grid: Grid, shape: Shape, nodes: Ints) -> Bools:
 
 
 def matching(grid: Grid, shape: Shape, number: int) -> Iterator[tuple[int, Device]]:
-    """The cards of a node, with their numbers, that take work and are of the model asked for."""
+    """The schedulable devices of a node that match the requested model, with their numbers."""
     gpu = shape.request.gpu
     if gpu is not None:
         for card, device in enumerate(grid.nodes[number].report.devices):

@@ -1,7 +1,7 @@
-"""Which sorts of asks fit where, for all sorts and nodes at once: so that what fits nowhere costs a pass nothing.
+"""Tells which sorts of requests fit on which nodes, for all at once: a request that fits nowhere costs a pass nothing.
 
-Kept by the snapshot, a row for each sort of the queue; only nodes that changed are compared anew. How well something
-fits, and whether it may start, is not decided here.
+The snapshot keeps one row for each sort of the queue; only changed nodes are compared again. The quality of a fit, and
+permission to start, are decided elsewhere.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from commonage.placement.fairness import Capacity
 from commonage.placement.grid import Grid
 from commonage.placement.shapes import NEVER, Bools, Floats, Ints, Shape
 
-MOST_AT_ONCE = 1 << 20  # comparisons in one step, so that no step takes more than some MiB
+MOST_AT_ONCE = 1 << 20  # comparisons in one step, so that a step takes only some MiB
 
 
 class Fits:
-    """Tables by sort and node [S, N]: `now` where it fits beside what is held, `empty` where it would with nothing
-    held; `count` [S] is on how many nodes it fits now. Read them after `refresh()`.
+    """Tables by sort and node [S, N]: `now` where it fits next to the current allocations, `empty` where it would fit
+    on an empty node; `count` [S] is the number of nodes on which it fits now. Call `refresh()` before reading them.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -40,7 +40,7 @@ class Fits:
         self._need_mib: Ints = np.full((sorts, len(grid.kinds) + 1), NEVER, np.int64)
         self._need_milli: Ints = np.full((sorts, len(grid.kinds) + 1), NEVER, np.int64)
         self._on_full_disk: Bools = np.zeros(sorts, np.bool_)
-        self._alone: set[int] = set()  # sorts with wishes that the tables do not know
+        self._alone: set[int] = set()  # sorts with conditions that the tables do not contain
         self._fresh = {sort for sort, request in enumerate(self._requests) if request is not None}
 
     def put(self, sort: int, request: Request) -> None:
@@ -55,11 +55,11 @@ class Fits:
     def shape(self, sort: int) -> Shape:
         """The shape of a sort, after `refresh()`."""
         shape = self.shapes[sort]
-        assert shape is not None  # refresh() made those of all that were put
+        assert shape is not None  # refresh() made the shapes of all sorts
         return shape
 
     def shares(self, capacity: Capacity) -> Floats:
-        """[S]: the dominant share of each sort, by the least it takes anywhere; of no meaning for one nobody asks."""
+        """[S]: the dominant share of each sort, by the least it takes on any device; meaningless for an unused sort."""
         least = self._need_milli.min(axis=1)
         parts = (
             self._cpus / capacity.cpus_milli,
@@ -69,7 +69,7 @@ class Fits:
         return np.where(self._cpus < NEVER, np.maximum.reduce(parts), 0.0)
 
     def refresh(self) -> None:
-        """Follow the grid, and take in new sorts."""
+        """Update from the grid, and add new sorts."""
         grid = self._grid
         if self._epoch != grid.epoch or len(self._requests) > len(self._cpus):
             self._size(max(64, 2 * len(self._requests)))

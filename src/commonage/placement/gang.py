@@ -1,7 +1,7 @@
-"""A gang: its members start at once, each on a node of its own, or none does.
+"""Places a gang: its members start together, each on a different node, or none starts.
 
-The pass asks where, for a gang as for one alone. That all of a gang wait, and may start by quotas and reservations, is
-settled before; when it could start later, backfill.py tells.
+The pass calls it for gangs in the same way as for single requests. Membership, quotas and reservations are checked
+before; backfill.py tells when it could start later.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from commonage.placement.shapes import Floats
 
 
 def spread_out(costs: Floats, count: int, holds: Callable[[int], bool]) -> tuple[int, ...] | None:
-    """The numbers of `count` different nodes for as many equal members, the cheapest first; None if not all can start.
+    """The numbers of `count` different nodes for equal members, the cheapest first; None if not all can start.
 
-    `costs` [N] are inf where no member may be. Of nodes nearly as cheap those that `holds` are taken first.
+    `costs` [N] are inf where no member may be. Near ties prefer nodes for which `holds` is true.
     """
     if np.count_nonzero(np.isfinite(costs)) < count:
         return None

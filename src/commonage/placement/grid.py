@@ -1,9 +1,9 @@
-"""What is free on every machine and card, as arrays: the planner's scratch pad, quick for a thousand nodes.
+"""Free resources of every node and device as arrays: the planner's scratch pad, fast for a thousand nodes.
 
-Kept by the snapshot, which adds nodes and leases; asked by filters, policies and the pass. A pass takes and gives back
-within `trial()`, after which the grid is as it was. Whether and why something may start is not decided here.
+The snapshot adds nodes and allocations (leases); filters, policies and the pass read it. A pass takes and gives back
+within `trial()`, which restores the grid. Decisions to start, and their reasons, are made elsewhere.
 
-Axes: N nodes, C cards of the node with the most. Memory and VRAM in MiB, cpus and compute in thousandths.
+Axes: N nodes, C devices of the largest node. Memory and VRAM in MiB, CPUs and compute in thousandths.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from commonage.domain.parts import part_of
 from commonage.domain.requests import Request
 from commonage.placement.shapes import Bools, CardKind, Ints, Shape, shape_of
 
-MOST_SHAPES = 50_000  # of requests that are remembered, and
-MOST_ROWS = 4096  # of rows for each of who remembers them: a server runs for months, and requests vary
+MOST_SHAPES = 50_000  # cached shapes of requests
+MOST_ROWS = 4096  # cached rows for each `Rows`: a server runs for months, and requests vary
 
 
 class Grid:
-    """Nodes by number. Arrays are read by everybody and written only here.
+    """Nodes by number. Everyone may read the arrays; only this class writes them.
 
-    `cpus`, `memory` [N] are free, `cpus_total`, `memory_total` [N] what there is; `ready` [N] tells who takes work,
-    `tight` [N] who would, but for want of disk takes nothing but what may start there (`Request.on_full_disk`);
-    `free_mib`, `free_milli`, `total_mib`, `numa` [N, C]; `kind` [N, C] is the number of the card's kind, -1 where there
-    is no card or it takes no work. `changed` lists the nodes that were touched, in order, for those who remember rows;
-    `epoch` counts what makes all such memories void, `puts` the reports of nodes.
+    `cpus`, `memory` [N] are free, `cpus_total`, `memory_total` [N] are the capacity; `ready` [N]: the node takes work;
+    `tight` [N]: its disk is nearly full, so it takes only requests with `Request.on_full_disk`; `free_mib`,
+    `free_milli`, `total_mib`, `numa` [N, C]; `kind` [N, C] is the number of the device's kind, -1 for no device or an
+    unschedulable one. `changed` lists the touched nodes in order, for row caches; `epoch` counts events that invalidate
+    all caches, `puts` counts node reports.
     """
 
     def __init__(self, nodes: Sequence[Node] = ()) -> None:
@@ -50,10 +50,10 @@ class Grid:
         self._shape_arrays(0, 0)
         self.put(nodes)
 
-    # --- the fleet ------------------------------------------------------------------------------------------------
+    # --- nodes ----------------------------------------------------------------------------------------------------
 
     def put(self, nodes: Sequence[Node]) -> None:
-        """Add nodes, or replace those of the same name; what is held on them stays held."""
+        """Add nodes, or replace those of the same name; their allocations stay."""
         width = max([self.free_mib.shape[1], *(len(node.report.devices) for node in nodes)])
         fresh = [node for node in nodes if node.name not in self.number]
         if fresh or width > self.free_mib.shape[1]:
@@ -70,7 +70,7 @@ class Grid:
             self._forget()
 
     def remove(self, name: str) -> None:
-        """Take a node away for good, and all that is held on it."""
+        """Remove a node for good, with all its allocations."""
         gone = self.number[name]
         nodes = [node for node in self.nodes if node.name != name]
         leases = [lease for number, held in enumerate(self._held) if number != gone for lease in held.values()]
@@ -81,7 +81,7 @@ class Grid:
             self.take(lease)
 
     def _shape_arrays(self, n: int, c: int) -> None:
-        """Make all arrays of this size, with what they held before in place."""
+        """Resize all arrays, and keep their contents in place."""
 
         def grown(name: str, fill: int, shape: tuple[int, ...], dtype: type = np.int64) -> None:
             new: npt.NDArray[Any] = np.full(shape, fill, dtype)
@@ -149,10 +149,10 @@ class Grid:
         self.epoch += 1
         self.changed = []
 
-    # --- leases ---------------------------------------------------------------------------------------------------
+    # --- allocations ----------------------------------------------------------------------------------------------
 
     def take(self, lease: Lease) -> None:
-        """Hold a lease. One on a node that nobody knows is of no effect."""
+        """Add an allocation. It has no effect on an unknown node."""
         number = self.number.get(lease.node)
         if number is not None and lease.attempt_id not in self._held[number]:
             self._held[number][lease.attempt_id] = lease
@@ -161,7 +161,7 @@ class Grid:
                 self._undo.append((lease, 1))
 
     def give(self, lease: Lease) -> None:
-        """Let a lease go."""
+        """Release an allocation."""
         number = self.number.get(lease.node)
         if number is not None and self._held[number].pop(lease.attempt_id, None) is not None:
             self._apply(lease, -1)
@@ -183,7 +183,7 @@ class Grid:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """What is taken and given inside is undone at the end. Trials may nest."""
+        """Undo every take and give inside at the end. Trials may nest."""
         outer, self._undo = self._undo, []
         try:
             yield
@@ -195,7 +195,7 @@ class Grid:
 
     @contextmanager
     def less(self, number: int, row: Ints) -> Iterator[None]:
-        """Inside, so much less is free on a node: `row` is cpus, memory, VRAM of each card, compute of each card."""
+        """Inside, a node has less free: `row` is CPUs, memory, VRAM of each device, compute of each device."""
         self._reduce(number, row)
         try:
             yield
@@ -211,21 +211,21 @@ class Grid:
         self.touch(number)
 
     def held_on(self, number: int) -> Sequence[Lease]:
-        """The leases on a node."""
+        """The allocations on a node."""
         return list(self._held[number].values())
 
     def card(self, uuid: str) -> tuple[int, int] | None:
-        """The numbers of a card's node and of the card on it; None for a card that nobody knows."""
+        """The numbers of a device's node and of the device on it; None for an unknown device."""
         return self._card.get(uuid)
 
     def touch(self, number: int) -> None:
-        """What somebody reckons about a node has changed, though nothing was taken or given."""
+        """Mark a node as changed for row caches, although nothing was taken or given."""
         self.changed.append(number)
 
     # --- requests -------------------------------------------------------------------------------------------------
 
     def shape(self, request: Request) -> Shape:
-        """The shape of a request; the same object for equal requests until the kinds of cards change."""
+        """The shape of a request; the same object for equal requests until the kinds of devices change."""
         found = self._shapes.get(request)
         if found is None:
             if len(self._shapes) >= MOST_SHAPES:
@@ -235,19 +235,19 @@ class Grid:
         return found
 
     def labelled(self, shape: Shape, nodes: Ints) -> Bools:
-        """[len(nodes)]: who carries the labels that the request wants."""
+        """[len(nodes)]: which nodes carry the labels that the request wants."""
         wanted = shape.request.labels
         if not wanted:
             return np.ones(len(nodes), np.bool_)
         return np.array([not lacking(self.nodes[number], wanted) for number in nodes.tolist()], np.bool_)
 
     def taking(self, shape: Shape, nodes: Ints) -> Bools:
-        """[len(nodes)]: who takes work of this shape, whatever is free."""
+        """[len(nodes)]: which nodes take work of this shape, whatever is free."""
         ready: Bools = self.ready[nodes]
         return ready | self.tight[nodes] if shape.request.on_full_disk else ready
 
     def cards_fit(self, shape: Shape, nodes: Ints) -> Bools:
-        """[len(nodes), C]: which cards have what the shape takes of one."""
+        """[len(nodes), C]: which devices have the resources that the shape takes from one."""
         kind = self.kind[nodes]
         enough: Bools = (self.free_mib[nodes] >= shape.need_mib[kind]) & (
             self.free_milli[nodes] >= shape.need_milli[kind]
@@ -265,11 +265,11 @@ class Grid:
         return fit
 
     def fits_empty(self, shape: Shape, nodes: Ints) -> Bools:
-        """[len(nodes)]: where the shape would fit if nothing were held there."""
+        """[len(nodes)]: where the shape would fit on an empty node."""
         return self.taking(shape, nodes) & self.could_fit(shape, nodes)
 
     def could_fit(self, shape: Shape, nodes: Ints) -> Bools:
-        """[len(nodes)]: the same, were all nodes ready."""
+        """[len(nodes)]: the same, if all nodes were ready."""
         fit: Bools = self.cpus_total[nodes] >= shape.cpus_milli
         fit &= self.memory_total[nodes] >= shape.memory_mib
         if shape.request.labels:
@@ -281,25 +281,25 @@ class Grid:
         return fit
 
     def lease(self, shape: Shape, number: int, cards: Sequence[int], attempt_id: str, now: float) -> Lease:
-        """What an attempt would hold on node `number`, with these cards of it, from `now` on."""
+        """The allocation of an attempt on node `number`, with these devices of it, from `now` on."""
         node = self.nodes[number]
         shares = tuple(share_of(node.report.devices[card], shape) for card in cards)
         return Lease(attempt_id, node.name, shape.cpus_milli, shape.memory_mib, shares, now)
 
 
 def lacking(node: Node, wanted: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Those of the labels that a node does not carry. One of `site=north|south` is enough."""
+    """The labels that a node does not carry. One of `site=north|south` is enough."""
     there = labels_of(node)
     return [(key, value) for key, value in wanted if not any((key, one) in there for one in value.split("|"))]
 
 
 def labels_of(node: Node) -> set[tuple[str, str]]:
-    """A node's labels, those that every node has included."""
+    """A node's labels, including those that every node has."""
     return {*node.report.labels, ("node", node.name), ("site", node.site), ("engine", node.engine)}
 
 
 def most_together(cards: Bools, numa: Ints, shape: Shape) -> Ints:
-    """[n]: how many of the fitting cards [n, C] a shape can have together: all, or those of one NUMA node."""
+    """[n]: the number of fitting devices [n, C] that a shape can have together: all, or those of one NUMA node."""
     if not shape.request.one_numa or shape.cards < 2:
         return np.asarray(np.count_nonzero(cards, axis=1), np.int64)
     together = [np.count_nonzero(cards & (numa == place), axis=1) for place in np.unique(numa)]
@@ -307,7 +307,7 @@ def most_together(cards: Bools, numa: Ints, shape: Shape) -> Ints:
 
 
 def share_of(device: Device, shape: Shape) -> Share:
-    """The share of a device that a shape gets, which fits on it."""
+    """The share of a device that a shape gets; the shape must fit on it."""
     gpu = shape.request.gpu
     part = part_of(device, gpu) if gpu is not None else None
     if part is None:
@@ -326,7 +326,7 @@ def share_of(device: Device, shape: Shape) -> Share:
 
 
 class Row:
-    """Remembers something of every node, and has computed anew only what changed since it was asked last."""
+    """Caches a row of values for every node, and recomputes only the nodes that changed since the last call."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -334,7 +334,7 @@ class Row:
         self._row: npt.NDArray[Any] = np.empty(0)
 
     def of(self, compute: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """[N, ...], to be read only, until the grid changes. `compute(nodes)` gives it for these, [len(nodes), ...]."""
+        """[N, ...], read-only until the grid changes. `compute(nodes)` returns their values, [len(nodes), ...]."""
         grid, at = self._grid, len(self._grid.changed)
         if self._epoch != grid.epoch:
             self._row = compute(np.arange(len(grid.nodes)))
@@ -353,7 +353,7 @@ class Rows:
         self._rows: dict[int, Row] = {}
 
     def of(self, shape: Shape) -> npt.NDArray[Any]:
-        """[N, ...], to be read only, and only until the grid changes."""
+        """[N, ...], read-only, and only until the grid changes."""
         row = self._rows.get(shape.number)
         if row is None:
             if len(self._rows) >= MOST_ROWS:

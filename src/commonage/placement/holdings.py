@@ -1,7 +1,7 @@
-"""What is held as arrays, one slot for each attempt: who ends when, what that frees, who could be evicted.
+"""Current allocations as arrays, one slot for each attempt: their ends, the rows they free, their evictability.
 
-The pass keeps it beside the grid: `take` and `give` here what is taken and given there. Called by reservations.py,
-preemption.py and gang.py. What is free now, and who may start, is not known here.
+The pass keeps it in step with the grid: call `take` and `give` on both. Read by reservations.py, preemption.py and
+gang.py. Free room and permission to start are decided elsewhere.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NEVER_ENDS = np.inf
 
 
 class Holdings:
-    """Arrays by slot [S], to be read after `sync()`; a slot whose `node` is -1 is empty, or on a node nobody knows.
+    """Arrays by slot [S]; call `sync()` before reading. A slot whose `node` is -1 is empty, or on an unknown node.
 
-    `rows` [S, W] is what each holds of its node (see space.py), `ends_at` when its time limit ends it (inf: never),
-    `at` when it began, `priority`, `preemptible`, `tenant` its place in `tenants`, and `gang` the number of its gang,
-    -1 without one.
+    `rows` [S, W] is the room each takes on its node (see space.py), `ends_at` the end by its time limit (inf: never),
+    `at` the start, `priority`, `preemptible`, `tenant` the index in `tenants`, and `gang` the number of its gang, -1
+    without one.
     """
 
     def __init__(self, grid: Grid, held: Iterable[Held] = ()) -> None:
@@ -56,7 +56,7 @@ class Holdings:
         return len(self.slot)
 
     def take(self, held: Held) -> None:
-        """Add what is held, or replace what was known of the same attempt."""
+        """Add an allocation, or replace that of the same attempt."""
         attempt = held.lease.attempt_id
         slot = self.slot.get(attempt)
         if slot is None:
@@ -71,7 +71,7 @@ class Holdings:
             self._write(slot, held)
 
     def give(self, attempt_id: str) -> Held | None:
-        """Forget an attempt that ended; what it held, None if nobody knew it."""
+        """Remove an attempt that ended; returns its allocation, None if it was unknown."""
         slot = self.slot.pop(attempt_id, None)
         if slot is None:
             return None
@@ -81,7 +81,7 @@ class Holdings:
         return gone
 
     def sync(self) -> None:
-        """Follow the grid where its nodes or cards were numbered anew."""
+        """Follow a renumbering of nodes or devices in the grid."""
         if self._epoch != self.grid.epoch:
             self._fill()
 
@@ -95,7 +95,7 @@ class Holdings:
     def _write(self, slot: int, held: Held) -> None:
         self.node[slot] = self.grid.number.get(held.lease.node, -1)
         row = row_of(self.grid, held.lease)
-        if len(row) == self.rows.shape[1]:  # otherwise the grid has grown, and sync() comes before anybody reads
+        if len(row) == self.rows.shape[1]:  # otherwise the grid has grown, and sync() runs before anything reads
             self.rows[slot] = row
         self.ends_at[slot] = NEVER_ENDS if held.ends_at is None else held.ends_at
         self.at[slot] = held.lease.at
@@ -114,7 +114,7 @@ class Holdings:
         return number
 
     def sum(self, slots: Ints) -> Ints:
-        """[N, W]: what these slots hold together of each node. None of them may be empty."""
+        """[N, W]: the sum of these slots on each node. None of them may be empty."""
         total = np.zeros((len(self.grid.nodes), width(self.grid)), np.int64)
         if len(slots):
             order = slots[np.argsort(self.node[slots], kind="stable")]
@@ -123,12 +123,12 @@ class Holdings:
         return total
 
     def ended_by(self, at: float) -> Ints:
-        """[N, W]: what time limits will have freed at that instant."""
+        """[N, W]: the room that time limits have freed at that instant."""
         self.sync()
         return self.sum(np.flatnonzero((self.node >= 0) & (self.ends_at <= at)))
 
     def after(self, at: float, nodes: Ints) -> list[Held]:
-        """What may still run then on these nodes."""
+        """The allocations on these nodes that may still run then."""
         self.sync()
         late = np.flatnonzero((self.node >= 0) & (self.ends_at > at) & np.isin(self.node, nodes))
         return [held for held in (self.held[slot] for slot in late.tolist()) if held is not None]

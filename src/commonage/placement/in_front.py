@@ -1,4 +1,4 @@
-"""Who stands ahead of one that waits, and why: read off the order and what it was made of. Called by explain.py."""
+"""Lists the requests ahead of a queued one, with the reason, from the order and its keys. Called by explain.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REASONS = (Precedence.PRIORITY, Precedence.FAIR_SHARE, Precedence.OLDER, Preced
 
 
 def in_front(snapshot: Snapshot, order: Order, ask: Ask) -> tuple[InFront, ...]:
-    """Those ahead, by reason; of each reason how many, and the nearest."""
+    """The requests ahead, grouped by reason; for each reason the number, and the nearest."""
     place = order.place(snapshot.queue.slot(ask.workload_id))
     slots = order.slots[:place]
     if not len(slots):

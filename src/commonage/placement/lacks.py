@@ -1,7 +1,8 @@
-"""What one that waits lacks: the filter that refused, on how many nodes; quotas, reservations, promises.
+"""Finds the shortfalls of a queued request: the refusing filter and its number of nodes; quotas, reservations,
+promises.
 
-Called by explain.py with what the pass left: it says why that did not start it. Nodes that are refused for the same
-reason make one shortfall, those that come nearest first.
+Called by explain.py with the finished pass: it says why the pass did not start the request. Nodes with the same refusal
+form one shortfall; the closest nodes come first.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from commonage.placement.shapes import Bools, Ints, Shape
 from commonage.placement.snapshot import Snapshot
 
 Found = list[tuple[int, Reason]]
-"""(its nearest node, what it lacks there) of each group of nodes."""
+"""(its nearest node, the shortfall there) of each group of nodes."""
 
 
 def lacks(snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> tuple[Reason, ...]:
-    """What is missing, one reason for each kind of thing; nothing for one that came after the plan and fits."""
+    """The shortfalls, one for each kind; empty for a request that came after the plan and fits."""
     grid = snapshot.grid
     if not grid.nodes:
         return (waiting.NoNodes(),)
@@ -59,7 +60,7 @@ def lacks(snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> tuple[Reason, .
 
 
 def might(outcome: Pass, ask: Ask, size: int) -> bool:
-    """Whether an ask of `size` members might start beside what the pass left: worth a try."""
+    """True if a request of `size` members might start next to the result of the pass: worth a trial."""
     snapshot = outcome.snapshot
     shape = snapshot.grid.shape(ask.request)
     if over_quota(snapshot, ask, shape) is not None:
@@ -73,7 +74,7 @@ def might(outcome: Pass, ask: Ask, size: int) -> bool:
 
 
 def over_quota(snapshot: Snapshot, ask: Ask, shape: Shape) -> Reason | None:
-    """What quotas say to it, or to its whole gang; what is held within a reservation is not counted."""
+    """The quota refusal of the request, or of its whole gang; allocations within a reservation are not counted."""
     if not snapshot.rules.tenants or snapshot.kept.home(ask, shape) is not None:
         return None
     one = amounts_of(shape)
@@ -90,8 +91,9 @@ def _within_quota(snapshot: Snapshot, ask: Ask, shape: Shape, fit: Bools) -> Boo
 
 
 def _by_distance(grid: Grid, shape: Shape, fit: Bools) -> Ints:
-    """Nodes: where it fits, where it would if nothing were held, those with such a card, those that take work; of
-    these those with the most to give first."""
+    """Nodes ordered: it fits, it would fit if empty, the node has such a device, the node takes work; within each group
+    those with the most free first.
+    """
     nodes = np.arange(len(grid.nodes))
     free = grid.memory if shape.request.gpu is None else np.where(usable(grid, shape, nodes), grid.free_mib, -1)
     most = free if free.ndim == 1 else free.max(axis=1, initial=-1)
@@ -99,7 +101,7 @@ def _by_distance(grid: Grid, shape: Shape, fit: Bools) -> Ints:
 
 
 def _refused(grid: Grid, shape: Shape, nodes: Ints) -> tuple[Found, Ints]:
-    """What filters refuse of these nodes, the nearest first; and those of them that none refuses."""
+    """The refusals of filters on these nodes, the nearest first; and the nodes that no filter refuses."""
     found: Found = []
     left = nodes
     for one in FILTERS:
@@ -107,13 +109,13 @@ def _refused(grid: Grid, shape: Shape, nodes: Ints) -> tuple[Found, Ints]:
         refused, left = left[~passes], left[passes]
         for alike in _alike(one, grid, refused):
             shortfall = one.refusal(grid, shape, alike[0])
-            if shortfall is not None:  # it is not: the filter has just refused this node
+            if shortfall is not None:  # always true: the filter has just refused this node
                 found.append((alike[0], replace(shortfall, nodes=len(alike), total=len(grid.nodes))))
     return found, left
 
 
 def _alike(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int]]:
-    """Those of the refused nodes that one reason says enough of; nodes that take no work by their state."""
+    """Groups of refused nodes for which one reason suffices; unschedulable nodes are grouped by state."""
     numbers: list[int] = refused.tolist()
     if not numbers or not isinstance(refusing, TakesWork):
         return [numbers] if numbers else []
@@ -124,7 +126,7 @@ def _alike(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int]]:
 
 
 class _HeldBack:
-    """Why an ask may not start where it fits: a quota, or somebody for whom that is kept."""
+    """Explains why a request may not start where it fits: a quota, or room kept for another."""
 
     def __init__(self, snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> None:
         self._snapshot, self._gate, self._now, self._ask = snapshot, outcome.gate, outcome.now, ask
@@ -132,7 +134,7 @@ class _HeldBack:
         self._reserving: defaultdict[int, list[str]] = defaultdict(list)
         for number, name, _, _ in snapshot.kept.windows():
             self._reserving[number].append(name)
-        self._promised: dict[str, float] = {}  # by node, when the first starts that stands ahead
+        self._promised: dict[str, float] = {}  # by node, when the first request ahead starts there
         mine = _place(snapshot, outcome, ask.workload_id)
         for promise in outcome.promises.values():
             if promise.at is not None and _place(snapshot, outcome, promise.workload_id) < mine:
@@ -163,7 +165,7 @@ class _HeldBack:
         return waiting.KeptForQueue(for_s=first - self._now if np.isfinite(first) else None)
 
     def _reservation(self, number: int) -> waiting.FreeButKept:
-        """Of those that keep something there, the one that has begun, else the one that begins first."""
+        """Of the reservations that keep room there, the one that has begun, else the one that begins first."""
         named = {one.id: one for one in self._snapshot.rules.reservations}
         here = [named[name] for name in self._reserving[number] if name in named]
         if not here:
@@ -180,14 +182,14 @@ class _HeldBack:
 
 
 def _place(snapshot: Snapshot, outcome: Pass | Plan, workload_id: str) -> int:
-    """Where it stands in the order of the pass; behind everybody where it came later."""
+    """Its place in the order of the pass; behind all others if it came later."""
     slot, order = snapshot.queue.slot(workload_id), outcome.order
     place = order.place(slot) if len(order) else 0
     return place if slot >= 0 and len(order) and order.slots[place] == slot else len(order)
 
 
 def _free(grid: Grid, ask: Ask, number: int) -> waiting.Resources:
-    """What is free of what it asks for."""
+    """The free amounts of the resources that it requests."""
     shape = grid.shape(ask.request)
     if ask.request.gpu is None:
         return waiting.Resources(cpus_milli=int(grid.cpus[number]), memory_mib=int(grid.memory[number]))

@@ -14,11 +14,11 @@ POPULARITY = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Typical workloads, the most popular first, with weights that sum to 1. Empty where nothing was seen yet.
+    """Typical workloads, the most popular first, with weights that sum to 1. Empty before the first request.
 
-    Each stands for all requests of the same cpus and GPU request: memory, labels and NUMA wishes are left out.
-    `cpus_per_mib` is how many thousandths of cpus came with each MiB of memory where a GPU was asked for; inf where
-    nothing is known of memory.
+    Each stands for all requests of the same CPUs and GPU request: memory, labels and NUMA constraints are ignored.
+    `cpus_per_mib` is the thousandths of a CPU per MiB of memory over requests with a GPU; inf if nothing is known of
+    memory.
     """
 
     requests: tuple[Request, ...] = ()
@@ -27,7 +27,7 @@ class Mix:
 
     @classmethod
     def of(cls, history: Iterable[Request] | Mapping[Request, float], popularity: float = POPULARITY) -> Mix:
-        """Learn from what was asked: each request once for each time, or with how often (or how much) it counts."""
+        """Learn from past requests: one entry for each occurrence, or a mapping to its count or weight."""
         counts: dict[Request, float] = defaultdict(float)
         cpus = memory = 0.0
         for request, count in (history if isinstance(history, Mapping) else Counter(history)).items():
@@ -46,11 +46,11 @@ class Mix:
 
 
 def typical(request: Request) -> Request:
-    """The request that stands for this one in a mix."""
+    """The request that represents this one in a mix."""
     return Request(request.cpus_milli, 0, request.gpu)
 
 
 def _order(request: Request) -> tuple[int, int, int, int, str]:
-    """Settles who is the more popular of two that are asked for equally often: the larger."""
+    """Breaks ties of popularity: the larger request comes first."""
     gpu = request.gpu or GpuRequest()
     return (request.cpus_milli, 1000 if gpu.whole else gpu.fraction_milli, gpu.whole, gpu.vram_mib, gpu.model or "")

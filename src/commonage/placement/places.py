@@ -1,7 +1,7 @@
-"""Where the places of reservations stand: leases that nobody holds yet, on nodes chosen so that they will be there.
+"""Chooses the places of reservations: allocations that nobody holds yet, on nodes where they will be available.
 
-Owned by reservations.py, which knows whom they are kept from. Places are put where most is free now, then where time
-limits free enough by then, and stay as long as that holds. Where some are missing, all are chosen anew.
+Owned by reservations.py, which knows from which workloads they are kept. Places go where most is free now, then where
+time limits free enough in time, and stay as long as that holds. If some are missing, all are chosen again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDING = 1e-9
 
 @dataclass(slots=True)
 class Stand:
-    """A reservation and its places; `used` are the attempts within it, each with how many places it takes."""
+    """A reservation and its places; `used` are the attempts within it, each with the number of places it takes."""
 
     reservation: Reservation
     shape: Shape
@@ -36,26 +36,26 @@ class Stand:
 
     @property
     def wanted(self) -> int:
-        """How many places are to be kept."""
+        """The number of places to keep."""
         return max(0, self.reservation.count - math.ceil(sum(self.used.values()) - ROUNDING))
 
     @property
     def excess(self) -> int:
-        """How many more places are kept than wanted; less than nothing where some are missing."""
+        """The number of places kept beyond the wanted ones; negative if some are missing."""
         return len(self.places) - self.wanted
 
     @property
     def window(self) -> Window:
-        """From when until when its places are kept; one that has begun, since ever."""
+        """The window in which its places are kept; for one that has begun, from -inf."""
         return (BEGUN if self.begun else self.reservation.starts_at, self.reservation.ends_at)
 
     def is_for(self, tenant: str, owner: str) -> bool:
-        """True if it is for that member of that tenant."""
+        """True if the reservation is for that member of that tenant."""
         return self.reservation.tenant == tenant and self.reservation.owner in (None, owner)
 
 
 class Places:
-    """The stands by id, and the timeline that has their places. `changed(node)` is called for each change."""
+    """The reservations by id, and the timeline with their places. `changed(node)` is called for each change."""
 
     def __init__(self, holdings: Holdings, changed: Callable[[int], None]) -> None:
         self.grid, self._holdings, self._changed = holdings.grid, holdings, changed
@@ -66,7 +66,7 @@ class Places:
     # --- windows ------------------------------------------------------------------------------------------------------
 
     def declare(self, reservations: Sequence[Reservation], now: float) -> None:
-        """These there are from now on, in this order."""
+        """Replace the reservations with these, in this order."""
         before, self.stands = self.stands, {}
         for one in reservations:
             old = before.pop(one.id, None)
@@ -83,14 +83,14 @@ class Places:
         self._lacked = 0
 
     def put_back(self, places: Mapping[str, Sequence[Lease]]) -> None:
-        """Let the places of these reservations be where they were."""
+        """Restore the places of these reservations."""
         for stand in self.stands.values():
             self._clear(stand)
         for name, stand in self.stands.items():
             self._keep(stand, places.get(name, ()))
 
     def begin(self, now: float) -> bool:
-        """Begin the windows whose time has come; whether there were any."""
+        """Begin the windows that are due; returns True if there were any."""
         begins = [one for one in self.stands.values() if not one.begun and one.reservation.starts_at <= now]
         for stand in begins:
             stand.begun = True
@@ -100,7 +100,7 @@ class Places:
         return bool(begins)
 
     def renumber(self) -> None:
-        """The nodes of the grid were numbered anew; places on those that are gone are gone, too."""
+        """Follow a renumbering of the grid; places on removed nodes are dropped."""
         self.line = Timeline(self._holdings)
         for stand in self.stands.values():
             stand.shape = self.grid.shape(stand.reservation.request)
@@ -111,7 +111,7 @@ class Places:
     # --- repair -------------------------------------------------------------------------------------------------------
 
     def repair(self, touched: Collection[int]) -> None:
-        """Give up places that will not be there, and those too many; choose others."""
+        """Give up places that will not be available, and superfluous ones; choose others."""
         lost = {number for number in self.line.nodes if number in touched and self._is_lost(number)}
         if lost:
             for stand in self.stands.values():
@@ -128,7 +128,7 @@ class Places:
         self._lacked = lacking
 
     def _is_lost(self, number: int) -> bool:
-        """True if what is kept of a node will not be there, or not work."""
+        """True if the room kept on a node will not be available, or the node will not work."""
         if not self.grid.ready[number] or self.line.is_short(number):
             return True
         cards = self.grid.kind.shape[1]
@@ -138,7 +138,7 @@ class Places:
         return sum(max(0, -stand.excess) for stand in stands)
 
     def _rearrange(self) -> None:
-        """Choose the places anew of those that lack some and those beside them: they may leave more for each other."""
+        """Choose all places again for reservations that lack some and for those that overlap: they may make room."""
         stands = self._beside([stand for stand in self.stands.values() if stand.excess < 0])
         by_size = sorted(stands, key=lambda stand: -max(stand.shape.gpu_milli, stand.shape.cpus_milli))
         best = (self._lacking(stands), [list(stand.places) for stand in stands])
@@ -155,7 +155,7 @@ class Places:
             self._keep(stand, places)
 
     def _beside(self, some: list[Stand]) -> list[Stand]:
-        """These, and all whose windows overlap with theirs, or with the windows of those, and so on."""
+        """These, and all whose windows overlap with theirs, directly or through others."""
         from_at = min(stand.window[0] for stand in some)
         until = max(stand.window[1] for stand in some)
         beside: list[Stand] = []
@@ -170,7 +170,7 @@ class Places:
         self._drop(stand, list(stand.places))
 
     def make_way(self, stand: Stand, lease: Lease, number: int) -> None:
-        """Keep less for a reservation, one attempt of which has started on a node."""
+        """Keep less for a reservation after one of its attempts has started on a node."""
         here = [place for place in stand.places if place.node == lease.node]
         here.sort(key=lambda place: _cards(place) != _cards(lease))
         others = [place for place in reversed(stand.places) if place.node != lease.node]
@@ -181,7 +181,7 @@ class Places:
             self._choose(stand)
 
     def _choose(self, stand: Stand) -> None:
-        """Choose places for those that are missing: as many as are free now, then as many as will be."""
+        """Choose the missing places: first where room is free now, then where it will be."""
         missing = -stand.excess
         if missing <= 0:
             return
@@ -198,7 +198,7 @@ class Places:
                 most[number] = 0
 
     def _put(self, stand: Stand, number: int, most: int) -> int:
-        """Put up to so many places on a node; how many fitted."""
+        """Put at most `most` places on a node; returns the number that fitted."""
         nodes, room = np.array([number]), self.line.room_on(number, stand.window)
         placed: list[Lease] = []
         while len(placed) < most and fits_in(self.grid, stand.shape, nodes, room[None])[0]:
@@ -224,7 +224,7 @@ class Places:
             self._changed(number)
 
     def rows(self, stand: Stand) -> dict[int, Ints]:
-        """What is kept of each node."""
+        """The row that is kept on each node."""
         return self._rows_of(stand.places)
 
     def _rows_of(self, places: Sequence[Lease]) -> dict[int, Ints]:
@@ -236,7 +236,7 @@ class Places:
 
 
 def _fewest_nodes(most: Ints, missing: int) -> int:
-    """The node that takes all that is missing and least beside; where none does, the one that takes most."""
+    """The node that takes all missing places and has the least left over; if none does, the one that takes most."""
     enough = np.flatnonzero(most >= missing)
     if len(enough):
         return int(enough[np.argmin(most[enough])])
@@ -248,7 +248,7 @@ def _cards(lease: Lease) -> set[str]:
 
 
 def places_of(grid: Grid, lease: Lease, shape: Shape) -> float:
-    """How many places of a shape a lease takes."""
+    """The number of places of a shape that an allocation takes."""
     cards = 0.0
     for share in lease.shares:
         at = grid.card(share.device_uuid)
@@ -262,7 +262,7 @@ def places_of(grid: Grid, lease: Lease, shape: Shape) -> float:
 
 
 def likeness(shape: Shape, place: Shape) -> float:
-    """How many places a shape takes, as far as it is known before it has one; of its own shape just one."""
+    """The number of places that a shape takes, estimated before it is placed; 1 for the same shape."""
     if shape is place:
         return 1.0
     return 0.01 + max(

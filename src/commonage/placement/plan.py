@@ -1,10 +1,9 @@
-"""The plan: who starts now and where, who is promised what, who must go. A pure function of a snapshot and an instant.
+"""Makes the plan: starts with their places, promises, and evictions. A pure function of a snapshot and an instant.
 
-One pass goes through the queue in its order (queue.py). What fits nowhere is left out as a whole, by sort; of the
-others only the first of each class is looked at, as what is refused to one is refused to all behind it that ask the
-same for as long or longer. Where is the policy's choice (policies/), among the places that the gate leaves open
-(backfill.py), within quotas (quota.py). When `plan` returns the snapshot is as it was; committing is the schedule
-loop's business.
+One pass goes through the queue in its order (queue.py). Sorts that fit nowhere are skipped as a whole; of the others
+only the first of each class is examined, because a refusal holds for every later equal request that runs as long or
+longer. The policy (policies/) chooses among the nodes that the gate leaves open (backfill.py), within quotas
+(quota.py). When `plan` returns, the snapshot is unchanged; the schedule loop commits the plan.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from commonage.placement.snapshot import Snapshot
 from commonage.placement.turns import Turns
 
 MOST_TRIES = 4 * MOST_PROMISES
-"""So many of the first that wait are looked at for a promise: of some no time limit tells when they can start."""
-MOST_SEARCHES = 8  # for so many kinds of asks victims are looked for in vain, in one pass
-SOON_S = 60.0  # for who can start so soon anyway nobody is evicted
+"""The number of waiting requests, from the front, that are tried for a promise: for some, time limits tell no start."""
+MOST_SEARCHES = 8  # unsuccessful victim searches in one pass, counted by kind of request
+SOON_S = 60.0  # nothing is evicted for a request that can start within this time anyway
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """`workload_id` is to give its place to `for_id` and return to the queue; `reason` tells its owner why."""
+    """`workload_id` gives its place to `for_id` and returns to the queue; `reason` is shown to its owner."""
 
     workload_id: str
     reason: Reason
@@ -46,8 +45,10 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What starts, by workload and in order. `promises` by workload, of a gang by its first member. `order` is the
-    queue as the pass saw it, `gate` what it let start where. `reasons` remembers what explain.py says to each class."""
+    """The starts, by workload and in order. `promises` are by workload, for a gang by its first member. `order` is the
+    queue as the pass saw it, `gate` its decisions on places. `reasons` caches the answers of explain.py for each
+    class.
+    """
 
     now: float
     started: dict[str, Held]
@@ -59,19 +60,19 @@ class Plan:
 
     @property
     def starts(self) -> tuple[tuple[str, Lease], ...]:
-        """(workload id, lease) of each that starts, in order."""
+        """(workload id, allocation) of each start, in order."""
         return tuple((workload_id, held.lease) for workload_id, held in self.started.items())
 
 
 def plan(snapshot: Snapshot, now: float) -> Plan:
-    """Who starts now. The same snapshot gives the same plan."""
+    """The plan at `now`. The same snapshot gives the same plan."""
     with passed(snapshot, now) as done:
         return done.plan()
 
 
 @contextmanager
 def passed(snapshot: Snapshot, now: float) -> Iterator[Pass]:
-    """The pass, with the snapshot as it will be once it is carried out: for explanations."""
+    """The pass, with the snapshot as it will be after the plan: for explanations."""
     snapshot.ready(now)
     with snapshot.trial():
         one = Pass(snapshot, now)
@@ -80,7 +81,7 @@ def passed(snapshot: Snapshot, now: float) -> Iterator[Pass]:
 
 
 class Pass:
-    """One pass over the queue, under way or done. `started` and `promises` are by workload id, in order."""
+    """One pass over the queue, running or finished. `started` and `promises` are by workload id, in order."""
 
     def __init__(self, snapshot: Snapshot, now: float, order: Order | None = None) -> None:
         self.snapshot, self.now = snapshot, now
@@ -91,17 +92,17 @@ class Pass:
         self.evictions: list[Eviction] = []
         self._bounded = any(one.quota != Quota() for one in snapshot.rules.tenants)
         self._alive = snapshot.fits.count > 0
-        self._gone: Bools = np.zeros(len(self.order), np.bool_)  # started, or passed over by quota
-        self._seen = 0  # everybody before this index was looked at
+        self._gone: Bools = np.zeros(len(self.order), np.bool_)  # started, or skipped by quota
+        self._seen = 0  # every request before this index was examined
         self._tries = 0
-        self._keeps = True  # one machine may be kept for the first that waits in vain
-        self._guards: list[tuple[int, int]] | None = None  # (index, sort) to come, the last first; once promises end
+        self._keeps = True  # one node may be kept for the first request that waits in vain
+        self._guards: list[tuple[int, int]] | None = None  # (index, sort) to come, last first; set once promises end
         self._longest: Floats | None = None
-        self._in_vain: set[tuple[object, ...]] = set()  # asks of these kinds have nobody to evict
+        self._in_vain: set[tuple[object, ...]] = set()  # kinds of requests for which no victim was found
         self._touched: set[int] = set()  # nodes on which something started
 
     def plan(self) -> Plan:
-        """What came of it."""
+        """The result of the pass."""
         return Plan(self.now, self.started, self.promises, tuple(self.evictions), self.order, self.gate)
 
     def run(self) -> None:
@@ -129,23 +130,23 @@ class Pass:
                 turns.refused(number, longest)
         self._pass_over(len(self.order), guard=False)
 
-    # --- whose turn it is -----------------------------------------------------------------------------------------
+    # --- order and gangs ------------------------------------------------------------------------------------------
 
     def _gangs(self) -> Ints:
-        """Where the first members of gangs stand."""
+        """The indices of the first members of gangs."""
         queue = self.snapshot.queue
         first = [queue.slot(queue.gang(name)[0].workload_id) for name in queue.gangs()]
         return np.flatnonzero(np.isin(self.order.slots, first)) if first else np.zeros(0, np.int64)
 
     def unit(self, index: int) -> Sequence[Ask]:
-        """Who starts together with the one at this index: it alone, or its gang."""
+        """The requests that start together with the one at this index: it alone, or its gang."""
         queue = self.snapshot.queue
         ask = queue.asks[self.order.slots[index]]
         assert ask is not None  # the queue does not change during a pass
         return [ask] if ask.gang is None else queue.gang(ask.gang)
 
     def _pass_over(self, upto: int, *, guard: bool = True) -> None:
-        """All before `upto` that have not started wait: promise the first of them, guard what others could use."""
+        """Let all unstarted requests before `upto` wait: promise the first ones, guard nodes that others could use."""
         while self._seen < upto and self._guards is None:
             if len(self.promises) >= MOST_PROMISES or self._tries >= MOST_TRIES:
                 if not guard:
@@ -164,12 +165,12 @@ class Pass:
         waits = ~self._alive[order.sorts[since:]] & order.leads[since:] & ~self._gone[since:]
         indices = since + np.flatnonzero(waits)[::-1]
         first = np.full(len(self._alive), -1)
-        first[order.sorts[indices]] = indices  # of several the last counts, which is the first in the order
+        first[order.sorts[indices]] = indices  # of several the last assignment wins, which is the first in the order
         found: list[tuple[int, int]] = [(int(first[sort]), sort) for sort in np.flatnonzero(first >= 0).tolist()]
         return sorted(found, reverse=True)
 
     def _longest_s(self, sort: int) -> float:
-        """For how long at most one of this sort may start, in seconds, as far as the guard tells: a quick look."""
+        """The longest run in seconds that the guard allows a request of this sort: a quick estimate."""
         if self._longest is None:
             if self._guards is None or self.snapshot.rules.reservations or not self.gate.guarded.all():
                 return np.inf
@@ -180,14 +181,14 @@ class Pass:
         return float(self._longest[sort])
 
     def _wait(self, index: int) -> None:
-        """It waits. Behind those that were promised a place, the nodes that it could use are guarded."""
+        """Let it wait. Behind the requests with a promise, guard the nodes that it could use."""
         if self._guards is not None:
             self.gate.guard(self.snapshot.fits.empty[self.order.sorts[index]])
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
     def _promise(self, index: int) -> None:
-        """The earliest place and time, one that others make room for, or a machine that is kept."""
+        """Promise the earliest place and time, a place made by eviction, or a kept node."""
         asks, sort = self.unit(index), int(self.order.sorts[index])
         if len(asks) < asks[0].gang_size:
             return
@@ -205,18 +206,18 @@ class Pass:
             self._keeps = promise is None
         if promise is not None:
             self.promises[asks[0].workload_id] = promise
-        elif not starts:  # nor may the same user have the same behind it
+        elif not starts:  # nor may the same user start the same request behind it
             account = self.order.accounts[index]
             self._gone |= (self.order.accounts == account) & (self.order.sorts == sort)
 
     def _reclaim(self, index: int) -> None:
-        """It is over its quota, but may have something coming to it."""
+        """It is over its quota, but may reclaim what others borrowed."""
         if self._guards is None and self._tries < MOST_TRIES:
             self._tries += 1
             self._promise(index)
 
     def _evict(self, asks: Sequence[Ask], shape: Shape) -> Promise | None:
-        """Have others make room, if it has a right to that; not twice, while they are on their way out."""
+        """Evict victims if the request may; not again while they are still ending."""
         snapshot, ask = self.snapshot, asks[0]
         like = (shape.number, ask.gang_size, ask.tenant, ask.owner, ask.priority)
         if like in self._in_vain or len(self._in_vain) >= MOST_SEARCHES or not self._may_evict(ask):
@@ -233,7 +234,7 @@ class Pass:
         return self.gate.make_room(asks, shape, found.nodes, [victim.held for victim in found.victims])
 
     def _may_evict(self, ask: Ask) -> bool:
-        """True if somebody less important, or somebody that borrowed, could go; and nobody goes for it already."""
+        """True if a less important or borrowing workload could be evicted, and none is evicted for it already."""
         held = self.snapshot.holdings
         may = held.preemptible & (held.node >= 0)
         if not self._bounded:
@@ -242,38 +243,38 @@ class Pass:
 
     @cached_property
     def _ending(self) -> set[str]:
-        """The attempts that are on their way out."""
+        """The attempts whose stop is in progress."""
         return {one.lease.attempt_id for one in self.snapshot.holdings if one.ending}
 
     @cached_property
     def _awaited(self) -> set[str]:
-        """Those for whom somebody goes already."""
+        """The workloads for which an eviction is already in progress."""
         return {one.recalled_for for one in self.snapshot.holdings if one.ending}
 
     # --- starting -------------------------------------------------------------------------------------------------
 
     def standing(self, asks: Sequence[Ask]) -> Standing:
-        """What quotas say to those who start together."""
+        """The quota standing of the requests that start together."""
         ask = asks[0]
         if not self._bounded:
             return Standing.OWN
         shape = self.snapshot.grid.shape(ask.request)
         if self.snapshot.kept.home(ask, shape) is not None:
-            return Standing.OWN  # what is held within a reservation is not counted
+            return Standing.OWN  # allocations within a reservation are not counted
         amounts = total = amounts_of(shape)
         for _ in asks[1:]:
             total = total.plus(amounts)
         return self.snapshot.quotas.standing(ask.tenant, ask.owner, total)
 
     def _start(self, index: int, asks: Sequence[Ask]) -> float | None:
-        """None if there was a place for each; else for how many seconds at most something like it might start."""
+        """None if each got a place; else the longest run in seconds that a similar request might still start with."""
         snapshot, ask, sort = self.snapshot, asks[0], int(self.order.sorts[index])
         if len(asks) < ask.gang_size:
             return -np.inf
         shape = snapshot.fits.shape(sort)
         fit = self._fit(ask, sort, shape)
         allowed = snapshot.sites.choose(self.gate.mask(ask, shape, fit), len(asks))
-        if np.count_nonzero(allowed) < len(asks):  # before the policy is asked: most are refused, and it takes its time
+        if np.count_nonzero(allowed) < len(asks):  # most are refused: do not run the policy for them
             return self.gate.latest(ask, shape, fit) - self.now
         costs = np.where(allowed, snapshot.policy.costs(shape), np.inf)
         numbers = spread_out(costs, len(asks), lambda number: snapshot.runs(ask.environment, number))
@@ -308,7 +309,7 @@ class Pass:
 
 
 def held_by(ask: Ask, lease: Lease) -> Held:
-    """The lease of an ask that starts now, as the next snapshot would show it."""
+    """The allocation of a request that starts now, as the next snapshot would show it."""
     return Held(
         lease=lease,
         workload_id=ask.workload_id,

@@ -1,12 +1,13 @@
-"""Who has to go where something more important does not fit: the fewest, then the least important, then the youngest.
+"""Chooses victims where something more important does not fit: the fewest, then the least important, then the youngest.
 
-The pass makes a `Preemption` over its grid, holdings and quotas, and asks `victims` for an ask that waits. What it gets
-is a proposal: it ends the victims, tells them the reason, and keeps the nodes for the ask meanwhile. Which asks may
-evict at all, it decides.
+The pass makes a `Preemption` over its grid, holdings and quotas, and asks `victims` for a queued request. The answer is
+a proposal: the pass stops the victims, gives the reason to their owners, and keeps the nodes for the request meanwhile.
+The pass also decides which requests may evict.
 
-Only what is preemptible is evicted, and nothing that did not yet run for the guaranteed time. By priority: what is less
-important, of the ask's own tenant, or of one that has nothing of its own or holds more than that. By reclaim: what a
-tenant borrowed, for an ask within its tenant's own. A gang goes as a whole, and counts for all its members.
+Only preemptible workloads are evicted, and only after they have run for the guaranteed time. By priority: less
+important workloads of the request's own tenant, or of a tenant that has no nominal quota or holds more than it. By
+reclaim: what a tenant borrowed, for a request within its own tenant's quota. A gang is evicted as a whole, and counts
+as all its members.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from commonage.placement.shapes import Bools, Ints, Shape
 from commonage.placement.space import fits_in, free_rows
 
 NODES_TRIED = 16
-"""On so many nodes that look best the least set is searched; one victim that is enough is found wherever it runs."""
+"""The number of most promising nodes on which the least set is searched; one sufficient victim is found on any node."""
 
 MOST_FOR_QUOTA = 1000
-"""So many are evicted at most for what a tenant lent or may hold."""
+"""About this number of units (an attempt or a gang each) is evicted at most for a quota (lent, or the own bound)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """Something that has to go, and what its owner is told."""
+    """A workload to evict, and the reason shown to its owner."""
 
     held: Held
     reason: Reason
@@ -43,7 +44,7 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """The numbers of the nodes on which the ask, or each of its gang, will fit, and who goes for it."""
+    """The numbers of the nodes on which the request, or each of its gang, will fit, and the victims."""
 
     nodes: tuple[int, ...]
     victims: tuple[Victim, ...]
@@ -51,7 +52,7 @@ class Eviction:
 
 @dataclass(frozen=True)
 class Preemption:
-    """`spared` are attempts that stay: those within a reservation, and those that are on their way out already."""
+    """`spared` are attempts that stay: those within a reservation, and those that are ending already."""
 
     grid: Grid
     holdings: Holdings
@@ -60,16 +61,16 @@ class Preemption:
     spared: Collection[str] = ()
 
     def victims(self, ask: Ask, shape: Shape, now: float, allowed: Bools | None = None) -> Eviction | None:
-        """Who goes so that `ask` (all of its gang, if it has one) can start on nodes that are `allowed` [N].
+        """The victims whose eviction lets `ask` (all of its gang, if it has one) start on nodes that are `allowed` [N].
 
-        Nobody, where it fits already. None where evictions would not help.
+        No victims if it fits already. None if evictions would not help.
         """
         self.holdings.sync()
         return _Search(self, ask, shape, now, allowed).run()
 
 
 class _Search:
-    """One question: the ask, the slots that may go, and the units in which they go."""
+    """One search: the request, the evictable slots, and the units in which they are evicted."""
 
     def __init__(self, rules: Preemption, ask: Ask, shape: Shape, now: float, allowed: Bools | None) -> None:
         self.grid, self.holdings, self.quotas = rules.grid, rules.holdings, rules.quotas
@@ -104,14 +105,14 @@ class _Search:
     # --- units --------------------------------------------------------------------------------------------------------
 
     def _members(self) -> dict[int, list[int]]:
-        """The slots of each gang that may go."""
+        """The evictable slots of each gang."""
         gangs: dict[int, list[int]] = {}
         for slot in self.slots[self.holdings.gang[self.slots] >= 0].tolist():
             gangs.setdefault(int(self.holdings.gang[slot]), []).append(slot)
         return gangs
 
     def _unit(self, slot: int) -> Unit:
-        """What goes with a slot."""
+        """The unit that is evicted with a slot."""
         slots = self._gangs.get(int(self.holdings.gang[slot]), [slot])
         held = [one for one in (self.holdings.held[at] for at in slots) if one is not None]
         return Unit(tuple(slots), tuple(held), max(one.priority for one in held), max(one.lease.at for one in held))
@@ -121,7 +122,7 @@ class _Search:
         return sorted(units, key=order_of)
 
     def _rows(self, units: Collection[Unit], number: int) -> Ints:
-        """[units, W]: what each frees of a node."""
+        """[units, W]: the row that each unit frees on a node."""
         rows = np.zeros((len(units), self.holdings.rows.shape[1]), np.int64)
         for index, unit in enumerate(units):
             for slot in unit.slots:
@@ -130,12 +131,12 @@ class _Search:
         return rows
 
     def legal(self, units: Collection[Unit]) -> bool:
-        """True if no tenant but the ask's loses what is its own by the going of all of these."""
+        """True if no tenant but the request's loses part of its own quota by the eviction of all of these."""
         tenants = {held.tenant for unit in units for held in unit.held} - {self.ask.tenant}
         return all(self._keeps_its_own(name, units) for name in tenants if self.quotas.bounded(name))
 
     def _keeps_its_own(self, tenant: str, units: Collection[Unit]) -> bool:
-        """True if the last of them to go can do so while the tenant still borrows."""
+        """True if the last of them can be evicted while the tenant still borrows."""
         theirs = [[held for held in unit.held if held.tenant == tenant] for unit in units]
         theirs = [held for held in theirs if held]
         if len(theirs) == 1:
@@ -154,7 +155,7 @@ class _Search:
     # --- the search ---------------------------------------------------------------------------------------------------
 
     def run(self) -> Eviction | None:
-        """The eviction, or None. Where quotas want a victim, the room is first looked for where those are."""
+        """The eviction, or None. If a quota needs a victim, room is first searched where such victims are."""
         every = self.slots
         if not self._starts(()):
             self.slots = self._for_both()
@@ -165,7 +166,7 @@ class _Search:
         return self._found()
 
     def _for_both(self) -> Ints:
-        """The slots whose going helps with the quota that is in the way."""
+        """The slots whose eviction also helps with the quota that refuses."""
         if not len(self.slots):
             return self.slots
         mine, names = self.ask.tenant, self.holdings.tenants
@@ -191,7 +192,7 @@ class _Search:
         return self._eviction(numbers, self._least(numbers, units))
 
     def _make_room(self, nodes: Ints, wanted: int) -> list[tuple[int, tuple[Unit, ...]]]:
-        """The nodes on which room for the shape costs least, with what goes there; as many as wanted, if there are."""
+        """The nodes on which room for the shape costs least, with their units; as many as wanted, if possible."""
         nodes = nodes[np.isin(nodes, self.holdings.node[self.slots])]
         rows = free_rows(self.grid, nodes) + self.holdings.sum(self.slots)[nodes]
         nodes = nodes[fits_in(self.grid, self.shape, nodes, rows)]
@@ -211,7 +212,7 @@ class _Search:
         return found[:wanted]
 
     def _one_alone(self, nodes: Ints) -> tuple[int, tuple[Unit, ...]] | None:
-        """The best of those whose going alone is enough."""
+        """The best unit whose eviction alone is enough."""
         slots = self.slots[np.isin(self.holdings.node[self.slots], nodes) & (self.holdings.gang[self.slots] < 0)]
         at = self.holdings.node[slots]
         rows = free_rows(self.grid, at) + self.holdings.rows[slots]
@@ -230,7 +231,9 @@ class _Search:
         return "" if held is None else held.lease.attempt_id
 
     def _most_hopeful(self, nodes: Ints) -> Ints:
-        """The nodes in the order of how few may have to go: lacking cards, cpus and memory by the largest that may."""
+        """The nodes, ordered by the likely number of victims: missing devices, CPUs and memory over the largest
+        evictable.
+        """
         held, cards = self.holdings, self.grid.kind.shape[1]
         most = np.ones((len(self.grid.nodes), 3), np.int64)
         touched = np.count_nonzero(held.rows[self.slots][:, 2 : 2 + cards], axis=1)
@@ -250,12 +253,12 @@ class _Search:
     # --- quotas, and what was too much --------------------------------------------------------------------------------
 
     def _starts(self, units: Collection[Unit]) -> bool:
-        """True if quotas let the ask start once these are gone."""
+        """True if quotas let the request start once these are gone."""
         with self.quotas.without(held for unit in units for held in unit.held):
             return self.quotas.standing(self.ask.tenant, self.ask.owner, self.amounts).starts
 
     def _for_quota(self, units: set[Unit]) -> set[Unit] | None:
-        """These, and as many more as have to go for the quotas; None where that does not help."""
+        """These, and as many more as the quotas need; None if that does not help."""
         if self._starts(units):
             return units
         units = set(units)
@@ -272,12 +275,12 @@ class _Search:
         return None
 
     def _may_lose(self, unit: Unit) -> bool:
-        """True if all tenants of a unit that have something of their own, but the ask's, hold more than that now."""
+        """True if all tenants of a unit, except the request's, that have their own quota hold more than it now."""
         tenants = {held.tenant for held in unit.held} - {self.ask.tenant}
         return all(self.quotas.borrows(name) for name in tenants if self.quotas.bounded(name))
 
     def _least(self, numbers: tuple[int, ...], units: set[Unit]) -> list[Unit]:
-        """Without those that need not go, the most important of which stays first."""
+        """The units without superfluous ones; the most important unit is the first to be kept."""
         kept = set(units)
         for unit in sorted(units, key=order_of, reverse=True):
             fewer = kept - {unit}

@@ -1,16 +1,15 @@
-"""Everybody who waits, and whose turn it is: one total order for each instant, that anybody can recompute.
+"""All waiting requests in one total order for each instant, which anyone can recompute.
 
-Kept by the snapshot, which adds and removes asks; read by the pass and by explanations, which therefore agree. Where
-and whether something fits is not known here. Columns are numpy arrays by slot, so that an order of 100,000 takes some
-milliseconds.
+The snapshot adds and removes requests; the pass and the explanations read the same order. It does not know whether or
+where a request fits. Columns are numpy arrays by slot, so that ordering 100,000 requests takes milliseconds.
 
-The order: higher priority first. Within a priority by a key in fleet-seconds (see fairness.py), the lower the sooner:
+The order: higher priority first. Within a priority the lower key in fleet-seconds (see fairness.py) comes first:
 
     key = (tenant's debt + members waiting * (user's debt + cost of the user's own asks ahead)) / tenant's weight
           + age credit * when it was submitted
 
-The cost of an ask is its dominant share for as long as the entry penalty: the own asks count as if each had started in
-turn, so that of two users with much to do each gets every other place. A user's own asks stand by priority, then age.
+The cost of a request is its dominant share for as long as the entry penalty: a user's own requests count as if each had
+started in turn, so that two users with much to do alternate. A user's own requests are ordered by priority, then age.
 Ties go to the older, then to the lower id. A gang stands where its first member stands.
 """
 
@@ -30,7 +29,7 @@ from commonage.placement.asks import Ask
 from commonage.placement.fairness import Usage
 from commonage.placement.shapes import Floats, Ints
 
-COST_UNIT = 1e9  # costs are added up in whole billionths of the fleet: then it does not matter in which order
+COST_UNIT = 1e9  # costs are summed in whole billionths of the fleet, so that the order of summation does not matter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,17 +50,17 @@ class Order:
         return len(self.slots)
 
     def only(self, which: Ints | npt.NDArray[np.bool_]) -> Order:
-        """The same order of some of them."""
+        """The same order, restricted to some of the requests."""
         sorts, accounts, limits = self.sorts[which], self.accounts[which], self.limits[which]
         return Order(self.now, self.version, self.slots[which], sorts, accounts, limits, self.leads[which])
 
     def place(self, slot: int) -> int:
-        """Where a slot stands in it, from 0."""
+        """The index of a slot in the order, from 0."""
         return int(np.argmax(self.slots == slot))
 
 
 class Queue:
-    """Asks by id. A sort is a request: equal requests share its number, which is given anew when nobody asks it."""
+    """Requests by id. A sort numbers equal requests; the number is reused once no request has it."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -75,7 +74,7 @@ class Queue:
         self._gangs: defaultdict[str, set[int]] = defaultdict(set)
         self._priorities: Counter[int] = Counter()
         self._arrived: list[int] = []
-        self._left: list[int] = []  # their slots are given anew once nothing points there
+        self._left: list[int] = []  # their slots are reused once nothing points there
         self._by_age: Ints = np.zeros(0, np.int64)
         self._slots: Ints = np.zeros(0, np.int64)  # in their last order
         self._account: Ints = np.zeros(64, np.int64)
@@ -94,27 +93,27 @@ class Queue:
         return workload_id in self._slot
 
     def __iter__(self) -> Iterator[Ask]:
-        """All asks, in no order that means anything."""
+        """All requests, in no particular order."""
         return (ask for ask in self.asks if ask is not None)
 
     def get(self, workload_id: str) -> Ask | None:
-        """The ask of a workload that waits."""
+        """The request of a waiting workload."""
         slot = self._slot.get(workload_id)
         return None if slot is None else self.asks[slot]
 
     def slot(self, workload_id: str) -> int:
-        """Its slot, until it leaves; -1 if it does not wait."""
+        """The slot of a waiting workload; -1 if it does not wait."""
         return self._slot.get(workload_id, -1)
 
     @property
     def last(self) -> Order | None:
-        """The order that was asked for last, if nobody came or went since."""
+        """The order computed last, if no request came or left since."""
         return self._last[1] if self._last is not None and self._last[1].version == self.version else None
 
     # --- coming and going -----------------------------------------------------------------------------------------
 
     def arrive(self, ask: Ask, account: int) -> int:
-        """Stand in the queue; the sort of its request. Arriving twice replaces what was asked."""
+        """Add a request; returns its sort. Adding the same id again replaces the request."""
         self.leave(ask.workload_id)
         slot = self._free.pop() if self._free else len(self.asks)
         if slot == len(self.asks):
@@ -136,7 +135,7 @@ class Queue:
         return sort
 
     def leave(self, workload_id: str) -> None:
-        """Stand in the queue no more."""
+        """Remove a request."""
         slot = self._slot.pop(workload_id, None)
         ask = None if slot is None else self.asks[slot]
         if slot is None or ask is None:
@@ -201,7 +200,7 @@ class Queue:
         return Order(now, self.version, slots, self._sort[slots], self._account[slots], self._limit[slots], leads)
 
     def _nearly(self, age: Ints) -> Ints:
-        """All slots, nearly in order: as they were, and who is new. Those are sorted ten times faster."""
+        """All slots, nearly in order: the last order, then new ones. Such input sorts ten times faster."""
         before = self._slots[self._here[self._slots]]
         if len(before) == len(age):
             return before
@@ -223,7 +222,7 @@ class Queue:
         return slots
 
     def _keys(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> Floats:
-        """[slots]: the keys of all that are here, in fleet-seconds."""
+        """[slots]: the keys of all waiting requests, in fleet-seconds."""
         age = self._by_age
         keys = np.zeros(len(self._here))
         if not len(age):
@@ -242,7 +241,9 @@ class Queue:
         return keys
 
     def _by_account(self, usage: Usage) -> tuple[Ints, Ints, Ints]:
-        """Slots by account, of each by priority, then age; their accounts; and where each account begins."""
+        """Slots by account, within one by priority, then age; their accounts; and the index at which each account
+        begins.
+        """
         state = (self.version, id(usage))
         if self._lines is None or self._lines[0] != state:
             age, levels = self._by_age, sorted(self._priorities, reverse=True)
@@ -250,7 +251,7 @@ class Queue:
             if len(levels) > 1:
                 line = line * len(levels) + np.searchsorted(-np.array(levels), -self._priority[age])
             if int(line.max()) < 65536:
-                line = line.astype(np.uint16)  # which numpy sorts in one sweep
+                line = line.astype(np.uint16)  # numpy sorts this type in one sweep (radix sort)
             mine = age[np.argsort(line, kind="stable")]
             account = self._account[mine]
             first = np.flatnonzero(np.concatenate(([True], account[1:] != account[:-1])))
@@ -258,7 +259,7 @@ class Queue:
         return self._lines[1]
 
     def _join_gangs(self, keys: Floats) -> npt.NDArray[np.bool_]:
-        """Let members stand where the first of them does; [slots]: who stands behind that."""
+        """Move gang members to the place of their first; [slots]: True for those behind the first."""
         behind = np.zeros(len(self._here), np.bool_)
         for slots in self._gangs.values():
             members = sorted(slots, key=self._age_of)
@@ -267,7 +268,7 @@ class Queue:
         return behind
 
     def ranks(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> tuple[Ints, Floats, Floats]:
-        """[slots]: the priority of all that are here, when they were submitted, and their key. For the words."""
+        """[slots]: priority, submission time and key of all waiting requests, for explanations."""
         self._settle()
         keys = self._keys(now, usage, rules, costs)
         if self._gangs:
@@ -275,16 +276,16 @@ class Queue:
         return self._priority, self._submitted, keys
 
     def gangs(self) -> list[str]:
-        """The gangs of which somebody waits."""
+        """The gangs with waiting members."""
         return list(self._gangs)
 
     def gang(self, name: str) -> list[Ask]:
-        """The members of a gang that wait, by age."""
+        """The waiting members of a gang, by age."""
         return [self._ask(slot) for slot in sorted(self._gangs.get(name, ()), key=self._age_of)]
 
     def _ask(self, slot: int) -> Ask:
         ask = self.asks[slot]
-        assert ask is not None  # callers take slots of those that are here
+        assert ask is not None  # callers pass slots of waiting requests
         return ask
 
     def _age_of(self, slot: int) -> tuple[float, str]:
@@ -292,7 +293,7 @@ class Queue:
         return (ask.submitted_at, ask.workload_id)
 
     def _settle(self) -> None:
-        """Take out who left, and put who arrived where its age belongs."""
+        """Remove the requests that left, and insert new ones by age."""
         if self._left:
             self._by_age = self._by_age[self._here[self._by_age]]
             arrived = {slot for slot in self._arrived if self._here[slot]}

@@ -1,12 +1,12 @@
-"""What each tenant may hold at once: its own, what it borrows of others, and what comes back to whom.
+"""Bounds on what each tenant may hold at once: its own quota, borrowing, lending and reclaim.
 
-The pass builds `Quotas` of what is held, asks `standing` of each workload before it looks for a place, and tells it of
-each start and end; explain.py asks for the `refusal`, the API for `never` before it admits a workload. Who is evicted
-where a loan comes back is preemption.py's business. What is held within a reservation is not counted: leave it out.
+The pass builds `Quotas` from the allocations, asks `standing` for each request before it looks for a place, and reports
+each start and end; explain.py asks for the `refusal`, the API for `never` before it admits a workload. Victims of a
+reclaim are chosen in preemption.py. Allocations within a reservation are not counted: leave them out.
 
-All tenants are one cohort. Of a resource that has a nominal bound a tenant lends what it does not use, at most
-`lending` of it; the loans of all make a pool, from which it also draws its own. So what is held by all who have a bound
-is never more than their bounds together. (Nominal quota, borrowing and lending limits: the words are Kueue's.)
+All tenants are one cohort. Of a resource with a nominal bound, a tenant lends what it does not use, at most `lending`;
+the loans of all form a pool, from which it also draws its own. So tenants with a bound together never hold more than
+the sum of their bounds. (Nominal quota, borrowing and lending limits are Kueue's terms.)
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ GPU, VRAM = 2, 3
 
 
 class Standing(StrEnum):
-    """What quotas say to more work of a tenant: `own` and `borrowed` may start, the others wait.
+    """The quota standing of more work of a tenant: `own` and `borrowed` may start, the others wait.
 
-    `lent`: it is within what is the tenant's own, but others borrowed that; it comes back by reclaim. `full`: the
-    tenant, or its member, has as much as it may.
+    `lent`: it is within the tenant's own quota, but others borrowed that; it comes back by reclaim. `full`: the tenant,
+    or its member, has reached its bound.
     """
 
     OWN = "own"
@@ -50,22 +50,22 @@ class Standing(StrEnum):
 
 @dataclass(slots=True)
 class _Account:
-    """What a tenant may and does hold, by number of resource. `kept` is the part of its own that it does not lend."""
+    """The bounds and use of a tenant, by number of resource. `kept` is the part of its own that it does not lend."""
 
     name: str
     nominal: list[int | None]
-    most: list[int | None]  # with what it may borrow
+    most: list[int | None]  # including what it may borrow
     kept: list[int]
     per_user: list[int | None]
     counted: tuple[int, ...]  # the resources that have a nominal bound
     used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
 
     def drawn(self, resource: int) -> int:
-        """How much it takes out of the pool."""
+        """The amount it takes from the pool."""
         return max(0, self.used[resource] - self.kept[resource])
 
     def own(self, resource: int) -> int:
-        """Its nominal bound of a resource that is counted."""
+        """Its nominal bound of a counted resource."""
         return self.nominal[resource] or 0
 
 
@@ -89,10 +89,9 @@ def _vector(amounts: Amounts) -> tuple[int, int, int, int]:
 
 
 class Quotas:
-    """The books of all tenants. A tenant that nobody declared has no bounds.
+    """The accounts of all tenants. An undeclared tenant has no bounds.
 
-    `pool` is what is left to draw, of each resource; less than nothing where an admin lowered a bound below what is
-    held.
+    `pool` is the amount left to draw of each resource; negative after an admin lowered a bound below current use.
     """
 
     def __init__(self, rules: Rules, held: Iterable[Held] = ()) -> None:
@@ -106,16 +105,16 @@ class Quotas:
             self.take(one)
 
     def take(self, held: Held) -> None:
-        """Count what was started."""
+        """Count an allocation."""
         self._add(held, 1)
 
     def give(self, held: Held) -> None:
-        """Count no more what has ended."""
+        """Stop counting an allocation that has ended."""
         self._add(held, -1)
 
     @contextmanager
     def without(self, gone: Iterable[Held]) -> Iterator[None]:
-        """Inside, these are not held."""
+        """Inside the context, these are not counted."""
         away = list(gone)
         for one in away:
             self._add(one, -1)
@@ -144,22 +143,22 @@ class Quotas:
     # --- what it may --------------------------------------------------------------------------------------------------
 
     def standing(self, tenant: str, owner: str, amounts: Amounts) -> Standing:
-        """Whether more of a tenant's work, of one of its members, may be held beside what is."""
+        """The standing of more work of a tenant's member, in addition to the current allocations."""
         return self._judge(tenant, owner, _vector(amounts))[0]
 
     def borrows(self, tenant: str) -> bool:
-        """True if a tenant holds more of something than its own."""
+        """True if a tenant holds more of a resource than its own quota."""
         account = self._of(tenant)
         return any(account.used[resource] > account.own(resource) for resource in account.counted)
 
     def bounded(self, tenant: str) -> bool:
-        """True if something is a tenant's own."""
+        """True if a tenant has a nominal bound on a resource."""
         return bool(self._of(tenant).counted)
 
     def mask(self, grid: Grid, shape: Shape, tenant: str, owner: str) -> Bools | None:
-        """[N]: the nodes on whose cards the shape keeps within quotas; None if it does on all, or on none for certain.
+        """[N]: the nodes on whose devices the shape stays within quotas; None if the answer is the same for all nodes.
 
-        Only a share by VRAM or of unequal cards takes more on one than on another; `amounts_of` counts the least.
+        Only a share by VRAM or of unequal devices takes more on one than on another; `amounts_of` counts the least.
         """
         account = self._of(tenant)
         if not shape.cards or not ({GPU, VRAM} & set(account.counted) or account.per_user[GPU:] != [None, None]):
@@ -235,7 +234,7 @@ class Quotas:
         )
 
     def never(self, tenant: str, amounts: Amounts) -> Reason | None:
-        """Why a member of the tenant can never hold as much, whoever else holds nothing; None if it can."""
+        """Why a member of the tenant can never hold this amount, even if no other holds anything; None if it can."""
         account, asked = self._of(tenant), _vector(amounts)
         for resource, bound in enumerate(account.per_user):
             if bound is not None and asked[resource] > bound:
@@ -260,13 +259,13 @@ class Quotas:
         return None
 
     def _unused(self, account: _Account, resource: int) -> int:
-        """What others lend and nobody uses."""
+        """The amount that others lend and nobody uses."""
         mine = max(0, account.own(resource) - max(account.used[resource], account.kept[resource]))
         return max(0, self.pool[resource] - mine)
 
 
 def amounts_of(shape: Shape) -> Amounts:
-    """The least that a shape takes anywhere: known before it has a place."""
+    """The least that a shape takes on any device: known before it has a place."""
     if not shape.cards:
         return Amounts(shape.cpus_milli, shape.memory_mib)
     milli, mib = int(shape.need_milli.min()), int(shape.need_mib.min())

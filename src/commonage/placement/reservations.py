@@ -1,14 +1,15 @@
-"""What reservations keep free, and who may start where beside it.
+"""Keeps room free for reservations, and decides which requests may use which nodes next to it.
 
-The pass owns a `Kept` beside its grid and holdings: `update` at the beginning of a pass and when the fleet changed,
-`take` and `give` after what is taken and given there. For each ask it reads `mask` (where it may start), `home` (the
-room kept for it: the first choice) and picks cards within `aside`. The API asks `feasible` before it admits one.
+The pass owns a `Kept` together with its grid and holdings: call `update` at the beginning of a pass and when the nodes
+changed, `take` and `give` after those of the grid and holdings. For each request it reads `mask` (where it may start),
+`home` (the room kept for it: the first choice) and picks devices within `aside`. The API calls `feasible` before it
+admits a reservation.
 
-A reservation is `count` places: leases on chosen nodes that begin with its window. They are put where most is free now,
-then where time limits free enough by then, and stay there as long as that holds. What stays within a window without an
-end before it fits beside the places. In the window whoever it is for starts in them, and each place that is used so is
-kept no longer until it is free again. What is held within a reservation is in `counted`: quotas do not count it and
-nobody evicts it.
+A reservation is `count` places: allocations on chosen nodes that begin with its window. Places go where most is free
+now, then where time limits free enough in time, and stay there as long as that holds. A workload that runs into a
+window without ending before it must fit next to the places. Within the window the owner's workloads start in the
+places, and a used place is not kept until it is free again. Allocations within a reservation are in `counted`: quotas
+do not count them and they are never evicted.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from commonage.placement.space import everywhere, fits_in, free_rows, pick_cards
 from commonage.placement.timeline import BEGUN, Window
 
 MOST_VIEWS = 64
-"""So many sorts of asks, by which reservations begin before they end, are told apart at a time."""
+"""The number of sorts of requests (by the reservations that begin before they end) that are distinguished at a time."""
 
 
 @dataclass(slots=True, eq=False)
 class _View:
-    """What one sort of asks must leave free of what is free now: `less` [N, W]. They stay beyond `until`, the last
-    beginning of a reservation before they end; `mine` is the reservation that is for them."""
+    """The room that one sort of request must leave free: `less` [N, W]. Its requests stay beyond `until`, the last
+    beginning of a reservation before they end; `mine` is the reservation for which they qualify.
+    """
 
     less: Ints
     until: float
@@ -48,7 +50,7 @@ class _View:
 
 
 class Kept:
-    """What is kept, at the time of the last update. `counted`: attempts that are held within a reservation."""
+    """The room that reservations keep, as of the last update. `counted`: attempts held within a reservation."""
 
     def __init__(
         self, grid: Grid, holdings: Holdings, reservations: Iterable[Reservation] = (), now: float = 0.0
@@ -67,7 +69,9 @@ class Kept:
     # --- keeping in step ----------------------------------------------------------------------------------------------
 
     def update(self, reservations: Iterable[Reservation], now: float) -> None:
-        """Begin a pass: drop what is over, begin what begins, and choose places for what has none or lost its own."""
+        """Begin a pass: drop expired reservations, begin due ones, and choose places for those without or with lost
+        ones.
+        """
         self.now = now
         declared = sorted((one for one in reservations if one.ends_at > now), key=_order)
         new_grid, news = self._seen[0] != self._grid.epoch, declared != self._declared
@@ -87,7 +91,7 @@ class Kept:
 
     @contextmanager
     def as_it_was(self) -> Iterator[None]:
-        """What is tried inside is undone at the end: places may have been used, and time may have gone on."""
+        """Undo everything inside at the end: places may have been used, and time may have advanced."""
         now, declared = self.now, list(self._declared)
         before = {name: list(stand.places) for name, stand in self._places.stands.items()}
         try:
@@ -103,7 +107,7 @@ class Kept:
                 self._places.put_back(before)
 
     def _begin_anew(self) -> None:
-        """Whom reservations are for, and when the next begin, may have changed."""
+        """Reset what depends on the owners of reservations and on the next beginnings."""
         stands = self._places.stands.values()
         self._starts = sorted({stand.reservation.starts_at for stand in stands if not stand.begun})
         self._views.clear()
@@ -115,15 +119,16 @@ class Kept:
                 self._count(held)
 
     def take(self, held: Held) -> None:
-        """Something was started, after it was taken in the grid and the holdings."""
+        """Note a start, after it was taken in the grid and the holdings."""
         number = self._moved(held)
         stand = self._count(held)
         if stand is not None and number is not None:
             self._places.make_way(stand, held.lease, number)
 
     def give(self, held: Held) -> None:
-        """Something has ended, after it was given back in the grid and the holdings. Its place is kept again from the
-        next update on."""
+        """Note an end, after it was given back in the grid and the holdings. Its place is kept again from the next
+        update on.
+        """
         self._moved(held)
         if held.lease.attempt_id in self.counted:
             self.counted.discard(held.lease.attempt_id)
@@ -137,7 +142,7 @@ class Kept:
         return number
 
     def _count(self, held: Held) -> Stand | None:
-        """Count what was started in its window against a reservation; which one."""
+        """Count an allocation that started in its window against a reservation; returns that reservation."""
         mine = [
             (abs(size - 1), not any(place.node == held.lease.node for place in stand.places), name, size)
             for name, stand in self._places.stands.items()
@@ -157,19 +162,21 @@ class Kept:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def mask(self, ask: Ask, shape: Shape) -> Bools | None:
-        """[N], read only: where the ask may start now for all that is kept; None: everywhere. Whether it fits is not
-        said of nodes of which nothing is kept from it."""
+        """[N], read-only: where the ask may start now with regard to all kept room; None: everywhere. On nodes without
+        room kept from it, True does not say that it fits.
+        """
         view = self._view(ask, shape)
         return None if view is None else np.asarray(view.rows.of(shape), np.bool_)
 
     def clear(self, ask: Ask, shape: Shape) -> Bools | None:
-        """[N]: the nodes of which nothing is kept from the ask; None: all. Where it may have what somebody leaves."""
+        """[N]: the nodes without room kept from the request; None: all. Room freed there is available to it."""
         view = self._view(ask, shape)
         return None if view is None else np.asarray(~view.less.any(axis=1), np.bool_)
 
     def home(self, ask: Ask, shape: Shape) -> Bools | None:
-        """[N]: the nodes on which the room that is kept for the ask is enough for it; None: nowhere. It goes there
-        first, whatever quotas say, and whoever waits longer: nobody else could have it."""
+        """[N]: the nodes on which the room kept for the request is enough; None: nowhere. It goes there first,
+        regardless of quotas and of requests that wait longer: no other request could use that room.
+        """
         mine = self._mine(ask, shape)
         if mine is None or not self._places.stands[mine].places:
             return None
@@ -180,7 +187,7 @@ class Kept:
         return home if home.any() else None
 
     def cards(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
-        """The cards of a node on which room is kept that is enough for the ask, within that; None where it is not."""
+        """The devices within the room kept for the request on a node, if that is enough; else None."""
         mine = self._mine(ask, shape)
         row = None if mine is None else self._places.rows(self._places.stands[mine]).get(number)
         if row is None or not fits_in(self._grid, shape, np.array([number]), row[None])[0]:
@@ -189,7 +196,7 @@ class Kept:
 
     @contextmanager
     def aside(self, ask: Ask, shape: Shape, number: int) -> Iterator[None]:
-        """Inside, the grid shows of a node only what the ask may have: for a policy that picks cards."""
+        """Inside, the grid shows only what the request may use on a node: for a policy that picks devices."""
         view = self._view(ask, shape)
         if view is None or not view.less[number].any():
             yield
@@ -198,17 +205,16 @@ class Kept:
             yield
 
     def missing(self, reservation_id: str) -> int:
-        """How many places of a reservation could not be kept."""
+        """The number of places of a reservation that could not be kept."""
         return self._missing.get(reservation_id, 0)
 
     def places(self, reservation_id: str) -> Sequence[Lease]:
-        """Where a reservation is kept, as leases that nobody holds yet."""
+        """The places of a reservation, as allocations that nobody holds yet."""
         stand = self._places.stands.get(reservation_id)
         return [] if stand is None else list(stand.places)
 
     def windows(self) -> Iterator[tuple[int, str, Window, Ints]]:
-        """What is kept: number of the node, id of the reservation, from when (-inf: it has begun) until when, and how
-        much [W]."""
+        """All kept room: number of the node, id of the reservation, window (from -inf: it has begun), and row [W]."""
         return self._places.line.windows()
 
     def shortfall(self, reservation_id: str) -> Reason | None:
@@ -232,7 +238,7 @@ class Kept:
     # --- views --------------------------------------------------------------------------------------------------------
 
     def _mine(self, ask: Ask, shape: Shape) -> str | None:
-        """The reservation that has begun, is for the ask and most like it."""
+        """The reservation that has begun, is for the request, and resembles it most."""
         mine = [
             (abs(likeness(shape, stand.shape) - 1), name)
             for name, stand in self._places.stands.items()
@@ -241,7 +247,7 @@ class Kept:
         return min(mine)[1] if mine else None
 
     def _view(self, ask: Ask, shape: Shape) -> _View | None:
-        """How the ask sees what is kept; None if nothing is."""
+        """The room that the request must leave; None if nothing is kept."""
         if not self._places.stands:
             return None
         before = len(self._starts)
@@ -269,7 +275,7 @@ class Kept:
         return allowed
 
     def _reckon(self, number: int) -> None:
-        """Bring all views of a node in step."""
+        """Update all views of a node."""
         for view in self._views.values():
             view.less[number] = self._places.line.less(number, view.until, view.mine)
         self._grid.touch(number)
@@ -278,7 +284,7 @@ class Kept:
 def feasible(
     grid: Grid, holdings: Holdings, reservations: Iterable[Reservation], wanted: Reservation, now: float
 ) -> Reason | None:
-    """Why a reservation cannot be kept beside those there are and what is held; None if it can."""
+    """Why a reservation cannot be kept next to the existing ones and the allocations; None if it can."""
     others = [one for one in reservations if one.id != wanted.id]
     alone, kept = Kept(grid, holdings, others, now), Kept(grid, holdings, [*others, wanted], now)
     if not kept.missing(wanted.id) and any(kept.missing(one.id) > alone.missing(one.id) for one in others):

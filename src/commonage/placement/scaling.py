@@ -1,7 +1,7 @@
-"""How many machines a fleet is to have: a pure function of what waits, what is there and the policy.
+"""Decides the number of nodes of a node pool: a pure function of the queue, the existing nodes and the policy.
 
-Work that waits is laid upon machines of the kind as the planner would lay it, one after the other; what does not go
-onto a machine that is on its way takes a new one.
+Waiting requests are placed on nodes of the pool's kind as the planner would place them, one after the other; those that
+fit on no coming node need a new one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IDLE = notes.PoolIdle()
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A request that waits, since when, and whether more machines of the same would help it (no quota refuses it)."""
+    """A waiting request, its start of waiting, and whether more nodes of the kind help (no quota refuses it)."""
 
     request: Request
     since: float
@@ -33,8 +33,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A machine that the cloud has of the fleet. `coming`: it is on its way. `leaving`: it takes no work any more, and
-    goes. `idle_since` is None while it runs something, or is not there."""
+    """A machine of the pool in the cloud. `coming`: it is being created. `leaving`: it takes no work and will be
+    removed. `idle_since` is None while it runs something, or before it has joined.
+    """
 
     name: str
     coming: bool = False
@@ -44,7 +45,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do: so many more, or these ones less; and why."""
+    """The next step: machines to add, or machines to remove; and the reason."""
 
     add: int = 0
     remove: tuple[str, ...] = ()
@@ -52,8 +53,9 @@ class Decision:
 
 
 def decide(policy: FleetPolicy, members: Sequence[Member], waiting: Sequence[Waiting], now: float) -> Decision:
-    """The next step. As many as the policy's least are to stay; never more than its most are there, those that leave
-    among them; never both in one step."""
+    """The next step. It keeps the policy's minimum, never exceeds its maximum (leaving machines count), and never adds
+    and removes in one step.
+    """
     staying = [one for one in members if not one.leaving]
     count, room = len(staying), max(0, policy.most - len(members))
     if count < policy.least and room:
@@ -66,7 +68,7 @@ def decide(policy: FleetPolicy, members: Sequence[Member], waiting: Sequence[Wai
     if count > policy.most:
         idle = _longest_idle(staying, count - policy.most)
         return Decision(remove=idle, why=notes.PoolAboveMaximum(maximum=policy.most))
-    if any(could_run(policy, one.request) for one in waiting):  # then none goes
+    if any(could_run(policy, one.request) for one in waiting):  # then none is removed
         return Decision(why=_why_not(policy, members, coming, bool(patient)))
     long_idle = [one for one in staying if one.idle_since is not None and now - one.idle_since >= policy.idle_s]
     idle = _longest_idle(long_idle, max(0, count - policy.least))
@@ -74,7 +76,9 @@ def decide(policy: FleetPolicy, members: Sequence[Member], waiting: Sequence[Wai
 
 
 def machines_for(requests: Sequence[Request], policy: FleetPolicy, coming: int, most: int) -> tuple[int, int]:
-    """How many new machines these would fill beside `coming` ones, at most `most`; and for how many requests."""
+    """The number of new machines for these requests in addition to `coming` ones, at most `most`; and the number of
+    requests that they serve.
+    """
     grid = Grid([_machine(policy, number) for number in range(coming)])
     served = 0
     for number, request in enumerate(requests):
@@ -87,19 +91,20 @@ def machines_for(requests: Sequence[Request], policy: FleetPolicy, coming: int, 
 
 
 def most_that_fit(policies: Sequence[FleetPolicy], request: Request) -> int:
-    """So many machines that could run this may be rented at once."""
+    """The number of machines able to run this that may be rented at once."""
     return sum(policy.most for policy in policies if could_run(policy, request))
 
 
 @lru_cache(maxsize=4096)
 def could_run(policy: FleetPolicy, request: Request) -> bool:
-    """True if it fits on a machine of this kind with nothing else on it."""
+    """True if it fits on an empty machine of this kind."""
     return _laid(Grid([_machine(policy, 0)]), request, 0) is not None
 
 
 def on_its_way(coming: Sequence[Coming], request: Request, now: float) -> NodeRequested | None:
-    """Of the machines that were asked for, the one that is here first of those that could run it; None if there is
-    none. Nobody knows better than whole minutes."""
+    """The coming machine that arrives first of those that could run it; None if there is no such machine. Times are
+    rounded to whole minutes.
+    """
     expected = [(one.since + (one.took_s or one.policy.join_s) - now, one) for one in coming]
     able = [(left, one) for left, one in expected if could_run(one.policy, request)]
     if not able:
@@ -117,7 +122,7 @@ def _machine(policy: FleetPolicy, number: int) -> Node:
 
 
 def _laid(grid: Grid, request: Request, number: int) -> int | None:
-    """The number of the machine on which it was laid: the first with room."""
+    """The number of the machine on which it was placed: the first with room."""
     shape = grid.shape(request)
     fitting = np.flatnonzero(grid.fits(shape, np.arange(len(grid.nodes))))
     if not fitting.size:

@@ -1,6 +1,6 @@
-"""What is asked for, in the numbers that the grid compares: one `Shape` for all equal requests.
+"""Requests in the numbers that the grid compares: one `Shape` for all equal requests.
 
-Made by the grid, which knows the kinds of cards there are; read by filters and policies.
+Made by the grid, which knows the kinds of devices; read by filters and policies.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-NEVER = np.iinfo(np.int64).max // 4  # more than any card has
+NEVER = np.iinfo(np.int64).max // 4  # more than any device has
 
 
 class CardKind(NamedTuple):
-    """What cards have in common that take the same requests in the same way. Memory in MiB."""
+    """A kind of devices: they take the same requests in the same way. Memory in MiB."""
 
     model: str
     memory_mib: int
     slots: int
-    parent_memory_mib: int  # 0 but for MIG instances
+    parent_memory_mib: int  # 0 except for MIG instances
 
     @classmethod
     def of(cls, device: Device) -> CardKind:
@@ -38,10 +38,10 @@ class CardKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """A request, interned: `number` is its place in the grid's tables. `cards` is how many it takes, 0 for none.
+    """A request, interned: `number` is its index in the grid's tables. `cards` is the number of devices it takes, or 0.
 
-    `need_mib` and `need_milli` are what it takes of a card of each kind, [kinds + 1]; NEVER where none of that kind
-    will do, and so in the last place, which the index -1 of absent cards finds.
+    `need_mib` and `need_milli` are what it takes from a device of each kind, [kinds + 1]; NEVER if the kind does not
+    match, and in the last place, which the index -1 of absent devices finds.
     """
 
     number: int
@@ -54,7 +54,7 @@ class Shape:
 
     @property
     def gpu_milli(self) -> int:
-        """Thousandths of cards that it takes in all, of the card that takes least; 0 without a GPU."""
+        """Thousandths of devices that it takes in all, on the device that needs least; 0 without a GPU."""
         if not self.cards:
             return 0
         least = int(self.need_milli.min())
@@ -62,13 +62,13 @@ class Shape:
 
     @property
     def is_part(self) -> bool:
-        """True if it takes a part of one card."""
+        """True if it takes a part of one device."""
         gpu = self.request.gpu
         return gpu is not None and not gpu.whole
 
 
 def shape_of(number: int, request: Request, kinds: list[tuple[CardKind, Device]]) -> Shape:
-    """The shape of a request where there are cards of these kinds, each with one device as an example."""
+    """The shape of a request for these kinds of devices, each with one device as an example."""
     gpu = request.gpu
     need_mib = np.full(len(kinds) + 1, NEVER, np.int64)
     need_milli = np.full(len(kinds) + 1, NEVER, np.int64)
@@ -82,7 +82,7 @@ def shape_of(number: int, request: Request, kinds: list[tuple[CardKind, Device]]
 
 
 def model_matches(gpu: GpuRequest, model: str) -> bool:
-    """True if nothing was asked, or one of the names asked (`A100`, `A100|H100`; any case, any part) is in `model`."""
+    """True if no model was requested, or one of the names (`A100`, `A100|H100`; any case, any part) is in `model`."""
     if gpu.model is None:
         return True
     return any(name.strip().casefold() in model.casefold() for name in gpu.model.split("|"))

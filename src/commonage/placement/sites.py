@@ -1,9 +1,9 @@
-"""Which site a workload goes to, where there are several: one that could start it now, else the queue of one.
+"""Chooses the site of a workload: one that could start it now, else the one in whose queue it is shown.
 
-There is one queue for all sites. To route is to choose the site among whose machines a workload is placed, and as long
-as it waits, the site at whose queue it is shown to stand. The pass narrows the nodes on which an ask may start now by
-`choose`; explanations ask `stands`; the snapshot tells of what was `started`. Nothing is kept at a site for who stands
-there: the first that is free takes whoever is next. A gang is at one site.
+One queue serves all sites. Routing chooses the site among whose nodes a workload is placed and, while it waits, the
+site in whose queue it is shown. The pass narrows the nodes for a start by `choose`; explanations ask `stands`; the
+snapshot reports what was `started`. A site keeps nothing for the workloads shown in its queue: the first free site
+takes the next request. A gang runs on one site.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from commonage.placement.shapes import Bools, Floats, Ints
 
 
 class SitePolicy(StrEnum):
-    """Which of several sites that could start it now: the first in the order of the rules, the one of which least is
-    used, or the one where a GPU costs least."""
+    """The choice among sites that could start it now: the first in the order of the rules, the least used one, or the
+    one with the lowest GPU price.
+    """
 
     FIRST_FREE = "first-free"
     LEAST_USED = "least-used"
@@ -27,7 +28,7 @@ class SitePolicy(StrEnum):
 
 
 class Sites:
-    """The sites of the grid's nodes, in the order of the rules and then by name, and who stands where."""
+    """The sites of the grid's nodes, by the order of the rules and then by name, and that of each waiting workload."""
 
     def __init__(self, grid: Grid, rules: Rules) -> None:
         self._grid, self._rules = grid, rules
@@ -40,7 +41,7 @@ class Sites:
         self.sync()
 
     def sync(self) -> None:
-        """Follow the grid where nodes came or went."""
+        """Update after nodes came or left."""
         if self._epoch == self._grid.epoch:
             return
         there = sorted({node.site for node in self._grid.nodes})
@@ -51,8 +52,9 @@ class Sites:
         self._epoch = self._grid.epoch
 
     def choose(self, may: Bools, count: int = 1) -> Bools:
-        """[N]: of the nodes on which something may start now those of the site that takes it, where there are enough
-        for `count` of it; none if no site has so many. Changes nothing."""
+        """[N]: of the nodes on which it may start now, those of the chosen site, which must have at least `count`; none
+        if no site has enough. Changes nothing.
+        """
         self.sync()
         free = self._sites_with(may, count)
         if not len(free):
@@ -60,8 +62,9 @@ class Sites:
         return may if len(self.names) == 1 else may & (self._of == int(free[np.argmin(self._prices(free))]))
 
     def stands(self, workload_id: str, could: Bools, count: int = 1) -> str | None:
-        """The site at which a workload stands that waits: of those that could ever run it (nodes [N]) the one where it
-        stood before, or to which longest nobody was sent; None if there is none."""
+        """The site in whose queue a waiting workload is shown: of those that could ever run it (nodes [N]) the one
+        where it was before, or the one least recently chosen; None if no site could.
+        """
         self.sync()
         able = [self.names[index] for index in self._sites_with(could, count)]
         site = self._standing.get(workload_id)
@@ -74,21 +77,21 @@ class Sites:
         return site
 
     def forget(self, workload_id: str) -> None:
-        """It waits no longer."""
+        """Forget a workload that no longer waits."""
         self._standing.pop(workload_id, None)
 
     def started(self, site: str) -> None:
-        """Something was started at a site."""
+        """Note a start on a site."""
         self._turns += 1
         self._turn[site] = self._turns
 
     def _sites_with(self, nodes: Bools, count: int) -> Ints:
-        """The sites that have so many of these nodes, in order."""
+        """The sites with at least `count` of these nodes, in order."""
         per_site = np.bincount(self._of[nodes], minlength=len(self.names))
         return np.flatnonzero(per_site >= count)
 
     def _prices(self, sites: Ints) -> Floats:
-        """What the policy goes by, lower is better; equal for all where it is the order alone."""
+        """The values that the policy compares, lower is better; equal for all if only the order counts."""
         policy = self._rules.site_policy
         if policy == SitePolicy.CHEAPEST:
             price = dict(self._rules.sites)
@@ -98,7 +101,7 @@ class Sites:
         return np.zeros(len(sites))
 
     def _used(self) -> Floats:
-        """[sites]: the part of its GPUs that is held, or of its cpus where it has no GPUs."""
+        """[sites]: the held part of its GPUs, or of its CPUs if it has no GPUs."""
         grid, sites = self._grid, len(self.names)
         cards = grid.kind >= 0
         gpus = np.bincount(self._of, np.count_nonzero(cards, axis=1) * 1000.0, sites)

@@ -1,4 +1,4 @@
-"""What to ask for instead: smaller requests that might fit into what is free. Tried, one by one, by explain.py."""
+"""Generates smaller requests that might fit into the free room. explain.py tries them one by one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from commonage.placement.filters import matching
 from commonage.placement.grid import Grid
 
 MOST_AMOUNTS = 5
-LEAST_CPUS_MILLI, LEAST_MEMORY_MIB = 100, 64  # with less than this nothing is worth starting
+LEAST_CPUS_MILLI, LEAST_MEMORY_MIB = 100, 64  # a smaller request is not worth starting
 
 
 def smaller_requests(grid: Grid, request: Request) -> Iterator[Request]:
-    """The same with less of a GPU, then the same with fewer cores or less memory; the most first."""
+    """The same request with less of a GPU, then with fewer cores or less memory; the largest first."""
     yield from _with_less_gpu(grid, request)
     yield from _with_less_else(grid, request)
 

@@ -1,7 +1,7 @@
-"""What the planner sees: machines, what is held, who waits, and by which rules. Kept up to date, never made anew.
+"""The planner's input: nodes, allocations, queue and rules. It is updated in place, never rebuilt.
 
-Owned by the board, which tells it of everything that happens; `plan()` and the explanations read it, and what they try
-they undo (`trial`). A snapshot that was told everything gives the same plan as one made of what is there now.
+The board owns it and reports every change; `plan()` and the explanations read it, and undo what they try (`trial`). An
+updated snapshot gives the same plan as one built from the current state.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from commonage.placement.sites import Sites
 
 
 class Snapshot:
-    """Fleet, leases, queue, usage and rules. `held` is by workload id; the policy learns from `arrived`, `durations`
-    from what ends. `policies` are those that the rules may name.
+    """Nodes, allocations, queue, usage and rules. `held` is by workload id; the policy learns from `arrived`,
+    `durations` from ended workloads. `policies` are those that the rules may name.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Snapshot:
         self._count()
 
     def govern(self, rules: Rules) -> None:
-        """Go by these rules from now on. What was used is forgotten where another half-life is to count it."""
+        """Apply these rules from now on. Past usage is dropped if the half-life or the entry penalty changes."""
         before, self.rules = self.rules, rules
         if (rules.sites, rules.site_policy) != (before.sites, before.site_policy):
             self.sites = Sites(self.grid, rules)
@@ -82,37 +82,37 @@ class Snapshot:
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def put(self, nodes: Sequence[Node]) -> None:
-        """Machines that are new, or changed."""
+        """Add or replace nodes."""
         self.grid.put(nodes)
 
     def remove(self, name: str) -> None:
-        """A machine that is gone for good, and all that it held."""
+        """Remove a node for good, with all that it held."""
         self.grid.remove(name)
 
     def arrived(self, request: Request) -> None:
-        """A workload was submitted: what the policy may learn from. Once for each, whether it waits or not."""
+        """Let the policy learn from a submitted request. Once for each workload, whether it waits or not."""
         self.policy.arrived(self.grid.shape(request))
 
     def remember(self, past: PastHold) -> None:
-        """What somebody held once counts, as far as it did not fade."""
+        """Count a past allocation, as far as it has not decayed."""
         share = self.capacity().share(past.amounts)
         self.usage.charge(past.attempt_id, past.tenant, past.owner, share, (past.since, past.until))
 
     def arrive(self, ask: Ask) -> None:
-        """A workload waits from now on."""
+        """Add a waiting request."""
         sort = self.queue.arrive(ask, self.usage.account(ask.tenant, ask.owner))
         self.fits.put(sort, ask.request)
 
     def leave(self, workload_id: str) -> None:
-        """It waits no more."""
+        """Remove a request that no longer waits."""
         self.queue.leave(workload_id)
         self.sites.forget(workload_id)
 
     def hold(self, held: Held) -> None:
-        """A lease is held; or what is known of it has changed."""
+        """Add or update an allocation."""
         before = self.held.get(held.workload_id)
         if before == held:
-            return  # most writes of a workload change nothing of what it holds
+            return  # most writes of a workload do not change its allocation
         if before is not None:
             self._forget(before)
         elif held.lease.node in self.grid.number:
@@ -123,12 +123,12 @@ class Snapshot:
         self._reckon(held, 1)
 
     def release(self, workload_id: str, at: float) -> None:
-        """What it held is free again since `at`."""
+        """Free the allocation of a workload, ended at `at`."""
         held = self.held.pop(workload_id, None)
         if held is not None:
             self._forget(held)
             self.usage.end(held.lease.attempt_id, at)
-            if not held.recalled_for:  # what was evicted would have gone on
+            if not held.recalled_for:  # an evicted workload would have run on: its duration says nothing
                 self.durations.ended(held.kind, held.environment, held.owner, at - held.lease.at)
 
     def _charge(self, held: Held) -> None:
@@ -145,7 +145,7 @@ class Snapshot:
         self._reckon(held, -1)
 
     def _reckon(self, held: Held, sign: int) -> None:
-        """Count a lease in all books (1), or no more (-1)."""
+        """Add an allocation to all counters (1), or remove it (-1)."""
         if sign > 0:
             self.grid.take(held.lease)
             self.holdings.take(held)
@@ -162,7 +162,7 @@ class Snapshot:
             self._tried.append((held, sign))
 
     def _count(self) -> None:
-        """Open the books of quotas anew: what is held within a reservation is not counted."""
+        """Rebuild the quota accounts: allocations within a reservation are not counted."""
         self._counted = self.kept.counted
         counted = (one for one in self.holdings if one.lease.attempt_id not in self.kept.counted)
         self.quotas = Quotas(self.rules, counted)
@@ -170,7 +170,7 @@ class Snapshot:
     # --- trying ---------------------------------------------------------------------------------------------------
 
     def ready(self, now: float) -> None:
-        """Bring in step with `now` what is not kept so by itself. Before a pass."""
+        """Bring time-dependent parts up to `now`. Called before a pass."""
         self.holdings.sync()
         self.kept.update(self.rules.reservations, now)
         if self.kept.counted is not self._counted:
@@ -179,7 +179,7 @@ class Snapshot:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """What is started and ended inside is undone at the end. Trials may nest."""
+        """Undo all starts and ends inside at the end. Trials may nest."""
         outer, self._tried = self._tried, []
         with self.kept.as_it_was():
             try:
@@ -191,11 +191,11 @@ class Snapshot:
                 self._tried = outer
 
     def start(self, held: Held) -> None:
-        """Within a trial: it runs from now on."""
+        """Within a trial: start it."""
         self._reckon(held, 1)
 
     def end(self, held: Held) -> None:
-        """Within a trial: it runs no more."""
+        """Within a trial: end it."""
         self._reckon(held, -1)
 
     # --- answers --------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Snapshot:
         return self.queue.order(now, self.usage, self.rules, self.fits.shares(self.capacity()))
 
     def ranks(self, now: float) -> tuple[Ints, Floats, Floats]:
-        """[slots of the queue]: priorities, when submitted, and keys: what the order was made of."""
+        """[slots of the queue]: priority, submission time and key of each request, from which the order is made."""
         self.fits.refresh()
         return self.queue.ranks(now, self.usage, self.rules, self.fits.shares(self.capacity()))
 
@@ -216,7 +216,7 @@ class Snapshot:
         return None if slot < 0 else self.order(now).place(slot) + 1
 
     def next_ends(self, now: float) -> tuple[float, list[Held]] | None:
-        """When time limits end something next, from `now` on, and what; None if they never do."""
+        """The next instant, from `now` on, at which time limits end something, and what ends; None if there is none."""
         ends = np.where(self.holdings.node >= 0, self.holdings.ends_at, np.inf)
         at = max(now, float(ends.min(initial=np.inf)))
         if not np.isfinite(at):
@@ -224,11 +224,11 @@ class Snapshot:
         return at, [one for slot in np.flatnonzero(ends <= at) if (one := self.holdings.held[slot]) is not None]
 
     def runs(self, environment: str, number: int) -> bool:
-        """True if the environment runs on the node already."""
+        """True if the node already runs the environment."""
         return self.grid.nodes[number].name in self._environments.get(environment, ())
 
     def capacity(self) -> Capacity:
-        """All that the fleet has."""
+        """The total resources."""
         if self._capacity[0] != self.grid.puts:
             self._capacity = (self.grid.puts, Capacity.of(self.grid))
         return self._capacity[1]

@@ -1,7 +1,7 @@
-"""Room as one row of numbers for each node, so that what is kept, freed or evicted is added and compared in one step.
+"""Room as one row of numbers per node, so that kept, freed and evicted amounts add and compare in one step.
 
-A row has W = 2 + 2C columns: cpus (thousandths), memory (MiB), then VRAM (MiB) of each card, then compute (thousandths)
-of each. Called by holdings.py, reservations.py, preemption.py and gang.py. What is free now, the grid knows.
+A row has W = 2 + 2C columns: CPUs (thousandths), memory (MiB), then VRAM (MiB) of each device, then compute
+(thousandths) of each. Called by holdings.py, reservations.py, preemption.py and gang.py. The grid has the free room.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ def everywhere(grid: Grid) -> Ints:
 
 
 def width(grid: Grid) -> int:
-    """W: how many columns a row has."""
+    """W: the number of columns of a row."""
     return 2 + 2 * int(grid.kind.shape[1])
 
 
 def free_rows(grid: Grid, nodes: Ints) -> Ints:
-    """[n, W]: what is free on these nodes."""
+    """[n, W]: the free room on these nodes."""
     own = (grid.cpus[nodes, None], grid.memory[nodes, None])
     return np.concatenate((*own, grid.free_mib[nodes], grid.free_milli[nodes]), axis=1)
 
 
 def whole_rows(grid: Grid, nodes: Ints) -> Ints:
-    """[n, W]: what there is on these nodes when nothing is held."""
+    """[n, W]: the room of these nodes when empty."""
     own = (grid.cpus_total[nodes, None], grid.memory_total[nodes, None])
     return np.concatenate((*own, grid.total_mib[nodes], np.where(grid.total_mib[nodes] > 0, 1000, 0)), axis=1)
 
 
 def row_of(grid: Grid, lease: Lease) -> Ints:
-    """[W]: what a lease holds of its node."""
+    """[W]: the room of an allocation on its node."""
     cards = grid.kind.shape[1]
     row = np.zeros(2 + 2 * cards, np.int64)
     row[0], row[1] = lease.cpus_milli, lease.memory_mib
@@ -51,7 +51,7 @@ def row_of(grid: Grid, lease: Lease) -> Ints:
 
 
 def cards_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
-    """[n, C]: which cards have what the shape takes of one, where `rows` [n, W] are free."""
+    """[n, C]: the devices with the resources that the shape takes from one, if `rows` [n, W] are free."""
     kind, cards = grid.kind[nodes], grid.kind.shape[1]
     enough: Bools = rows[:, 2 : 2 + cards] >= shape.need_mib[kind]
     enough &= rows[:, 2 + cards :] >= shape.need_milli[kind]
@@ -59,7 +59,7 @@ def cards_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
 
 
 def fits_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
-    """[n]: where the shape would fit on nodes that take work, were `rows` [n, W] what is free there."""
+    """[n]: where the shape would fit on schedulable nodes if `rows` [n, W] were free."""
     fit: Bools = grid.taking(shape, nodes) & (rows[:, 0] >= shape.cpus_milli)
     fit &= rows[:, 1] >= shape.memory_mib
     if shape.request.labels:
@@ -70,7 +70,7 @@ def fits_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
 
 
 def times_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
-    """[n]: how many times the shape would fit beside itself, were `rows` [n, W] what is free."""
+    """[n]: how often the shape would fit side by side if `rows` [n, W] were free."""
     most = np.minimum(rows[:, 0] // max(1, shape.cpus_milli), rows[:, 1] // max(1, shape.memory_mib))
     if shape.cards:
         most = np.minimum(most, _cards_times(grid, shape, nodes, rows))
@@ -79,7 +79,7 @@ def times_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
 
 
 def _cards_times(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
-    """[n]: how many times the cards would do."""
+    """[n]: how often the devices suffice."""
     if shape.is_part:
         kind, cards = grid.kind[nodes], grid.kind.shape[1]
         mib = rows[:, 2 : 2 + cards] // np.maximum(1, shape.need_mib[kind])
@@ -95,7 +95,7 @@ def _cards_times(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
 
 
 def pick_cards(grid: Grid, shape: Shape, number: int, row: Ints) -> Sequence[int]:
-    """Cards of a node for a shape that fits there, were `row` [W] what is free: the fullest that still do."""
+    """Devices of a node for a shape that fits there if `row` [W] is free: the fullest that still fit."""
     if not shape.cards:
         return ()
     cards = grid.kind.shape[1]

@@ -1,8 +1,8 @@
-"""What reservations keep of each node over time, and what time limits will have freed of it by then.
+"""Tracks the room that reservations keep on each node over time, and the room that time limits free by then.
 
-Room only grows by ends and shrinks by beginnings: whoever fits when each reservation begins fits at all times between.
-A window that has begun begins at -inf, when nothing has ended yet. Nodes of which nothing is kept cost nothing. Owned
-by places.py; rows as in space.py.
+Room only grows at ends and shrinks at beginnings, so a workload that fits when each reservation begins fits at all
+times between. A window that has begun begins at -inf, before any end. Nodes without kept room cost nothing. Owned by
+places.py; rows as in space.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Window = tuple[float, float]
 
 
 class _Line:
-    """One node: at each of `starts` [M], how much is kept more than is freed by then, `short` [M, W]."""
+    """One node: at each of `starts` [M] the kept room minus the room freed by then, `short` [M, W]."""
 
     def __init__(self, windows: Floats, rows: Ints, ends: Floats, freed: Ints) -> None:
         self._begins, self._ends = _Sums(windows[:, 0], rows), _Sums(windows[:, 1], rows)
@@ -31,16 +31,16 @@ class _Line:
         self.less: Ints = np.maximum.accumulate(np.maximum(0, self.short), axis=0)
 
     def load(self, instants: Floats) -> Ints:
-        """[M, W]: what is kept then."""
+        """[M, W]: the room kept then."""
         return self._begins.by(instants) - self._ends.by(instants)
 
     def spare(self, instants: Floats) -> Ints:
-        """[M, W]: what is freed until then and not kept, to be added to what is free now."""
+        """[M, W]: the room freed until then and not kept, to be added to the room that is free now."""
         return self._freed.by(instants) - self.load(instants)
 
 
 class _Sums:
-    """Rows by instant, added up."""
+    """Rows by instant, with their running sums."""
 
     def __init__(self, at: Floats, rows: Ints) -> None:
         order = np.argsort(at, kind="stable")
@@ -49,13 +49,13 @@ class _Sums:
         np.cumsum(rows[order], axis=0, out=self._sums[1:])
 
     def by(self, instants: Floats) -> Ints:
-        """[M, W]: the sum of all up to and with each instant."""
+        """[M, W]: the sum of all rows up to and including each instant."""
         sums: Ints = self._sums[np.searchsorted(self._at, instants, side="right")]
         return sums
 
 
 class Timeline:
-    """All nodes. Tell `moved` of every node on which something was started or has ended."""
+    """All nodes. Call `moved` for every node on which something started or ended."""
 
     def __init__(self, holdings: Holdings) -> None:
         self.grid, self._holdings = holdings.grid, holdings
@@ -65,17 +65,17 @@ class Timeline:
 
     @property
     def nodes(self) -> list[int]:
-        """The nodes of which something is kept some time."""
+        """The nodes with kept room at any time."""
         return list(self._kept)
 
     def windows(self) -> Iterator[tuple[int, str, Window, Ints]]:
-        """Node, for whom, from when until when, and how much [W] is kept."""
+        """Node, reservation, window, and kept row [W]."""
         return (
             (number, who, window, row) for number, here in self._kept.items() for who, (window, row) in here.items()
         )
 
     def keep(self, number: int, who: str, window: Window, row: Ints) -> None:
-        """Keep so much more of a node (or less, where `row` is less than nothing) for somebody in a window."""
+        """Keep more of a node (or less, for a negative `row`) for a reservation in a window."""
         here = self._kept.setdefault(number, {})
         _, before = here.get(who, (window, np.zeros_like(row)))
         here[who] = (window, before + row)
@@ -86,13 +86,13 @@ class Timeline:
         self._lines.pop(number, None)
 
     def begin(self, number: int, who: str) -> None:
-        """The window of somebody for whom a node is kept has begun."""
+        """The window of a reservation with room on this node has begun."""
         (_, until), row = self._kept[number][who]
         self._kept[number][who] = ((BEGUN, until), row)
         self._lines.pop(number, None)
 
     def moved(self, number: int) -> bool:
-        """What is held on a node has changed; whether something is kept of it."""
+        """Update a node after a start or end; returns True if room is kept there."""
         self._lines.pop(number, None)
         self._freed.clear()
         return number in self._kept
@@ -114,8 +114,9 @@ class Timeline:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def less(self, number: int, until: float, without: str | None = None) -> Ints:
-        """[W]: how much less than is free on a node now may be had by who stays beyond `until`, an instant at which
-        something begins; as seen by the one for whom `without` is kept."""
+        """[W]: the part of a node's free room that is not available to a workload that stays beyond `until`, an instant
+        at which a window begins; as seen by the reservation `without`.
+        """
         here = self._kept.get(number, {})
         if without in here:
             others = {who: kept for who, kept in here.items() if who != without}
@@ -135,18 +136,18 @@ class Timeline:
         )
 
     def most(self, number: int) -> Ints:
-        """[W]: all that is ever kept of a node, windows that do not overlap included."""
+        """[W]: the sum of all room kept on a node, even in windows that do not overlap."""
         return np.asarray(sum(row for _, row in self._kept[number].values()), np.int64)
 
     def is_short(self, number: int) -> bool:
-        """True if something that is kept of a node will not be there when it should."""
+        """True if kept room on a node will not be available when its window begins."""
         if number not in self._kept:
             return False
         line = self._line(number)
         return bool(((line.short > 0) & (line.short > free_rows(self.grid, np.array([number])))).any())
 
     def room_on(self, number: int, window: Window) -> Ints:
-        """[W]: what of a node is free and not kept at all times of a window."""
+        """[W]: the room of a node that is free and not kept at all times of a window."""
         free = free_rows(self.grid, np.array([number]))[0]
         if number not in self._kept:
             return np.asarray(free + self._freed_by(window[0])[number], np.int64)
@@ -155,14 +156,14 @@ class Timeline:
         return np.asarray(free + line.spare(np.concatenate(([window[0]], during))).min(axis=0), np.int64)
 
     def room(self, window: Window) -> Ints:
-        """[N, W]: the same of all nodes."""
+        """[N, W]: the same for all nodes."""
         rows = free_rows(self.grid, everywhere(self.grid)) + self._freed_by(window[0])
         for number in self._kept:
             rows[number] = self.room_on(number, window)
         return rows
 
     def _freed_by(self, at: float) -> Ints:
-        """[N, W]: what has ended by then, remembered until something is started or ends."""
+        """[N, W]: the room freed by then, cached until something starts or ends."""
         ends = self._holdings.ends_at
         last = float(ends[np.isfinite(ends)].max(initial=BEGUN))
         at = min(at, last)

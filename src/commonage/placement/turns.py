@@ -1,6 +1,6 @@
-"""Whose turn it is within a pass: of those who ask for the same only the first is looked at, until it started.
+"""Chooses the next request within a pass: of equal requests only the first is examined until it has started.
 
-Made and asked by the pass. What is refused to one is refused to all behind it that ask the same for as long or longer.
+Used by the pass. A refusal holds for every later equal request that runs as long or longer.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from commonage.placement.shapes import Bools, Ints
 
 
 class Turns:
-    """A heap of (index in the order, number of the class). `alive` [sorts] are worth a look: they fit somewhere.
+    """A heap of (index in the order, number of the class). `alive` [sorts] are the sorts that fit somewhere.
 
-    A class is a sort of asks; with `apart` those of each account, where quotas or reservations tell accounts apart. The
-    first members of gangs, at `gangs` in the order, are classes of their own.
+    A class is a sort of requests; with `apart`, the requests of one sort and account, for quotas or reservations that
+    differ by account. The first members of gangs, at `gangs` in the order, are classes of their own.
     """
 
     def __init__(self, order: Order, alive: Bools, gangs: Ints, *, apart: bool) -> None:
@@ -29,7 +29,7 @@ class Turns:
         if apart:
             code = code * (int(order.accounts.max(initial=0)) + 1) + order.accounts[indices]
         if not len(code) or int(code.max()) < 65536:
-            code = code.astype(np.uint16)  # which numpy sorts in one sweep
+            code = code.astype(np.uint16)  # numpy sorts this type in one sweep (radix sort)
         by_class = np.argsort(code, kind="stable")
         members, cuts = indices[by_class], np.flatnonzero(np.diff(code[by_class])) + 1
         self._classes = np.split(members, cuts) if len(members) else []
@@ -39,22 +39,22 @@ class Turns:
         heapify(self._heap)
 
     def next(self) -> tuple[int, int] | None:
-        """(index in the order, class) of the next; None: that was all."""
+        """(index in the order, class) of the next request; None at the end."""
         return heappop(self._heap) if self._heap else None
 
     def started(self, number: int) -> None:
-        """It started: the next of its class has a turn."""
+        """It started: the next of its class follows."""
         self._at[number] += 1
         self._push(number)
 
     def refused(self, number: int, longest_s: float) -> None:
-        """It was refused, as are all of its class that ask for longer than that."""
+        """It was refused, and so are all of its class that ask for longer than that."""
         members = self._classes[number][self._at[number] + 1 :]
         self._classes[number], self._at[number] = members[self._limits[members] <= longest_s], 0
         self._push(number)
 
     def left(self, number: int) -> Ints:
-        """[n]: where those of its class stand that had no turn yet, the one with its turn included."""
+        """[n]: the indices of its class that were not examined yet, including the current one."""
         return self._classes[number][self._at[number] :]
 
     def _push(self, number: int) -> None:

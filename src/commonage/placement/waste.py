@@ -1,7 +1,7 @@
-"""What of a card is expected to be left for good, by how much of it is idle and how many cpus come with it.
+"""Expected waste of a device, by its idle share and the CPUs available with it.
 
-Numbers alone: expected_waste makes the tables anew as the fleet fills, and looks into them. Idle shares are counted in
-hundredths of a card here, waste in thousandths, cpus in thousandths.
+Numbers only: expected_waste rebuilds the tables as nodes fill, and looks values up. Here idle shares are in hundredths
+of a device, waste in thousandths, CPUs in thousandths.
 """
 
 from __future__ import annotations
@@ -13,23 +13,25 @@ import numpy as np
 from commonage.placement.shapes import Floats, Ints
 
 PARTS = 100
-"""A card's idle share is told in so many parts."""
+"""The number of parts in which a device's idle share is counted."""
 STEPS = 240
-"""The cpus that come with a card are told in so many steps."""
+"""The number of steps in which the CPUs of a device are counted."""
 FINE = 4
-"""Into so many each step is divided for those who look something up."""
+"""The number of columns for each step, for a finer lookup."""
 WIDTH = STEPS * FINE + 1
 """Columns of a table."""
 END = 0.03
-"""How often the end comes before the next typical workload: what is idle then stays idle. Large: waste counts soon."""
+"""The probability that the end comes before the next typical workload: idle capacity is then wasted. Large: waste
+counts soon.
+"""
 CHOICE = 1.0
-"""How choosy the fleet is: a workload that wastes a card more than another does comes to it e to this less often."""
+"""Selectivity: a workload that wastes one device more than another is e to this times less frequent on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Typical workloads as one kind of card sees them, [K] each: `parts` of a card that each takes (PARTS: all of it),
-    of so many `cards`, with so many `cpus` for each card, and how often it comes to a card that it fits (`rate`).
+    """Typical workloads for one kind of device, [K] each: `parts` of a device that each takes (PARTS: all of it), the
+    number of `cards`, the `cpus` for each device, and its frequency on a device that it fits (`rate`).
     """
 
     parts: Ints
@@ -39,10 +41,10 @@ class Demand:
 
 
 def step_for(reach: float) -> float:
-    """Thousandths of cpus in a step, so that the steps go as far as this: a number that divides whole cpus.
+    """Thousandths of a CPU in a step, so that the steps extend to `reach`: a number that divides whole CPUs.
 
-    Machines and workloads tend to have whole cpus, and to match exactly: 8 cpus for each card, 8 cpus asked for. With
-    steps that miss these numbers some of what fits would seem not to.
+    Nodes and workloads tend to have whole CPUs, and to match exactly: 8 CPUs for each device, 8 CPUs requested. Steps
+    that miss these numbers would make some fitting requests appear not to fit.
     """
     wanted = max(reach / STEPS, 1.0)
     return float(
@@ -51,14 +53,14 @@ def step_for(reach: float) -> float:
 
 
 def table(demand: Demand, step: float, end: float, most: int) -> Floats:
-    """[PARTS + 1 + most, WIDTH]: thousandths of a card that will be wasted.
+    """[PARTS + 1 + most, WIDTH]: thousandths of a device that will be wasted.
 
-    Row r < PARTS is a card of which r parts are idle; row PARTS + f one that is all idle, on a node with f such cards
-    (f = 0: no such card, no waste). Columns go from no cpus up, FINE of them for a `step` of cpus. `end` is how often
-    the end comes.
+    Row r < PARTS is a device with r idle parts; row PARTS + f is a wholly idle one, on a node with f such devices (f =
+    0: no such device, no waste). Columns go from no CPUs up, FINE of them for a `step` of CPUs. `end` is the frequency
+    of the end.
 
-    A card's waste is the mean over what happens next: the end, or a typical workload that fits. One that fits leaves a
-    smaller card behind, whose waste is known; one that takes several cards leaves nothing.
+    The waste of a device is the mean over the next events: the end, or a typical workload that fits. A workload that
+    fits leaves a smaller remainder, whose waste is known; one that takes several devices leaves nothing.
     """
     grid: Floats = np.arange(STEPS + 1, dtype=np.float64) * step
     needs, need_of = np.unique(np.minimum(demand.cpus, grid[-1]), return_inverse=True)
@@ -86,7 +88,7 @@ def table(demand: Demand, step: float, end: float, most: int) -> Floats:
 
 
 class _Shift:
-    """Looks up waste where a workload has taken its cpus: between the columns, for all needs at once."""
+    """Looks up the waste after a workload has taken its CPUs: between the columns, for all needs at once."""
 
     def __init__(self, grid: Floats, needs: Floats) -> None:
         at = (grid - needs[:, None]) / grid[1]
@@ -96,14 +98,14 @@ class _Shift:
         self._part = at - self._low
 
     def of(self, waste: Floats) -> Floats:
-        """[needs, 2, columns]: how often the workload is sent here where it fits, and that times the waste then."""
+        """[needs, 2, columns]: the frequency of the workload on a device that it fits, and that times the waste."""
         then = waste[self._low] * (1 - self._part) + waste[self._low + 1] * self._part
         often = self.fits * np.exp(-CHOICE / 1000 * then)
         return np.stack((often, often * then), axis=1)
 
 
 def _finer(waste: Floats) -> Floats:
-    """The table with columns in between, so that the nearest will do."""
+    """The table with interpolated columns, so that the nearest column is accurate enough."""
     low, step = np.divmod(np.arange(WIDTH), FINE)
     high = np.minimum(low + 1, STEPS)
     part = step / FINE

@@ -1,4 +1,4 @@
-"""The planner on a fake clock: recorded workloads, played through the same core. Called by `commonage replay`.
+"""Replays recorded workloads through the planner on a fake clock. Called by `commonage replay`.
 
 Nothing here runs or changes anything real.
 """

@@ -1,4 +1,4 @@
-"""Replays side by side as one HTML page that needs nothing else: a table, cards in use and the queue over time.
+"""Compares replays in one self-contained HTML page: a table, GPUs in use, and the queue over time.
 
 Called by `commonage replay --chart FILE`.
 """
@@ -35,7 +35,7 @@ p { color: var(--soft) }
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One setting, played through."""
+    """The result of one setting."""
 
     name: str
     figures: Figures
@@ -44,7 +44,7 @@ class Replayed:
 
 
 def page(title: str, notes: Sequence[str], runs: Sequence[Replayed]) -> str:
-    """The page; `runs` are not empty and at most as many as there are colours."""
+    """The page; `runs` has at least one entry and at most as many as there are colours."""
     start = min(run.moments[0].at for run in runs)
     end = max(run.moments[-1].at for run in runs)
     cards = max(run.capacity.gpu_milli for run in runs) / 1000

@@ -1,4 +1,4 @@
-"""What a replay shows in figures: waits, use, fairness. Pure; called by `commonage replay` and its chart."""
+"""Computes the figures of a replay: waits, use, fairness. Pure; called by `commonage replay` and its chart."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from commonage.replay.records import Record
 
 SHORTEST_S = 60.0
-"""A workload that took less counts as a minute in its slowdown: a second's wait for a second's work is no grief."""
+"""A shorter workload counts as a minute in its slowdown: a second's wait for a second's work does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a record fared: `started_at` of its first try, `ended_at` of its last, None if it never came to an end."""
+    """The result for a record: `started_at` of its first attempt, `ended_at` of its last, None if it never ended."""
 
     record: Record
     started_at: float | None
@@ -26,7 +26,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """From `at` on: thousandths of cards and of cores in use, and how many wait."""
+    """From `at` on: thousandths of GPUs and of cores in use, and the number of waiting workloads."""
 
     at: float
     gpu_milli: int
@@ -36,7 +36,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the machines have in all, in thousandths of cards and cores."""
+    """The total of all nodes, in thousandths of GPUs and cores."""
 
     gpu_milli: int
     cpus_milli: int
@@ -44,7 +44,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class TenantFigures:
-    """One tenant's waits in seconds, and hours of whole cards it had."""
+    """The waits of one tenant in seconds, and its hours of whole GPUs."""
 
     tenant: str
     workloads: int
@@ -55,7 +55,7 @@ class TenantFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """All of a run. Parts are of 1; `fairness` is Jain's index of the owners' mean slowdown: 1 is all alike."""
+    """The figures of a run. Parts are of 1; `fairness` is Jain's index of the owners' mean slowdown: 1 means equal."""
 
     workloads: int
     unfinished: int
@@ -75,7 +75,7 @@ class Figures:
 
 
 def figures(ran: Sequence[Ran], moments: Sequence[Moment], capacity: Capacity) -> Figures:
-    """The figures of a run: at least one record, moments by time."""
+    """The figures of a run with at least one record; `moments` are in order of time."""
     waits = waits_of(ran)
     first = min(one.record.submitted_at for one in ran)
     last = max((one.ended_at for one in ran if one.ended_at is not None), default=first)
@@ -102,18 +102,18 @@ def waits_of(ran: Iterable[Ran]) -> list[float]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent do not exceed; 0 of none."""
+    """The smallest value that `percent` of the values do not exceed; 0 for no values."""
     return round(float(np.percentile(values, percent, method="inverted_cdf")), 1) if values else 0.0
 
 
 def jain(values: Sequence[float]) -> float:
-    """(sum x)^2 / (n sum x^2), from 1/n to 1 (R. Jain, D. Chiu, W. Hawe, 1984). 1 of none."""
+    """(sum x)^2 / (n sum x^2), from 1/n to 1 (R. Jain, D. Chiu, W. Hawe, 1984). 1 for no values."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
 def held_seconds(moments: Sequence[Moment], until: float) -> tuple[float, float]:
-    """Thousandths of cards, and of cores, times seconds in use until then."""
+    """Thousandths of GPUs, and of cores, times the seconds in use until then."""
     gpu = cpu = 0.0
     for number, moment in enumerate(moments):
         end = moments[number + 1].at if number + 1 < len(moments) else until

@@ -1,4 +1,4 @@
-"""Our own past as records: the workloads that the store remembers to have ended. Called by `commonage replay`."""
+"""Reads ended workloads from the store as records. Called by `commonage replay`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAGE = 1000
 
 
 async def read_history(store: Store, *, since: float | None = None) -> Records:
-    """Everything that was submitted since then (unix seconds; None: ever), started and ended."""
+    """All workloads submitted since then (unix seconds; None: ever) that started and ended."""
     found: list[Record] = []
     unstarted = 0
     cursor = None
@@ -26,7 +26,7 @@ async def read_history(store: Store, *, since: float | None = None) -> Records:
 
 
 def record_of(workload: Workload) -> Record | None:
-    """How its last try went; None for one without, or without an end."""
+    """The record of its last attempt; None without an attempt, or before its end."""
     attempt, spec = workload.attempt, workload.spec
     if attempt is None or attempt.ended_at is None:
         return None

@@ -1,4 +1,4 @@
-"""The machines of a replay: a lab in a few words, or those of a site with some more of them.
+"""The nodes of a replay: a lab described in a short text, or the nodes of a site with additions.
 
 Called by `commonage replay`.
 """
@@ -19,11 +19,11 @@ _LAB = re.compile(
 )
 CPUS_MILLI_PER_CARD = 16_000
 MEMORY_MIB_PER_CARD = 96 * 1024
-"""What a node of a lab has beside each card, where nothing else is said: 16 cores and 96 GiB."""
+"""The default resources of a lab's node for each GPU: 16 cores and 96 GiB."""
 
 
 def lab(text: str) -> tuple[Node, ...]:
-    """Nodes from `8x8` (nodes x cards), `8x8x80GiB`, `8x8x80GiB:A100`. Raises InvalidInput."""
+    """Nodes from `8x8` (nodes x GPUs), `8x8x80GiB`, `8x8x80GiB:A100`. Raises InvalidInput."""
     match = _LAB.fullmatch(text.strip())
     if match is None or not int(match["nodes"]):
         raise InvalidInput(
@@ -49,7 +49,7 @@ def _node(name: str, devices: Sequence[Device]) -> Node:
 
 
 def at_work(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The machines of a site as a replay has them: all ready, all cards well."""
+    """The nodes of a site for a replay: all ready, all GPUs healthy."""
     return tuple(
         replace(
             node,
@@ -63,10 +63,10 @@ def at_work(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def with_more_cards(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
-    """The nodes with so many cards more (or less), one by one where fewest (most) are.
+    """The nodes with `more` GPUs added (removed if negative), one by one on the node with the fewest (most).
 
-    A new card is of the most common kind and brings CPU and memory in the proportion that its node has already. Raises
-    InvalidInput where there are fewer to take away, or no node.
+    A new GPU is of the most common kind and brings CPU and memory in the proportion of its node. Raises InvalidInput if
+    there are too few to remove, or no node.
     """
     found = list(nodes)
     if more and not found:
@@ -95,7 +95,7 @@ def _with_devices(node: Node, devices: tuple[Device, ...]) -> Node:
 
 
 def with_more_nodes(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
-    """The nodes, and so many copies of the one with the most cards; or without so many of the last ones."""
+    """The nodes with `more` copies of the node with the most GPUs; if negative, without the last ones."""
     if more <= 0:
         if -more >= len(nodes) and more:
             raise InvalidInput(f"{-more} nodes cannot be taken away: there are {len(nodes)}", field="nodes")

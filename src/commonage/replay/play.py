@@ -1,7 +1,7 @@
-"""Records played through the planner on a clock that jumps from one happening to the next.
+"""Plays records through the planner on a clock that jumps from one event to the next.
 
-The same snapshot, plan and rules as in a running server; only that engines are ideal: what is given a lease runs at
-once, for as long as it did in truth, and what is preempted begins anew. Called by `commonage replay`.
+It uses the same snapshot, plan and rules as a running server, but ideal engines: an allocated workload runs at once,
+for its recorded duration, and a preempted one restarts from the beginning. Called by `commonage replay`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from commonage.replay.figures import Capacity, Figures, Moment, Ran, figures
 from commonage.replay.records import Record, Records
 
 LOOK_AGAIN_S = 300.0
-"""So often the planner looks at those that wait though nothing happened: patience, guarantees and reservations end."""
+"""The interval at which the planner runs without an event: head-of-queue timeouts, guarantees and reservations
+expire.
+"""
 MOST_LOOKS = 2000
-"""After so many looks in which nothing happened, those that still wait wait for ever."""
+"""After this number of runs without an event, the remaining workloads wait for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A replay that is over. `moments` are by time."""
+    """A finished replay. `moments` are in order of time."""
 
     ran: tuple[Ran, ...]
     moments: tuple[Moment, ...]
@@ -41,12 +43,12 @@ class Played:
 
     @property
     def figures(self) -> Figures:
-        """What it comes to."""
+        """The figures of the replay."""
         return figures(self.ran, self.moments, self.capacity)
 
 
 def fitting(records: Records, nodes: Sequence[Node]) -> Records:
-    """The records that these machines could ever run, with models left out that none of their cards has."""
+    """The records that these nodes could ever run; a model that no GPU here has is dropped from the request."""
     grid = Grid(nodes)
     models = " ".join(device.model for node in nodes for device in node.report.devices).casefold()
     kept: list[Record] = []
@@ -78,9 +80,9 @@ def play(
     tell: Callable[[int], None] = lambda _ended: None,
     policies: Mapping[str, Maker] = POLICIES,
 ) -> Played:
-    """All of `records`, by their time of submission and at least one, on these machines under these rules.
+    """Play `records` (at least one, by time of submission) on these nodes under these rules.
 
-    `tell` hears how many have ended, again and again. `policies` are those that the rules may name.
+    `tell` receives the number of ended records repeatedly. `policies` are those that the rules may name.
     """
     player = _Player(nodes, rules, records, policies)
     for now in player.instants():
@@ -91,7 +93,7 @@ def play(
 
 @dataclass(slots=True)
 class _Fate:
-    """What became of a record so far."""
+    """The state of a record so far."""
 
     record: Record
     tries: int = 0
@@ -122,7 +124,7 @@ class _Player:
         self._coming = deque(self.records)
 
     def instants(self) -> Iterator[float]:
-        """When the planner is to look: what has happened by then is on its snapshot."""
+        """The instants at which the planner runs: all events up to then are in its snapshot."""
         looks = 0
         now = 0.0
         while self._coming or self._ends or (len(self.snapshot.queue) and looks < MOST_LOOKS):
@@ -146,7 +148,7 @@ class _Player:
         return min(coming, self._ends[0][0] if self._ends else float("inf"))
 
     def look(self, now: float) -> None:
-        """Plan and carry it out, until the planner has nobody to evict."""
+        """Plan and carry the plan out, until the planner evicts nothing more."""
         while len(self.snapshot.queue):
             outcome = plan(self.snapshot, now)
             self._carry_out(outcome, now)
@@ -175,7 +177,7 @@ class _Player:
     def _end(self, at: float, _number: int, workload_id: str, tries: int) -> bool:
         fate, held = self._fates[workload_id], self.snapshot.held.get(workload_id)
         if held is None or held.lease.attempt_id != attempt_id(workload_id, tries):
-            return False  # it was preempted meanwhile
+            return False  # it was preempted in between
         fate.ended_at = at
         self.ended += 1
         self._release(workload_id, at)
@@ -190,7 +192,7 @@ class _Player:
         self._cpus_milli += sign * held.lease.cpus_milli
 
     def played(self) -> Played:
-        """What became of everything."""
+        """The result of the replay."""
         capacity = Capacity(
             gpu_milli=1000 * sum(len(node.report.devices) for node in self.nodes),
             cpus_milli=sum(node.report.cpus_milli for node in self.nodes),

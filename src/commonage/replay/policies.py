@@ -1,4 +1,4 @@
-"""Loads the placement policies that a replay compares: by their names, or as `module:name` from the user's own code.
+"""Loads the placement policies that a replay compares: by name, or as `module:name` from the user's own code.
 
 Called by `commonage replay` and by the placement benchmark.
 """
@@ -22,10 +22,10 @@ _METHODS = ("arrived", "costs", "cards")
 
 
 def maker_of(name: str, known: Mapping[str, Maker]) -> Maker:
-    """The policy of this name among `known`, or the one that `module:name` says.
+    """The policy of this name among `known`, or the one at `module:name`.
 
     Modules are found as Python finds them, and last in the current folder. Raises InvalidInput, which names the module,
-    what failed and what to do.
+    the failure and the next step.
     """
     if name in known:
         return known[name]
@@ -78,7 +78,7 @@ def _not_imported(name: str, module_name: str, error: BaseException) -> InvalidI
 
 
 def _said(error: BaseException) -> str:
-    """The error with the file and line that raised it. Python says both of a SyntaxError itself."""
+    """The error with the file and line that raised it. A SyntaxError already contains both."""
     said = f"{type(error).__name__}: {error}".removesuffix(": ")
     if isinstance(error, SyntaxError):
         return said

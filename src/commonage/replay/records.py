@@ -1,6 +1,6 @@
-"""What once ran, as the replay needs it: who asked for what and when, and how long it took.
+"""Past workloads as the replay needs them: owner, request, time of submission and duration.
 
-Read from a file of a trace here, from our own history in `history`; played by `run`.
+Read from a trace file here, from the store in `history`; played by `play`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ NEEDED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_t
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One workload of the past. Instants and durations in seconds; `waited_s` is what it waited then, if that is known.
+    """One workload of the past. Instants and durations in seconds; `waited_s` is its wait at the time, if known.
 
-    `time_limit_s` is what the planner may know of its length; `duration_s` only time itself tells.
+    `time_limit_s` is known to the planner; `duration_s` is not.
     """
 
     id: str
@@ -42,20 +42,20 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Workloads by the time they were submitted, and what of the source could not be used, in words."""
+    """Workloads by the time of submission, and notes on the parts of the source that could not be used."""
 
     items: tuple[Record, ...]
     notes: tuple[str, ...] = ()
 
     def of_the_last(self, seconds: float | None) -> Records:
-        """Those submitted within so many seconds before the last one."""
+        """The records submitted in the last `seconds` before the last one."""
         if seconds is None or not self.items:
             return self
         first = self.items[-1].submitted_at - seconds
         return replace(self, items=tuple(one for one in self.items if one.submitted_at >= first))
 
     def with_limits(self, factor: float | None) -> Records:
-        """The same, each with a time limit of `factor` times its length where it has none (None: as it is)."""
+        """The same, each without a time limit given one of `factor` times its duration (None: unchanged)."""
         if factor is None:
             return self
         limited = (
@@ -68,7 +68,7 @@ class Records:
 def read_trace(path: Path) -> Records:
     """The workloads of a file in the columns of the public openb trace (cluster-trace-gpu-v2023), with its times.
 
-    Its `qos` becomes the tenant and owner. Raises InvalidInput that names the file and what is wrong with it.
+    Its `qos` becomes the tenant and owner. Raises InvalidInput, which names the file and its fault.
     """
     found = rows_of(path, NEEDED, _record)
     started = [record for record in found if record is not None]
@@ -78,14 +78,14 @@ def read_trace(path: Path) -> Records:
 
 
 def left_out(unstarted: int) -> tuple[str, ...]:
-    """What is said of those that never started."""
+    """The note on the workloads that never started."""
     if not unstarted:
         return ()
     return (f"{unstarted} that never started are left out: nobody knows how long they take",)
 
 
 def by_submission(records: Iterable[Record]) -> list[Record]:
-    """In the order in which they came."""
+    """The records in order of submission."""
     return sorted(records, key=lambda one: (one.submitted_at, one.id))
 
 
@@ -106,7 +106,7 @@ def _record(row: Mapping[str, str]) -> Record | None:
 
 
 def request_of(row: Mapping[str, str]) -> Request:
-    """What the workload of a row asks for. Raises ValueError where a number is none."""
+    """The request of the workload in a row. Raises ValueError for an invalid number."""
     cards, share = int(row["num_gpu"]), int(row["gpu_milli"])
     gpu = None
     if cards:
@@ -117,7 +117,7 @@ def request_of(row: Mapping[str, str]) -> Request:
 
 
 def rows_of(path: Path, columns: tuple[str, ...], read: Callable[[Mapping[str, str]], T]) -> list[T]:
-    """What `read` makes of each row of a file that has these columns. Raises InvalidInput that names the file."""
+    """The results of `read` for each row of a file with these columns. Raises InvalidInput, which names the file."""
     found = []
     try:
         with path.open(newline="", encoding="utf-8") as file:

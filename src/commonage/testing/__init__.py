@@ -1,5 +1,5 @@
-"""What tests share, shipped with the package so that engines and stores made elsewhere can be held to the same rules.
+"""Test support, shipped with the package so that third-party engines and stores can be held to the same rules.
 
-Contract suites (inherit one, supply its fixtures), fakes with a will of their own, and a clock that obeys.
-Nothing of the server imports from here.
+Contract suites (inherit one, supply its fixtures), fakes with programmable behaviour, and a manual clock. Nothing of
+the server imports from here.
 """

@@ -1,7 +1,7 @@
-"""What a program of a test does, in words that a fake engine acts out and a shell can really do.
+"""Describes the program of a test, so that a fake engine can simulate it and a shell can run it.
 
-The engine contract writes its programs as behaviours; an engine that runs real programs takes
-`shell_command`, the fake engine takes the behaviour itself.
+The engine contract writes its programs as behaviours; an engine that runs real programs takes `shell_command`, the fake
+engine takes the behaviour itself.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ KILLED = 137
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """One program, and how its start goes.
+    """One program, and the course of its start.
 
-    It prints `prints` and `NAME=value` of every variable in `shows` at once, then lasts `lasts_s` seconds
-    (None: until it is ended) and exits with `exit_code` (128 and more: by that signal; None: nobody learns
-    it). At SIGTERM it dies, or exits with `on_term_exit`, or does not care (`ignores_term`). `leaves_child`:
-    it leaves a process behind in a session of its own that does not care either. `oom`: it takes more memory
-    than it may. `holds_mib` is the memory it holds while it lasts.
+    It prints `prints` and `NAME=value` of every variable in `shows` at once, then lasts `lasts_s` seconds (None: until
+    it is ended) and exits with `exit_code` (128 and more: by that signal; None: unknown). At SIGTERM it dies, or exits
+    with `on_term_exit`, or ignores it (`ignores_term`). `leaves_child`: it leaves a process behind in its own session
+    that ignores SIGTERM as well. `oom`: it takes more memory than its limit. `holds_mib` is the memory it holds while
+    it lasts.
 
-    The rest only fakes can do: `start_delay_s` and `start_reason` while starting, `refuses` (start raises
-    EngineFailure with these words, `refusal_retryable` or not), `vanishes_after_s` (seconds of running after
-    which it is gone and never sighted again).
+    The remaining fields work only on fakes: `start_delay_s` and `start_reason` while starting, `refuses` (start raises
+    EngineFailure with this text, `refusal_retryable` or not), `vanishes_after_s` (seconds of running after which it is
+    gone and never reported again).
     """
 
     lasts_s: float | None = 0.0
@@ -47,12 +47,12 @@ class Behaviour:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """One command beside a program of a test (`Engine.exec`).
+    """One command run in an attempt with `Engine.exec`, next to its program.
 
-    It says `prints` on stdout and `complains` on stderr, then `NAME=value` of every variable in `shows`, a line each;
-    the size of its terminal (`ROWS COLUMNS`) now and once more for each line that it reads, if `tells_size`; all that
-    it reads, if `copies`; lines without end, if `floods`. Then it ends with `exit_code` (128 and more: by that signal),
-    or stays if it `lasts`. `leaves_child` as in a Behaviour.
+    It writes `prints` to stdout and `complains` to stderr, then `NAME=value` of every variable in `shows`, a line each;
+    the size of its terminal (`ROWS COLUMNS`) now and once more for each line that it reads, if `tells_size`; all its
+    input, if `copies`; lines without end, if `floods`. Then it ends with `exit_code` (128 and more: by that signal), or
+    stays if it `lasts`. `leaves_child` as in a Behaviour.
     """
 
     prints: str = ""
@@ -67,7 +67,7 @@ class Aside:
 
 
 def shell_aside(aside: Aside) -> tuple[str, ...]:
-    """A command for a POSIX shell that does what `aside` says; one that is not there for 127."""
+    """A command for a POSIX shell that does what `aside` says; a missing one for exit code 127."""
     if aside.exit_code == 127:
         return ("no-such-command",)
     lines = []
@@ -102,15 +102,15 @@ def shell_command(behaviour: Behaviour) -> tuple[str, ...]:
     if behaviour.leaves_child:
         lines.append("""(trap '' TERM; exec setsid sh -c 'echo "child $$"; exec sleep 300') &""")
     lasts = behaviour.lasts_s is None or behaviour.lasts_s > 0
-    if lasts:  # before it speaks: who has heard it finds all of its processes there
+    if lasts:  # before the output: a reader of the output finds all of its processes there
         lines.append(f"sleep {300 if behaviour.lasts_s is None else behaviour.lasts_s} & sleeper=$!")
     lines += [f"printf '%s\\n' '{_quoted(text)}'" for text in behaviour.prints]
     lines += [f"printf '%s\\n' \"{name}=${name}\"" for name in behaviour.shows]
     if behaviour.oom:
-        # A variable that doubles until there is no more memory to double in.
+        # A variable that doubles until the memory limit.
         lines.append('x=0123456789abcdef; while :; do x="$x$x"; done')
     if lasts:
-        # A signal that is caught ends `wait` early: look again whether the sleeper is still there.
+        # A caught signal ends `wait` early: check again whether the sleeper still runs.
         lines.append("while kill -0 $sleeper 2>/dev/null; do wait $sleeper; done")
     code = behaviour.exit_code or 0
     lines.append(f"kill -{code - 128} $$" if code > 128 else f"exit {code}")

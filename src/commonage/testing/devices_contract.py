@@ -1,8 +1,7 @@
-"""What every implementation of the device port must keep, as tests to inherit.
+"""Contract tests for every implementation of the device port.
 
-Inherit `DevicesContract` in a test module and give it a fixture `devices` with an open implementation that
-has at least one card. Run on simulated cards and on NVML with a fake driver; a real machine can run it the
-same way.
+Inherit `DevicesContract` in a test module and give it a fixture `devices` with an open implementation that has at least
+one GPU. It runs on simulated GPUs and on NVML with a fake driver; a machine with GPUs can run it in the same way.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ def share_of(device: Device, memory_mib: int | None = None) -> Share:
 
 
 def lease_of(attempt_id: str, shares: Sequence[Share], at: float = 0.0) -> Lease:
-    """A lease of these shares and a little of the machine."""
+    """An allocation of these shares, with a little CPU and memory."""
     return Lease(attempt_id, node="here", cpus_milli=1000, memory_mib=1024, shares=tuple(shares), at=at)
 
 
 def hold_of(attempt_id: str, devices: Devices) -> Hold:
-    """A quarter of the first healthy card, for this attempt."""
+    """A quarter of the first healthy device, for this attempt."""
     card = next(card for card in devices.inventory() if not card.faults)
     return Hold(attempt_id, (share_of(card, card.memory_mib // 4),))
 
@@ -53,19 +52,19 @@ class DevicesContract:
     """Inherit, and give a fixture `devices`."""
 
     def test_devices_are_told_apart(self, devices: Devices) -> None:
-        """Uuids are unique, as indexes are, and the list is by index."""
+        """Uuids and indexes are unique, and the list is ordered by index."""
         cards = devices.inventory()
         assert cards
         assert len({card.uuid for card in cards}) == len(cards)
         assert [card.index for card in cards] == sorted({card.index for card in cards})
 
     def test_people_can_tell_devices_apart(self, devices: Devices) -> None:
-        """So are the names that people use."""
+        """Labels are unique, too."""
         labels = [card.label for card in devices.inventory()]
         assert len(set(labels)) == len(labels)
 
     def test_instances_stand_in_the_place_of_their_card(self, devices: Devices) -> None:
-        """A part is smaller than the whole, says its profile, and is not offered beside it."""
+        """An instance is smaller than its GPU, reports its profile, and replaces the GPU in the list."""
         cards = devices.inventory()
         for part in (card for card in cards if card.parent_uuid is not None):
             assert part.parent_uuid not in {card.uuid for card in cards}
@@ -73,17 +72,17 @@ class DevicesContract:
             assert part.memory_mib <= part.parent_memory_mib
 
     def test_peers_are_others(self, devices: Devices) -> None:
-        """A card reaches others, by one link at least."""
+        """A device reaches other devices, by at least one link."""
         for card in devices.inventory():
             assert all(uuid != card.uuid and links > 0 for uuid, links in card.peers)
 
     def test_what_is_wrong_is_said_in_words(self, devices: Devices) -> None:
-        """Faults and notices are sentences, or halves of one that follow the card's name."""
+        """Faults and notices are sentences, or clauses that follow the device's name."""
         for card in devices.inventory():
             assert all(len(words.split()) > 2 for words in (*card.faults, *card.notices))
 
     def test_resuming_harms_no_healthy_device(self, devices: Devices) -> None:
-        """Whatever an admin says is sound: one card, one that is none, or all."""
+        """For any argument: one device, an unknown one, or all."""
         healthy = [card for card in devices.inventory() if not card.faults]
         for uuid in (healthy[0].uuid, "GPU-elsewhere", None):
             devices.resume(uuid)
@@ -96,18 +95,18 @@ class DevicesContract:
         assert all(card.uuid and card.model and card.memory_mib > 0 for card in healthy)
 
     def test_the_inventory_is_stable(self, devices: Devices) -> None:
-        """Asked twice, the same cards."""
+        """Two calls return the same devices."""
         assert list(devices.inventory()) == list(devices.inventory())
 
     def test_every_healthy_device_is_measured(self, devices: Devices) -> None:
-        """Once each, and nothing else is."""
+        """Exactly one sample for each healthy device."""
         healthy = {card.uuid for card in devices.inventory() if not card.faults}
         measured = [sample.uuid for sample in devices.measure()]
         assert healthy <= set(measured)
         assert len(measured) == len(set(measured))
 
     def test_figures_are_possible(self, devices: Devices) -> None:
-        """Whatever is held: memory within the card, utilisation within 0..1, no process with less than nothing."""
+        """For any hold: memory within the device, utilisation within 0..1, no negative value for a process."""
         cards = {card.uuid: card for card in devices.inventory()}
         for held in ([], [lease_of("a-1", [share_of(card)]) for card in cards.values()], []):
             devices.note_held(held)
@@ -122,74 +121,74 @@ class DevicesContract:
                 assert all(words and not words.isdigit() for words in sample.throttle)
 
     def test_energy_only_rises(self, devices: Devices) -> None:
-        """From one sample of a card to the next."""
+        """It does not fall from one sample of a device to the next."""
         before = {sample.uuid: sample.energy_j for sample in devices.measure()}
         for sample in devices.measure():
             assert sample.energy_j is None or sample.energy_j >= (before.get(sample.uuid) or 0)
 
     def test_a_held_share_of_another_machine_is_no_error(self, devices: Devices) -> None:
-        """Nor does it show up anywhere."""
+        """It does not appear in any result either."""
         elsewhere = Share("GPU-elsewhere", 0, "other", 1024, 500, whole=False, device_memory_mib=2048)
         devices.note_held([lease_of("b-1", [elsewhere])])
         assert all(process.attempt_id is None for sample in devices.measure() for process in sample.processes)
 
     def test_without_a_share_no_card_is_seen(self, devices: Devices) -> None:
-        """The variables are set, not left out: what the server itself sees must not be inherited."""
+        """The variables are set, not omitted: a workload must not inherit what the server itself sees."""
         hidden = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
         assert hidden.items() <= devices.environment([]).items()
 
     def test_a_share_shows_its_card_and_its_limits(self, devices: Devices) -> None:
-        """Only its card, and each limit within the share."""
+        """Only its device, and each limit within the share."""
         card = next(card for card in devices.inventory() if not card.faults)
         variables = devices.environment([share_of(card, card.memory_mib // 2)])
         assert variables["CUDA_VISIBLE_DEVICES"] == card.uuid
         assert variables["COMMONAGE_GPU_MEMORY_MIB"] == str(card.memory_mib // 2)
         assert set(_LIMITS) <= set(variables)
-        most = 1.0 if card.isolation is Isolation.DRIVER_LIMIT else 0.5  # there CUDA says the limit to be all there is
+        most = 1.0 if card.isolation is Isolation.DRIVER_LIMIT else 0.5  # there CUDA reports the limit as the total
         assert 0 < float(variables["XLA_PYTHON_CLIENT_MEM_FRACTION"]) < most
 
     def test_a_whole_card_has_no_limits(self, devices: Devices) -> None:
-        """It is made visible, that is all."""
+        """The device is made visible, without any limit."""
         card = next(card for card in devices.inventory() if not card.faults)
         variables = devices.environment([share_of(card)])
         assert variables["CUDA_VISIBLE_DEVICES"] == card.uuid
         assert not set(_LIMITS) & set(variables)
 
     def test_simulated_cards_say_so(self, devices: Devices) -> None:
-        """In the workload's own environment, and nowhere else."""
+        """The workload's environment says so, and only for simulated devices."""
         card = next(card for card in devices.inventory() if not card.faults)
         variables = devices.environment([share_of(card)])
         assert variables.get("COMMONAGE_GPU_SIMULATED") == ("1" if card.simulated else None)
         assert variables["NVIDIA_VISIBLE_DEVICES"] == ("void" if card.simulated else card.uuid)
 
     def test_confining_twice_is_confining_once(self, devices: Devices) -> None:
-        """The same variables, and nothing is left after one release."""
+        """The variables are the same, and one release leaves nothing."""
         hold = hold_of("a-1", devices)
         assert dict(devices.confine(hold)) == dict(devices.confine(hold))
         devices.release("a-1")
         assert not devices.confined()
 
     def test_confining_does_not_widen_what_is_seen(self, devices: Devices) -> None:
-        """Nor any limit: those of the share stand in `environment`."""
+        """Limits do not change either: those of the share are in `environment`."""
         hold = hold_of("a-1", devices)
         assert not {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", *_LIMITS} & set(devices.confine(hold))
         devices.release("a-1")
 
     def test_a_whole_card_is_not_confined(self, devices: Devices) -> None:
-        """There is nobody beside it."""
+        """No other workload shares it."""
         card = next(card for card in devices.inventory() if not card.faults)
         assert not devices.confine(Hold("a-1", (share_of(card),)))
         assert not devices.confined()
 
     def test_releasing_twice_is_no_error(self, devices: Devices) -> None:
-        """Nor is what was never confined, nor what cannot be an id."""
+        """Unknown and invalid ids are no error either."""
         devices.confine(hold_of("a-1", devices))
         for unknown in ("a-1", "a-1", "a-2", "../a"):
             devices.release(unknown)
         assert not devices.confined()
 
     def test_settling_releases_what_does_not_live(self, devices: Devices) -> None:
-        """And leaves the others; it does not invent any."""
+        """The living ones stay, and none is invented."""
         devices.confine(hold_of("a-1", devices))
         devices.confine(hold_of("a-2", devices))
         before = set(devices.confined())
@@ -199,7 +198,7 @@ class DevicesContract:
         assert not devices.confined()
 
     def test_warnings_are_given_once(self, devices: Devices) -> None:
-        """Asked again, there are none."""
+        """A second call returns none."""
         devices.take_warnings()
         assert not devices.take_warnings()
 

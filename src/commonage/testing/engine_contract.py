@@ -1,4 +1,4 @@
-"""What every engine must keep: inherit `EngineContract`, supply the fixture `rig`, and all its tests run.
+"""Contract tests for every engine: inherit `EngineContract`, supply the fixture `rig`, and all its tests run.
 
     class TestMine(EngineContract):
         @pytest.fixture
@@ -6,8 +6,8 @@
             async with my_rig(tmp_path) as rig:
                 yield rig
 
-Each test takes nothing but the rig, so that it can also be called by hand, as the tests of this suite itself do on
-engines that are broken on purpose.
+Each test takes only the rig, so that it can also be called directly. The tests of this suite do so, on engines that
+are broken on purpose.
 """
 
 from __future__ import annotations

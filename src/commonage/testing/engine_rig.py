@@ -1,6 +1,6 @@
-"""What the engine contract needs to know of an engine under test: how to make, restart and look behind it.
+"""The interface of the engine contract to an engine under test: how to create, restart and inspect it.
 
-Implement `EngineRig` for an engine of your own; the tests of `engine_contract` take nothing else.
+Implement `EngineRig` for a new engine; the tests of `engine_contract` take nothing else.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from commonage.ports.engine import Engine
 from commonage.testing.behaviour import Aside, Behaviour, shell_aside
 
 RANK = {Seen.STARTING: 0, Seen.RUNNING: 1, Seen.ENDED: 2}
-"""The order in which an attempt is seen."""
+"""The order of an attempt's phases."""
 
 _STEP_S = 0.05
 _NUMBERS = count()
 _IDS = IdSequence()
 FOREVER = Behaviour(lasts_s=None, prints=("here",))
-"""Says that it is there, and stays."""
+"""Prints a line, and runs until it is ended."""
 
 
 @dataclass(slots=True)
 class Orders:
-    """Makes orders that differ in nothing but what is asked for."""
+    """Makes start requests (orders) that differ only in the given fields."""
 
     environment: Environment
     node: str
@@ -38,7 +38,7 @@ class Orders:
     now: Callable[[], float]
 
     def __call__(self, behaviour: Behaviour, *, memory_mib: int = 256, **changes: object) -> Order:
-        """An order for a program of this behaviour; `changes` are fields of it."""
+        """A start request for a program of this behaviour; `changes` are its fields."""
         workload = _IDS.next(self.now(), next(_NUMBERS))
         attempt = attempt_id(workload, 1)
         order = Order(
@@ -56,11 +56,11 @@ class Orders:
 
 
 class EngineRig(ABC):
-    """An engine under test, with what the tests need to know of its surroundings."""
+    """An engine under test, and the knowledge of its surroundings that the tests need."""
 
     orders: Orders
     broken_environment: Environment
-    """One that can never be prepared."""
+    """An environment that can never be prepared."""
 
     @abstractmethod
     async def engine(self) -> Engine:
@@ -76,14 +76,14 @@ class EngineRig(ABC):
 
     @abstractmethod
     async def processes(self, attempt: str) -> int:
-        """How many processes of the attempt there are, found without the engine's help."""
+        """The number of processes of the attempt, counted without the engine."""
 
     def aside(self, aside: Aside) -> tuple[str, ...]:
-        """The command that does this beside an attempt."""
+        """The command that does this next to an attempt."""
         return shell_aside(aside)
 
     async def until(self, is_so: Callable[[], Awaitable[bool]], what: str, within_s: float = 60.0) -> None:
-        """Let time pass until it is so; fail when it never is."""
+        """Let time pass until `is_so()`; fail after `within_s`."""
         for _ in range(int(within_s / _STEP_S)):
             if await is_so():
                 return
@@ -91,13 +91,13 @@ class EngineRig(ABC):
         raise AssertionError(f"after {within_s} s still not: {what}")
 
     async def sighting(self, attempt: str) -> Sighting | None:
-        """What the engine sees of it."""
+        """The engine's present status of the attempt."""
         found = [seen for seen in await (await self.engine()).sightings() if seen.attempt_id == attempt]
         assert len(found) <= 1, "an attempt is sighted once"
         return found[0] if found else None
 
     async def seen(self, attempt: str, wanted: Seen) -> Sighting:
-        """The sighting in which the attempt has come as far as `wanted`."""
+        """Wait for a status in which the attempt has reached `wanted`."""
 
         async def is_so() -> bool:
             found = await self.sighting(attempt)
@@ -110,7 +110,7 @@ class EngineRig(ABC):
         return found
 
     async def started(self, order: Order) -> Order:
-        """Start it and let it come to run, until its first line is there. One that is short may be over by then."""
+        """Start it and wait until it runs and its first line is logged. A short one may have ended by then."""
         await (await self.engine()).start(order)
 
         async def is_so() -> bool:
@@ -125,14 +125,14 @@ class EngineRig(ABC):
         return order
 
     async def ended(self, order: Order) -> Sighting:
-        """Start it and let it end."""
+        """Start it and wait for its end."""
         await (await self.engine()).start(order)
         return await self.seen(order.attempt_id, Seen.ENDED)
 
     async def log(self, attempt: str, *, offset: int = 0, tail: int | None = None) -> list[LogLine]:
-        """What is in its log now."""
+        """The present content of its log."""
         return [line async for line in (await self.engine()).logs(attempt, offset=offset, tail=tail)]
 
     async def lines(self, attempt: str) -> list[str]:
-        """The text of its log now."""
+        """The present text of its log."""
         return [line.text for line in await self.log(attempt)]

@@ -1,4 +1,4 @@
-"""What every engine must keep of commands beside an attempt (`Engine.exec`): inherit it beside `EngineContract`."""
+"""Contract tests for commands next to an attempt (`Engine.exec`): inherit them together with `EngineContract`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ExecContract:
         await stream.resize(64, 16)
         await stream.write(b"\n")
         assert b"16 64" in await _until(stream, _SIZE)
-        await stream.write(b"\x04")  # the end of what is typed
+        await stream.write(b"\x04")  # end of input
         await _said(stream)
         assert await stream.exit_code() == 0
 
@@ -139,7 +139,7 @@ async def _begun(rig: EngineRig, order: Order, aside: Aside, terminal: Terminal 
 
 
 async def _settled(rig: EngineRig, order: Order) -> int:
-    """How many processes it has, once that stays the same: a shell says something before it starts its programs."""
+    """The number of its processes once it is stable: a shell prints something before it starts its programs."""
     counts = [-1]
     while len(counts) < _ALIKE or len(set(counts[-_ALIKE:])) > 1:
         await rig.pass_time(0.1)
@@ -148,7 +148,7 @@ async def _settled(rig: EngineRig, order: Order) -> int:
 
 
 async def _has(rig: EngineRig, order: Order, count: int) -> None:
-    """It comes to have so many; what holds it together may start something of its own now and then."""
+    """Wait until it has `count` processes; its supervisor may start a process of its own now and then."""
 
     async def is_so() -> bool:
         return await rig.processes(order.attempt_id) == count
@@ -157,7 +157,7 @@ async def _has(rig: EngineRig, order: Order, count: int) -> None:
 
 
 async def _said(stream: ExecStream) -> dict[int, bytes]:
-    """All that it says from now on, by stream."""
+    """All output from now on, by stream."""
     said = {OUT: b"", ERR: b""}
     async with asyncio.timeout(_WITHIN_S):
         while (one := await stream.read()) is not None:
@@ -166,7 +166,7 @@ async def _said(stream: ExecStream) -> dict[int, bytes]:
 
 
 async def _until(stream: ExecStream, wanted: bytes) -> bytes:
-    """What it says until this expression is found in it."""
+    """The output until this expression is found in it."""
     said = b""
     async with asyncio.timeout(_WITHIN_S):
         while not re.search(wanted, said):

@@ -1,7 +1,6 @@
-"""Domain objects for tests, each whole and plausible, made from the few fields that a test cares about.
+"""Domain objects for tests, each complete and plausible, made from the few fields that a test cares about.
 
-Every test room calls these. Ids rise from call to call, as real ones do. What random objects look like stands in
-`strategies`.
+All test packages call these. Ids rise from call to call, as real ones do. Random objects are in `strategies`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from commonage.domain.tenants import Reservation
 from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
 
 NOW: Final = 1_700_000_000.0
-"""The instant at which everything here happens unless told otherwise; FakeClock starts there."""
+"""The default instant of all factories; FakeClock starts there."""
 
 SITE: Final = "here"
 NODE: Final = "node-1"
@@ -45,7 +44,7 @@ def request(cpus_milli: int = 1000, memory_mib: int = 1024, gpus: str | None = N
 
 
 def spec(*, gpus: str | None = None, **fields: Any) -> Spec:
-    """What Ann asks: a job that runs `true`. `fields` are those of Spec; `gpus` replaces those of its request."""
+    """Ann's request: a job that runs `true`. `fields` are those of Spec; `gpus` replaces those of its request."""
     base = Spec(
         kind=fields.get("kind", Kind.JOB),
         name="job",
@@ -60,7 +59,7 @@ def spec(*, gpus: str | None = None, **fields: Any) -> Spec:
 
 
 def device(index: int = 0, *, uuid: str | None = None, memory_mib: int = CARD_MIB, **fields: Any) -> Device:
-    """A healthy simulated card of 24 GiB; `fields` are those of Device."""
+    """A healthy simulated GPU of 24 GiB; `fields` are those of Device."""
     name = uuid or f"GPU-{next(_card_numbers):08x}"
     return replace(Device(name, index, MODEL, memory_mib, simulated=True), **fields)
 
@@ -73,8 +72,8 @@ def node(
     memory_mib: int = 32 * 1024,
     **fields: Any,
 ) -> Node:
-    """A ready machine with these cards, or that many; `fields` are those of Node, and of its report `labels`, `faults`
-    and `disk_free_mib`.
+    """A ready node with these devices, or that number of them; `fields` are those of Node, and of its report `labels`,
+    `faults` and `disk_free_mib`.
     """
     cards = [device(i, uuid=f"GPU-{name}-{i}") for i in range(devices)] if isinstance(devices, int) else devices
     of_report = {key: fields.pop(key) for key in ("labels", "faults", "disk_free_mib") if key in fields}
@@ -83,7 +82,7 @@ def node(
 
 
 def share(card: Device | None = None, *, memory_mib: int | None = None, compute_milli: int | None = None) -> Share:
-    """A part of a card, all of it unless `memory_mib` says less; compute in proportion unless told."""
+    """A part of a device, all of it by default; compute in proportion by default."""
     card = card or device()
     held = card.memory_mib if memory_mib is None else memory_mib
     compute = held * 1000 // card.memory_mib if compute_milli is None else compute_milli
@@ -101,15 +100,15 @@ def share(card: Device | None = None, *, memory_mib: int | None = None, compute_
 
 
 def lease(attempt: str | None = None, *, node: str = NODE, shares: Sequence[Share] = (), **fields: Any) -> Lease:
-    """A hold of one core and 1 GiB on a node, with these shares; `fields` are those of Lease."""
+    """An allocation of one core and 1 GiB on a node, with these shares; `fields` are those of Lease."""
     base = Lease(attempt or attempt_id(workload_id(), 1), node, 1000, 1024, tuple(shares), at=NOW)
     return replace(base, **fields)
 
 
 def attempt(workload: str | None = None, number: int = 1, state: State = State.RUNNING, **fields: Any) -> Attempt:
-    """The `number`-th try at running a workload, leased and started at NOW; ended ten seconds later if it ended.
+    """The `number`-th attempt of a workload, allocated and started at NOW; an ended one ended ten seconds later.
 
-    `fields` are those of Attempt; a `lease` among them is taken as it is.
+    `fields` are those of Attempt; a `lease` among them is used unchanged.
     """
     workload = workload or workload_id()
     name = attempt_id(workload, number)
@@ -142,8 +141,8 @@ _OF_WORKLOAD = frozenset(
 def workload(state: State = State.QUEUED, *, spec_: Spec | None = None, **fields: Any) -> Workload:
     """A workload in `state`. `fields` are those of Workload or of `spec()` (`name`, `owner`, `kind`, `gpus` …).
 
-    With `spec_` it is of this very spec, shared. One that does not wait gets an attempt on NODE in the same state,
-    unless `attempt` says otherwise.
+    With `spec_` it shares this spec. One that does not wait gets an attempt on NODE in the same state, unless `attempt`
+    is given.
     """
     own = {key: fields.pop(key) for key in list(fields) if key in _OF_WORKLOAD}
     if spec_ is not None and fields:
@@ -169,7 +168,7 @@ def changed(before: Workload, **fields: Any) -> Workload:
 
 
 def event(seq: int = 0, of: Workload | None = None, kind: EventKind = EventKind.QUEUED, **fields: Any) -> Event:
-    """Something that happened at NOW, to `of` if given; `fields` are those of Event."""
+    """An event at NOW, of `of` if given; `fields` are those of Event."""
     made = Event(kind, NOW, InQueue(), seq=seq)
     if of is not None:
         made = replace(
@@ -189,7 +188,9 @@ def environment(name: str = "python", **fields: Any) -> Environment:
 
 
 def receipt(workload: Workload, number: int = 1, **fields: Any) -> Receipt:
-    """Of its attempt `number`, which holds 8 GiB of a card and has not ended; `fields` are those of Receipt."""
+    """The usage report of attempt `number`, which holds 8 GiB of a GPU and has not ended; `fields` are those of
+    Receipt.
+    """
     spec = workload.spec
     base = Receipt(
         attempt_id=attempt_id(workload.id, number),
@@ -209,13 +210,13 @@ def receipt(workload: Workload, number: int = 1, **fields: Any) -> Receipt:
 
 
 def reservation(starts_at: float = NOW + 3600, ends_at: float = NOW + 7200, **fields: Any) -> Reservation:
-    """An hour from now, for an hour, room for one request of a tenant; `fields` are those of Reservation."""
+    """A reservation in an hour, for an hour, for one request of a tenant; `fields` are those of Reservation."""
     base = Reservation(f"r{workload_id()}", "course", starts_at, ends_at, request(gpus="4GiB"))
     return replace(base, **fields)
 
 
 def image(name: str = "lab/torch", tenant: str | None = "lab", **fields: Any) -> Image:
-    """An image with one kernel, for everything; `fields` are those of Image."""
+    """An image with one kernel, for all kinds; `fields` are those of Image."""
     reference = f"registry.test:5000/{name.partition(':')[0]}@sha256:{'ab' * 32}"
     kernels = (Kernel("python3", "Python", "/opt/commonage/kernels/python3"),)
     made = Provenance("ann", NOW - 60, "buildah 1.28", "debian:bookworm")

@@ -1,4 +1,4 @@
-"""Time that passes only when a test says so.
+"""A clock whose time passes only when a test advances it.
 
 Implements the clock port; used by the tests of control and of engines.
 """
@@ -9,7 +9,7 @@ import asyncio
 import heapq
 from itertools import count
 
-# How often everything that is ready may run between two instants: enough for a chain of callbacks this deep.
+# The rounds of the event loop between two instants: enough for a chain of callbacks of this depth.
 _ROUNDS = 50
 
 

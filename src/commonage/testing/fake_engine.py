@@ -1,7 +1,7 @@
-"""An engine without machines: runs are acted out by the clock, and everything that can go wrong can be ordered.
+"""An engine without machines: it simulates runs by the clock, and a test can trigger every failure.
 
-Used by the tests of control, API and portal, and held to the engine contract itself. Deterministic: with a
-fake clock the same calls give the same sightings. What outlives an engine (its runs, logs, environments) is a
+Used by the tests of control, API and portal, and held to the engine contract itself. Deterministic: with a fake clock
+the same calls give the same statuses (sightings). State that outlives an engine (its runs, logs, environments) is a
 `FakeWorld`; a new engine on the same world is the old one after a restart.
 """
 
@@ -33,7 +33,7 @@ _POLL_S = 0.1
 
 @dataclass(slots=True)
 class FakeWorld:
-    """What outlives an engine. `starts` counts how often each attempt really ran: never more than once."""
+    """The state that outlives an engine. `starts` counts the real starts of each attempt: never more than one."""
 
     runs: dict[str, FakeRun] = field(default_factory=dict)
     logs: dict[str, FakeLog] = field(default_factory=dict)
@@ -44,12 +44,12 @@ class FakeWorld:
 
 
 class FakeEngine(Engine):
-    """The engine port, acted out.
+    """A simulated implementation of the engine port.
 
-    `default` is what every order does that no rule of `behave` matches: by default it runs for no time and
-    ends with 0. Set `outage` to a sentence to have every call raise a retryable EngineFailure; `repeats` to
-    have `watch` yield each sighting that many more times; `broken_environments[name]` to a sentence to have
-    that environment fail.
+    `default` is the behaviour of start requests that match no rule of `behave`: by default it runs for no time and
+    exits with 0. Set `outage` to a sentence to have every call raise a retryable EngineFailure; `repeats` to have
+    `watch` yield each status that many more times; `broken_environments[name]` to a sentence to have that environment
+    fail.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class FakeEngine(Engine):
         self.repeats = 0
         self.broken_environments: dict[str, str] = {}
         self.prepare_s = 0.0
-        self.prepared: list[tuple[str, str | None]] = []  # (environment, node) of each that was asked for
+        self.prepared: list[tuple[str, str | None]] = []  # (environment, node) of each preparation
         self.owned: dict[int, ProcessOwner] = {}  # processes of the machine, by pid
-        self.asides: dict[tuple[str, ...], Aside] = {}  # what commands beside runs do; all others copy
-        self.execs: defaultdict[str, list[FakeExec]] = defaultdict(list)  # all there were, by attempt
+        self.asides: dict[tuple[str, ...], Aside] = {}  # behaviours of commands next to runs; all others copy
+        self.execs: defaultdict[str, list[FakeExec]] = defaultdict(list)  # all commands so far, by attempt
 
-    # --- what a test orders -------------------------------------------------------------------------------
+    # --- controls for tests -------------------------------------------------------------------------------
 
     def behave(
         self,
@@ -91,9 +91,9 @@ class FakeEngine(Engine):
         attempt_id: str | None = None,
         times: int | None = None,
     ) -> None:
-        """Orders that match all that is given act like `behaviour`.
+        """Start requests that match all given arguments act like `behaviour`.
 
-        Later rules win. `times`: only so many starts.
+        Later rules win. `times`: the number of starts to which the rule applies.
         """
         left = times
 
@@ -108,19 +108,19 @@ class FakeEngine(Engine):
         self._rules.insert(0, (matches, behaviour))
 
     def end(self, attempt_id: str, exit_code: int | None = 0, reason: Reason | None = None) -> None:
-        """Have it end now, with this code (None: lost)."""
+        """End it now, with this code (None: lost)."""
         self.world.runs[attempt_id].cut(self._clock.now(), exit_code, reason)
         self._notice()
 
     def lose(self, attempt_id: str) -> None:
-        """Have it vanish without a word: no sighting mentions it any more."""
+        """Make it vanish: no status mentions it any more."""
         self.world.runs[attempt_id].gone = True
         self._notice()
 
     def lose_node(self, name: str) -> None:
-        """The machine goes away with all that ran on it.
+        """Remove the node with everything that runs on it.
 
-        It is not reported any more, nor are its attempts.
+        Neither the node nor its attempts are reported any more.
         """
         self._nodes.pop(name, None)
         for run in self._living():
@@ -129,26 +129,26 @@ class FakeEngine(Engine):
         self._notice()
 
     def give_up_node(self, name: str, why: str) -> None:
-        """As `lose_node`, but it stays listed, for ever: as one that was given up."""
+        """Like `lose_node`, but the node stays listed for ever, as given up."""
         report = replace(self._nodes[name], faults=(why,), gone=True)
         self.lose_node(name)
         self.add_node(report)
 
     def add_node(self, node: NodeReport) -> None:
-        """A machine comes, comes back, or reports something else than before."""
+        """Add a node, bring it back, or change its report."""
         self._nodes[node.name] = node
 
     def say(self, attempt_id: str, text: str) -> None:
-        """It prints a line."""
+        """Print a line in its log."""
         self.world.logs[attempt_id].write(text)
         self._notice()
 
     def repeat(self, attempt_id: str) -> None:
-        """Sight it once more in `watch`, though nothing changed."""
+        """Report its status once more in `watch`, without a change."""
         self._tell(self.world.runs[attempt_id].sighting(self._clock.now()))
 
     def processes(self, attempt_id: str) -> int:
-        """How many processes it has now: its own, the child that it left, and the commands beside it."""
+        """The number of its processes now: its own, the child that it left, and commands next to it."""
         run = self.world.runs.get(attempt_id)
         beside = sum(1 + one.aside.leaves_child for one in self.execs[attempt_id] if one.code is None)
         if run is None or run.gone or run.seen(self._clock.now()) is not Seen.RUNNING:
@@ -163,16 +163,16 @@ class FakeEngine(Engine):
         return self._site
 
     def capabilities(self) -> Capabilities:
-        """Everything, for nothing is real."""
+        """All capabilities, because nothing is real."""
         notes = ("Nothing is really run.",)
         return Capabilities("fake", limits_memory=True, limits_cpu=True, mounts=True, notes=notes)
 
     async def open(self) -> None:
-        """Nothing to find: the world is still there."""
+        """Nothing to recover: the world is still there."""
         self._check()
 
     async def start(self, order: Order) -> None:
-        """Begin the run, or refuse it as ordered."""
+        """Begin the run, or refuse it if its behaviour does."""
         self._check()
         if order.attempt_id in self.world.runs:
             return
@@ -194,20 +194,20 @@ class FakeEngine(Engine):
         self._notice()
 
     async def forget(self, attempt_id: str) -> None:
-        """Do not sight it any more."""
+        """Do not report it any more."""
         self._check()
         run = self.world.runs.get(attempt_id)
         if run is not None and run.seen(self._clock.now()) is Seen.ENDED:
             run.forgotten = True
 
     async def sightings(self) -> Sequence[Sighting]:
-        """All that is there."""
+        """All statuses."""
         self._check()
         now = self._clock.now()
         return [run.sighting(now) for run in self._living()]
 
     async def watch(self) -> AsyncGenerator[Sighting]:
-        """Sightings as time and orders change them."""
+        """Statuses as time and tests change them."""
         mine: deque[Sighting] = deque()
         self._notice()
         self._watchers.append(mine)
@@ -223,7 +223,7 @@ class FakeEngine(Engine):
     async def logs(
         self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
     ) -> AsyncGenerator[LogLine]:
-        """Its lines."""
+        """The lines of its log."""
         self._check()
         log = self.world.logs.get(attempt_id)
         if log is None:
@@ -239,7 +239,7 @@ class FakeEngine(Engine):
             await self._clock.sleep(_POLL_S)
 
     async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
-        """What `asides` says of the command."""
+        """A simulated command, as `asides` defines it."""
         self._check()
         run = self.world.runs.get(attempt_id)
         if run is None or run.gone or run.seen(self._clock.now()) is not Seen.RUNNING:
@@ -250,13 +250,13 @@ class FakeEngine(Engine):
         return made
 
     async def measure(self) -> Sequence[Measurement]:
-        """What each running attempt would use."""
+        """The simulated use of each running attempt."""
         self._check()
         now = self._clock.now()
         return [run.measurement(now) for run in self._living() if run.seen(now) is Seen.RUNNING]
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """Those of running attempts, and those that a test put into `owned`."""
+        """The owners of running attempts' processes, and those that a test put into `owned`."""
         self._check()
         now = self._clock.now()
         running = [run for run in self._living() if run.seen(now) is Seen.RUNNING]
@@ -265,12 +265,12 @@ class FakeEngine(Engine):
         return [known[pid] for pid in pids if pid in known]
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """The machines that are there."""
+        """The reports of all present nodes."""
         self._check()
         return list(self._nodes.values())
 
     async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
-        """Ready after `prepare_s`, or broken as ordered."""
+        """Ready after `prepare_s`, or failed if it is in `broken_environments`."""
         self._check()
         self.prepared.append((environment.name, node))
         preparing = PreparingEnvironment(environment=environment.name, step="installing")
@@ -285,11 +285,11 @@ class FakeEngine(Engine):
         self._stands(environment.name, EnvironmentState.READY)
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
-        """All that were asked for."""
+        """All environments that were requested."""
         self._check()
         return list(self.world.environments.values())
 
-    # --- how it is acted out ------------------------------------------------------------------------------
+    # --- simulation ---------------------------------------------------------------------------------------
 
     def _begin(self, order: Order, behaviour: Behaviour) -> None:
         now, world = self._clock.now(), self.world
@@ -331,7 +331,7 @@ class FakeEngine(Engine):
         return [run for run in self.world.runs.values() if not run.is_gone(now)]
 
     def _notice(self) -> None:
-        """Tell the watchers what looks different since they were told last."""
+        """Report changes since the last report to the watchers."""
         now = self._clock.now()
         for attempt_id, run in list(self._lively.items()):
             if run.is_gone(now):
@@ -358,7 +358,7 @@ class FakeEngine(Engine):
         self._changed.set()
 
     async def _until_change(self) -> None:
-        """Return once something was ordered, or the clock reaches the next instant at which a run looks different."""
+        """Return after a change by a test, or when the clock reaches the next instant at which a run changes."""
         self._changed.clear()
         now = self._clock.now()
         instants = [at for run in self._lively.values() if (at := run.changes_at(now)) is not None]

@@ -1,4 +1,4 @@
-"""A command beside a run of the fake engine: acted out at once, without a process."""
+"""A command next to a run of the fake engine: simulated at once, without a process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FakeExec:
         self._say(OUT, f"{size.rows} {size.columns}\n")
 
     def end(self, code: int) -> None:
-        """It ends, once."""
+        """End it, once."""
         if self.code is None:
             self.code = code
             self._news.set()
@@ -54,7 +54,7 @@ class FakeExec:
     # --- the port -------------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
-        """It reads at once."""
+        """Processes the input at once."""
         if self.code is not None:
             return
         if self.terminal is not None and data.endswith(b"\x04"):
@@ -66,17 +66,17 @@ class FakeExec:
                 self._tell_size()
 
     async def close_stdin(self) -> None:
-        """What reads ends."""
+        """End the input."""
         if self.terminal is None and (self.aside.copies or self.aside.tells_size):
             self.end(self.aside.exit_code)
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Another size from now on."""
+        """Set the terminal size."""
         if self.terminal is not None:
             self.terminal = Terminal(columns, rows, self.terminal.kind)
 
     async def read(self) -> tuple[int, bytes] | None:
-        """What it said next."""
+        """The next output."""
         while not self._said:
             if self.code is not None:
                 return None
@@ -88,14 +88,14 @@ class FakeExec:
         return self._said.pop(0)
 
     async def exit_code(self) -> int:
-        """Once it has ended."""
+        """Waits for its end."""
         while self.code is None:
             self._news.clear()
             await self._news.wait()
         return self.code
 
     async def close(self) -> None:
-        """It ends at once."""
+        """End it at once."""
         if self.code is None:
             self._said.clear()
         self.end(HUNG_UP)

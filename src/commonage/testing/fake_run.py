@@ -1,6 +1,6 @@
-"""One attempt in the fake engine's world: everything about it follows from when it began and what the time is.
+"""One attempt in the fake engine's world: its state follows from its start time and the present time.
 
-Called by `fake_engine` only. Pure: no clock of its own, nothing waits here.
+Called by `fake_engine` only. Pure: it has no clock, and nothing waits here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from commonage.testing.behaviour import KILLED, TERMINATED, Behaviour
 class FakeRun:
     """An attempt that was started at `began_at`.
 
-    `cut_at` and `cut_code`: when and how it was ended from outside.
+    `cut_at` and `cut_code`: time and exit code of an end from outside.
     """
 
     order: Order
@@ -32,19 +32,19 @@ class FakeRun:
 
     @property
     def runs_at(self) -> float:
-        """When it leaves `starting`."""
+        """The time at which it leaves `starting`."""
         return self.began_at + self.behaviour.start_delay_s
 
     @property
     def ends_at(self) -> float | None:
-        """When it ends, as far as is known now; None: not by itself."""
+        """The time at which it ends, as far as is known now; None: not by itself."""
         own = None if self.behaviour.lasts_s is None else self.runs_at + self.behaviour.lasts_s
         if self.cut_at is None:
             return own
         return self.cut_at if own is None else min(own, self.cut_at)
 
     def stop(self, now: float, grace_s: float) -> None:
-        """SIGTERM at `now`, SIGKILL after the grace; an earlier end stays."""
+        """SIGTERM at `now`, SIGKILL after the grace period; an earlier end stays."""
         if now < self.runs_at:
             self.cut(now, TERMINATED, StoppedBeforeStart())
         elif self.behaviour.ignores_term:
@@ -59,23 +59,23 @@ class FakeRun:
             self.cut_at, self.cut_code, self.cut_reason = at, code, reason
 
     def seen(self, now: float) -> Seen:
-        """What an onlooker sees."""
+        """The visible phase."""
         if self.ends_at is not None and self.ends_at <= now:
             return Seen.ENDED
         return Seen.RUNNING if self.runs_at <= now else Seen.STARTING
 
     def is_gone(self, now: float) -> bool:
-        """True when nobody sights it any more."""
+        """True when it is no longer reported."""
         after = self.behaviour.vanishes_after_s
         return self.forgotten or self.gone or (after is not None and self.runs_at + after <= now)
 
     def changes_at(self, now: float) -> float | None:
-        """The next instant after `now` at which it looks different; None when none is known."""
+        """The next instant after `now` at which its status changes; None if unknown."""
         instants = [at for at in (self.runs_at, self.ends_at) if at is not None and at > now]
         return min(instants, default=None)
 
     def sighting(self, now: float) -> Sighting:
-        """What is seen of it at `now`."""
+        """Its status at `now`."""
         seen, node, behaviour = self.seen(now), self.order.lease.node, self.behaviour
         if seen is Seen.STARTING:
             return Sighting(self.order.attempt_id, seen, self.began_at, node, behaviour.start_reason)
@@ -96,7 +96,7 @@ class FakeRun:
         )
 
     def measurement(self, now: float) -> Measurement:
-        """One core all the time, and the memory that its behaviour holds."""
+        """One core all the time, and the memory of its behaviour."""
         cpu_s = max(0.0, now - self.runs_at)
         return Measurement(self.order.attempt_id, cpu_s, self.behaviour.holds_mib, (self.pid,))
 
@@ -107,12 +107,12 @@ class FakeRun:
 
     @property
     def pid(self) -> int:
-        """Of its first process."""
+        """The id of its first process."""
         return 1_000_000 + sum(map(ord, self.order.attempt_id))
 
 
 def given_to(order: Order, port: str) -> dict[str, str]:
-    """The variables that an attempt is given."""
+    """The variables that an attempt receives."""
     given = {name: value.replace("{port}", port) for name, value in (*order.variables, *order.secrets)}
     given |= {"COMMONAGE_ATTEMPT_ID": order.attempt_id, "COMMONAGE_WORKLOAD_ID": order.workload_id}
     return given | {"COMMONAGE_USER": order.owner}
@@ -131,7 +131,7 @@ class FakeLog:
         self.ends.append(len(self.content))
 
     def lines(self, offset: int) -> list[LogLine]:
-        """The lines that end behind byte `offset`, the first one cut where it lies in the middle of a line."""
+        """The lines that end after byte `offset`; the first is cut if `offset` lies inside it."""
         found, start = [], offset
         for end in self.ends:
             if end > offset:

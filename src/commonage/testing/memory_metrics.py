@@ -1,4 +1,4 @@
-"""The metrics port in memory, for tests that need one and no database. Keeps the whole contract."""
+"""The metrics port in memory, for tests without a database. It satisfies the whole contract."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Series = tuple[str, str]
 
 @dataclass(slots=True)
 class Figure:
-    """One or more figures in one."""
+    """The aggregate of one or more samples."""
 
     number: int
     total: float
@@ -23,7 +23,7 @@ class Figure:
     most: float
 
     def add(self, other: Figure) -> None:
-        """Take in another."""
+        """Add another."""
         self.number += other.number
         self.total += other.total
         self.least = min(self.least, other.least)
@@ -31,7 +31,7 @@ class Figure:
 
 
 class MemoryMetrics:
-    """Metrics that are forgotten with the object."""
+    """Metrics that live as long as the object."""
 
     def __init__(self) -> None:
         self.raw: dict[_Series, dict[float, Figure]] = {}
@@ -40,7 +40,7 @@ class MemoryMetrics:
         self.newest = -math.inf
 
     async def write(self, samples: Sequence[Sample]) -> None:
-        """Keep these."""
+        """Store these samples."""
         for each in samples:
             if math.isfinite(each.value):
                 figure = Figure(1, each.value, each.value, each.value)
@@ -65,7 +65,7 @@ class MemoryMetrics:
         ]
 
     async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        """The newest of each series, by subject and metric."""
+        """The newest sample of each series, by subject and metric."""
         found = []
         for (subject, metric), figures in sorted(self.raw.items()):
             at = max(figures, default=-math.inf)
@@ -74,7 +74,7 @@ class MemoryMetrics:
         return found
 
     async def tidy(self, now: float) -> None:
-        """Roll up and drop."""
+        """Roll up and drop old samples."""
         hour = now // 3600 * 3600
         _roll_up(self.raw, self.minutes, 60, hour - _DAY_S)
         _roll_up(self.minutes, self.hours, 3600, hour - 30 * _DAY_S)

@@ -1,7 +1,7 @@
-"""The store port in memory: keeps the whole contract but durability. For tests that need a store and no database.
+"""The store port in memory, for tests without a database. It satisfies the whole contract except durability.
 
-`trouble` lets every call fail; what was committed survives `close` and `open` of the same object, so that a restart of
-the control plane can be played.
+`trouble` makes every call fail; committed data survives `close` and `open` of the same object, so that a test can
+restart the control plane.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SUBJECTS: dict[str, Callable[[Workload], str]] = {
 
 @dataclass
 class Shelf:
-    """Everything there is; `numbers` are the events', `keys` lead from (owner, client key) to a workload's id."""
+    """The content of a store; `numbers` are those of the events, `keys` map (owner, client key) to a workload's id."""
 
     workloads: dict[str, Workload] = field(default_factory=dict)
     attempts: dict[str, dict[str, Attempt]] = field(default_factory=dict)
@@ -46,24 +46,26 @@ class Shelf:
 
 
 class MemoryStore:
-    """A Store that forgets when it is garbage. Its parts are overridden by the broken ones that test the contract."""
+    """A Store that lives as long as the object. Deliberately broken subclasses, which test the contract,
+    override parts.
+    """
 
     def __init__(self) -> None:
         self.shelf = Shelf()
         self.trouble: CommonageError | None = None  # raised by every call while it is set
-        self.commits = 0  # how many batches were written
+        self.commits = 0  # number of batches written
         self._open = False
 
     async def open(self) -> None:
-        """Let it be used."""
+        """Allow calls."""
         self._open = True
 
     async def close(self) -> None:
-        """Let it be used no more, until it is opened again."""
+        """Refuse calls until it is opened again."""
         self._open = False
 
     async def _turn(self) -> None:
-        """Let others run, as a real database would, and fail if it is to fail."""
+        """Yield to other tasks, as a real database would, and raise `trouble` if set."""
         await asyncio.sleep(0)
         if self.trouble is not None:
             raise self.trouble
@@ -93,7 +95,7 @@ class MemoryStore:
             raise Conflict("an event of this number is there already")
 
     def check_version(self, workload: Workload, versions: dict[str, int]) -> None:
-        """Raise StaleVersion unless `workload` follows what `versions` (of this batch) or the shelf has."""
+        """Raise StaleVersion unless `workload` follows the version in `versions` (of this batch) or in the store."""
         there = self.shelf.workloads.get(workload.id)
         before = versions.get(workload.id, there.version if there else None)
         if before is None or before != workload.version - 1:
@@ -104,7 +106,7 @@ class MemoryStore:
         versions[workload.id] = workload.version
 
     def _check_key(self, workload: Workload, keys: dict[tuple[str, str], Workload]) -> None:
-        """Raise Conflict unless its key is free; members of one array that come together share theirs."""
+        """Raise Conflict unless its key is free; members of one array in the same batch share theirs."""
         spec = workload.spec
         if spec.key is None:
             return
@@ -137,13 +139,13 @@ class MemoryStore:
         shelf.images.update((each.name, each) for each in batch.images)
 
     async def live(self) -> Sequence[Workload]:
-        """Those that have not ended, oldest first."""
+        """The workloads that have not ended, oldest first."""
         await self._turn()
         living = (each for each in self.shelf.workloads.values() if not each.state.is_terminal)
         return sorted(living, key=lambda each: each.id)
 
     async def workload(self, workload_id: str) -> Workload:
-        """One."""
+        """One workload by id."""
         await self._turn()
         found = self.shelf.workloads.get(workload_id)
         if found is None:
@@ -151,7 +153,7 @@ class MemoryStore:
         return found
 
     async def workload_by_key(self, owner: str, key: str) -> Workload | None:
-        """The one of this client key."""
+        """The workload with this client key."""
         await self._turn()
         found = self.shelf.keys.get((owner, key))
         return self.shelf.workloads[found] if found is not None else None
@@ -169,7 +171,7 @@ class MemoryStore:
         return Page(page, cursor_after(page[-1].id, which) if len(found) > len(page) and page else None)
 
     async def count(self, which: Filter) -> dict[State, int]:
-        """How many in each state."""
+        """The number in each state."""
         await self._turn()
         counts: dict[State, int] = {}
         for workload in self._matching(which):
@@ -180,14 +182,14 @@ class MemoryStore:
         return (workload for workload in self.shelf.workloads.values() if matches(workload, which))
 
     async def attempts(self, workload_id: str) -> Sequence[Attempt]:
-        """Its tries, oldest first."""
+        """The attempts of a workload, oldest first."""
         await self._turn()
         return sorted(self.shelf.attempts.get(workload_id, {}).values(), key=lambda each: each.number)
 
     async def events(
         self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
     ) -> Sequence[Event]:
-        """What happened, oldest first."""
+        """Events, oldest first."""
         await self._turn()
         found = [
             event
@@ -199,19 +201,19 @@ class MemoryStore:
         return found[:limit]
 
     async def last_event_seq(self) -> int:
-        """The newest event's number."""
+        """The number of the newest event."""
         await self._turn()
         return self.shelf.events[-1].seq if self.shelf.events else 0
 
     async def last_workload_id(self) -> str | None:
-        """The greatest id."""
+        """The greatest workload id."""
         await self._turn()
         return max(self.shelf.workloads, default=None)
 
     async def usage(
         self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
     ) -> Sequence[Usage]:
-        """What was held within [since, until)."""
+        """The resources held within [since, until)."""
         await self._turn()
         if by not in _SUBJECTS:
             raise InvalidInput(
@@ -228,7 +230,7 @@ class MemoryStore:
         return [sums[subject] for subject in sorted(sums)]
 
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastHold]:
-        """What ended attempts held, newest first."""
+        """Past allocations of ended attempts, newest first."""
         await self._turn()
         found = [
             PastHold(
@@ -241,18 +243,18 @@ class MemoryStore:
         return sorted(found, key=lambda each: (each.until, each.attempt_id), reverse=True)[:limit]
 
     async def nodes(self) -> Sequence[Node]:
-        """Every machine, by site and name."""
+        """All nodes, by site and name."""
         await self._turn()
         return [self.shelf.nodes[key] for key in sorted(self.shelf.nodes)]
 
     async def receipts(self, workload_id: str) -> Sequence[Receipt]:
-        """Those of its tries, oldest first."""
+        """The usage reports of its attempts, oldest first."""
         await self._turn()
         found = (each for each in self.shelf.receipts.values() if each.workload_id == workload_id)
         return sorted(found, key=lambda each: (each.began_at, each.attempt_id))
 
     async def receipts_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[Receipt]:
-        """Ended ones alike, newest first."""
+        """Ended usage reports of the same work, newest first."""
         await self._turn()
         found = [
             each
@@ -262,25 +264,25 @@ class MemoryStore:
         return sorted(found, key=lambda each: (each.ended_at, each.attempt_id), reverse=True)[:limit]
 
     async def open_receipts(self) -> Sequence[Receipt]:
-        """Those that have not ended."""
+        """Usage reports of attempts that have not ended."""
         await self._turn()
         found = (each for each in self.shelf.receipts.values() if each.ended_at is None)
         return sorted(found, key=lambda each: (each.began_at, each.attempt_id))
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
-        """Those that end after that, in the order in which they begin."""
+        """Reservations that end after that, in the order in which they begin."""
         await self._turn()
         found = (each for each in self.shelf.reservations.values() if each.ends_at > after)
         return sorted(found, key=lambda each: (each.starts_at, each.id))
 
     async def images(self) -> Sequence[Image]:
-        """All of them, by name."""
+        """All images, by name."""
         await self._turn()
         return [self.shelf.images[name] for name in sorted(self.shelf.images)]
 
 
 def matches(workload: Workload, which: Filter) -> bool:
-    """True if every field of `which` that is set fits."""
+    """True if every field of `which` that is set matches."""
     spec = workload.spec
     asked: list[tuple[object, object]] = [
         (which.owner, spec.owner),
@@ -309,7 +311,7 @@ def _without_secrets_at_the_end(workload: Workload) -> Workload:
 
 
 def _held(workload: Workload, attempts: Iterable[Attempt], since: float, until: float) -> Usage | None:
-    """What one workload held within the window; None when nothing."""
+    """The resources that one workload held within the window; None if nothing."""
     held = Usage(workload.id, 1, 0, 0, 0, 0)
     any_time = False
     for attempt in attempts:

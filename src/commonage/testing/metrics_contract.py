@@ -1,6 +1,6 @@
-"""What every store of samples must keep. Inherit MetricsContract and supply the fixture `metrics`, empty and open.
+"""Contract tests for every store of samples. Inherit MetricsContract and supply the fixture `metrics`, empty and open.
 
-Time stands in the samples and in what `tidy` is told; nothing here waits.
+Time is in the samples and in the argument of `tidy`; nothing here waits.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ MINUTE_S: Final = 60
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 START: Final = 1_700_000_000 // DAY_S * DAY_S
-"""A midnight, so that minutes and hours begin where they seem to."""
+"""A midnight, so that minutes and hours begin at round values."""
 
 
 def samples(
     values: Sequence[float], *, begin: float = START, every_s: float = 5, subject: str = "node:a"
 ) -> list[Sample]:
-    """One figure of `cpu_cores` every few seconds."""
+    """Samples of `cpu_cores` every few seconds."""
     return [Sample("cpu_cores", subject, begin + index * every_s, value) for index, value in enumerate(values)]
 
 
 async def everything(metrics: Metrics, subject: str = "node:a", points: int = 10**6) -> Sequence[Point]:
-    """All there is of `cpu_cores`."""
+    """All points of `cpu_cores`."""
     return await metrics.query("cpu_cores", subject, since=START, until=START + 10 * 366 * DAY_S, points=points)
 
 
 @pytest.mark.anyio
 class MetricsContract:
-    """Samples go in, buckets come out; what grows old becomes coarse, not wrong."""
+    """Samples are averaged into buckets; old data becomes coarser, but stays correct."""
 
     async def test_new_store_is_empty(self, metrics: Metrics) -> None:
         assert await everything(metrics) == []
@@ -215,7 +215,7 @@ class MetricsContract:
 
 
 def _are_means_of(found: Sequence[Point], values: Sequence[float], number: int, width: int) -> None:
-    """True to the last figure: each point is `number` of the values."""
+    """Assert that each point is exactly the mean of `number` of the values."""
     parts = [values[begin : begin + number] for begin in range(0, len(values), number)]
     assert [each.at for each in found] == [START + index * width for index in range(len(parts))]
     assert [each.mean for each in found] == pytest.approx([sum(part) / len(part) for part in parts])

@@ -1,7 +1,7 @@
-"""What every store must keep. Inherit StoreContract in a test class and supply the fixture `store`, empty and open.
+"""Contract tests for every store. Inherit StoreContract in a test class and supply the fixture `store`, empty and open.
 
-This file holds what is demanded of writing; `store_reading_contract`, `store_receipts_contract` and
-`store_reservations_contract` have the rest.
+This file covers writing; `store_reading_contract`, `store_receipts_contract` and `store_reservations_contract` cover
+the rest.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _EVERYTHING = Filter()
 
 
 def as_kept(workload: Workload) -> Workload:
-    """What the store gives back of it: the values of secrets are gone with the end."""
+    """The workload as the store returns it: the values of secrets are removed at its end."""
     return replace(workload, spec=workload.spec.without_secrets()) if workload.state.is_terminal else workload
 
 
 async def outcome(store: Store, batch: Batch) -> str | None:
-    """The problem code of a commit that failed, None of one that did not."""
+    """The problem code of a failed commit, None for a successful one."""
     try:
         await store.commit(batch)
     except CommonageError as error:
@@ -44,7 +44,7 @@ async def outcome(store: Store, batch: Batch) -> str | None:
 
 @pytest.mark.anyio
 class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservationsContract, StoreImagesContract):
-    """Writing: all or nothing, nobody's change lost, durable."""
+    """Writing is atomic, durable, and loses no concurrent change."""
 
     async def test_new_store_is_empty(self, store: Store) -> None:
         assert await store.live() == []
@@ -303,7 +303,7 @@ class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservatio
         assert (await store.workload(born.id)).spec.secrets == ()
         assert (await store.workload(stillborn.id)).spec.secrets == ()
 
-    # --- machines ---
+    # --- nodes ---
 
     @some_examples
     @given(one=some.nodes(), other=some.nodes())

@@ -1,4 +1,4 @@
-"""What every store must keep of images. Part of `store_contract`."""
+"""Contract tests for images in a store. Part of `store_contract`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commonage.testing.store_reading_contract import some_examples
 
 @pytest.mark.anyio
 class StoreImagesContract:
-    """Known by their name, also when they were removed."""
+    """Images are found by name, even after their removal."""
 
     @some_examples
     @given(written=some.images())

@@ -1,4 +1,4 @@
-"""What every store must keep when it is read: lists, pages, counts, events, usage. Part of `store_contract`."""
+"""Contract tests for reading a store: lists, pages, counts, events, usage. Part of `store_contract`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from commonage.testing import factories as make
 some_examples: Final = settings(
     max_examples=25,
     deadline=None,
-    # The store is the same for all examples of a test, and grows: each example looks after its own.
+    # The store is shared by all examples of a test, and grows: each example checks only its own data.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
@@ -56,7 +56,7 @@ _BROKEN_CURSORS = [
 
 
 def a_crowd() -> list[Workload]:
-    """Some of every kind and state, of several owners, oldest first."""
+    """Workloads of every kind and state, of several owners, oldest first."""
     made = []
     states, kinds = list(State), list(Kind)
     for number in range(90):
@@ -78,7 +78,7 @@ def a_crowd() -> list[Workload]:
 
 
 def fits(workload: Workload, which: Filter) -> bool:
-    """What a filter means, said plainly."""
+    """A plain implementation of a filter."""
     spec = workload.spec
     node = workload.attempt.lease.node if workload.attempt else None
     text = None if which.text is None else which.text.casefold()
@@ -101,7 +101,7 @@ _CROWD: Final = a_crowd()
 
 
 def filters() -> st.SearchStrategy[Filter]:
-    """Filters that find some of the crowd, all, or none."""
+    """Filters that match some of the crowd, all, or none."""
 
     def maybe(*values: Any) -> st.SearchStrategy[Any]:
         return st.none() | st.none() | st.sampled_from(values)
@@ -152,12 +152,12 @@ async def walk(store: Store, which: Filter, limit: int) -> list[Workload]:
 
 
 Held = tuple[Workload, list[Attempt]]
-"""A workload, and every try at running it."""
+"""A workload, and all its attempts."""
 
 
 @st.composite
 def _users_of_machines(draw: st.DrawFn) -> list[Held]:
-    """Work of two new owners, held at whole seconds from 0 to 50."""
+    """Workloads of two new owners, held at whole seconds from 0 to 50."""
     owners = [f"ann-{make.workload_id()}", f"bob-{make.workload_id()}"]
     return [_use(draw, draw(st.sampled_from(owners))) for _ in range(draw(st.integers(1, 5)))]
 
@@ -189,7 +189,7 @@ def _use(draw: st.DrawFn, owner: str) -> Held:
 
 @pytest.mark.anyio
 class StoreReadingContract:
-    """Reading: in order, complete, and only what was asked for."""
+    """Results are ordered, complete, and match the query."""
 
     async def test_live_are_those_that_have_not_ended_oldest_first(self, store: Store) -> None:
         crowd = a_crowd()
@@ -331,7 +331,7 @@ class StoreReadingContract:
 
 
 def _second_by_second(crowd: Iterable[Held], since: int, until: int, by: str) -> dict[str, Usage]:
-    """Usage the long way round: look at every second of the window who holds what."""
+    """A slow implementation of usage: sum the holders in every second of the window."""
     sums: dict[str, list[float]] = {}
     who: dict[str, set[str]] = {}
     for workload, tries in crowd:

@@ -1,4 +1,4 @@
-"""What every store must keep of receipts. Part of `store_contract`."""
+"""Contract tests for usage reports in a store. Part of `store_contract`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _receipt_of(workload: Workload, number: int = 1, **fields: Any) -> Receipt:
 
 @pytest.mark.anyio
 class StoreReceiptsContract:
-    """Written again and again while an attempt runs, found by workload and by what it was."""
+    """Usage reports are rewritten while an attempt runs, and found by workload and by likeness."""
 
     async def test_a_receipt_is_read_as_it_was_written(self, store: Store) -> None:
         workload = make.workload(State.RUNNING)

@@ -1,4 +1,4 @@
-"""What every store must keep of reservations. Part of `store_contract`."""
+"""Contract tests for reservations in a store. Part of `store_contract`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from commonage.testing.store_reading_contract import some_examples
 
 @pytest.mark.anyio
 class StoreReservationsContract:
-    """Found until their window is over, replaced and taken away by their id."""
+    """Reservations are found until their window is over, and replaced and removed by id."""
 
     @some_examples
     @given(asked=some.requests())

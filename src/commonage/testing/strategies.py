@@ -1,6 +1,6 @@
-"""Random domain objects, whole and odd, for hypothesis. Used by the contract suites; plain ones are in `factories`.
+"""Random domain objects for hypothesis. Used by the contract suites; plain ones are in `factories`.
 
-Text is any that a database can hold: no NUL, no lone surrogates.
+Text is limited to what a database can hold: no NUL, no lone surrogates.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def amounts(most: int = 2**40) -> st.SearchStrategy[int]:
 
 
 def pairs() -> st.SearchStrategy[tuple[tuple[str, str], ...]]:
-    """Names with values, in an order."""
+    """Ordered pairs of names and values."""
     return st.lists(st.tuples(texts(), texts()), max_size=3).map(tuple)
 
 
 def reasons() -> st.SearchStrategy[Reason]:
-    """Some codes: without parameters, with words of a program, and with another reason as cause."""
+    """Some codes: without parameters, with a program's text, and with another reason as cause."""
     plain = st.just(InQueue()) | st.builds(StartFailed, error=texts(max_size=200))
     retry = st.builds(
         RetryScheduled,
@@ -71,7 +71,7 @@ def reasons() -> st.SearchStrategy[Reason]:
 
 
 def gpu_requests() -> st.SearchStrategy[GpuRequest]:
-    """Whole cards, a fraction of one, or VRAM."""
+    """Whole GPUs, a fraction of one, or VRAM."""
     model = st.none() | texts(min_size=1)
     return st.one_of(
         st.builds(GpuRequest, whole=st.integers(1, 1024), model=model),
@@ -86,7 +86,7 @@ def requests() -> st.SearchStrategy[Request]:
 
 
 def specs() -> st.SearchStrategy[Spec]:
-    """Anything that can be asked; without a client key, which must be unique, and outside arrays."""
+    """Any spec outside arrays and without a client key, which must be unique."""
     return st.builds(
         Spec,
         kind=st.sampled_from(Kind),
@@ -113,7 +113,7 @@ def specs() -> st.SearchStrategy[Spec]:
 
 
 def shares() -> st.SearchStrategy[Share]:
-    """A part of some card."""
+    """A part of some device."""
     return st.builds(
         Share,
         device_uuid=texts(min_size=1),
@@ -130,7 +130,7 @@ def shares() -> st.SearchStrategy[Share]:
 
 @st.composite
 def attempts_of(draw: st.DrawFn, workload: str) -> Attempt:
-    """A try at running this workload."""
+    """An attempt of this workload."""
     number = draw(st.integers(1, 1000))
     name = attempt_id(workload, number)
     held = draw(st.lists(shares(), max_size=3).map(tuple))
@@ -151,7 +151,7 @@ def attempts_of(draw: st.DrawFn, workload: str) -> Attempt:
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
-    """Any workload in any state, of a new id, at version 1."""
+    """Any workload in any state, with a new id, at version 1."""
     name = workload_id()
     fresh = Workload(
         id=name,
@@ -166,7 +166,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 @st.composite
 def moved_on(draw: st.DrawFn, before: Workload) -> Workload:
-    """The same workload wherever it may stand later, its version untouched. It never comes back from its end."""
+    """The same workload in any state that may follow, its version unchanged. A terminal state never changes."""
     states = [State.LOST, *(state for state in State if not before.state.is_terminal or state.is_terminal)]
     stops = st.builds(StopWish, texts(), instants(), st.sampled_from(StopCause), st.none() | reasons())
     return replace(
@@ -185,13 +185,13 @@ def moved_on(draw: st.DrawFn, before: Workload) -> Workload:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Workload, Workload]:
-    """A workload, and the same one version later."""
+    """A workload, and the same one a version later."""
     first = draw(workloads())
     return first, replace(draw(moved_on(first)), version=2)
 
 
 def devices() -> st.SearchStrategy[Device]:
-    """Any card."""
+    """Any device."""
     return st.builds(
         Device,
         uuid=texts(min_size=1),
@@ -217,7 +217,7 @@ def devices() -> st.SearchStrategy[Device]:
 
 
 def nodes() -> st.SearchStrategy[Node]:
-    """Any machine."""
+    """Any node."""
     report = st.builds(
         NodeReport,
         name=texts(min_size=1),
@@ -245,7 +245,7 @@ def nodes() -> st.SearchStrategy[Node]:
 
 
 def images() -> st.SearchStrategy[Image]:
-    """Of the catalogue, removed ones too."""
+    """Images of the catalogue, including removed ones."""
     digests = st.just("sha256:" + "ab" * 32)
     files = st.lists(st.builds(SourceFile, texts(), digests), max_size=2).map(tuple)
     made = st.builds(Provenance, texts(), st.none() | instants(), texts(), texts(), texts(), files, texts())

@@ -1,10 +1,10 @@
-"""Where something goes that fits in several places: one small module for each policy, behind one protocol.
+"""Policies that choose among the places where a workload fits: one small module each, behind one protocol.
 
-The pass asks a policy about one shape at a time. What may start at all, and when, is not its business; that something
-fits is settled before its choice counts.
+The pass asks a policy about one shape at a time. A policy does not decide what may start, or when; only nodes on which
+the shape fits count.
 
-`registry.POLICIES` has them by name, each made by `maker(grid, mix, seed)` for a grid, a mix of typical workloads and a
-seed for what it decides by chance; `registry.DEFAULT` names ours. docs/contribute/add-a-policy.md tells how to add one.
+`registry.POLICIES` maps names to makers: `maker(grid, mix, seed)` makes a policy for a grid, a mix of typical workloads
+and a seed for random decisions; `registry.DEFAULT` is the default name. See docs/contribute/add-a-policy.md.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from commonage.placement.shapes import Floats, Shape
 
 
 class Policy(Protocol):
-    """A policy over one grid; it may remember rows (`grid.Rows`) and learn from what arrives, and nothing else."""
+    """A policy over one grid; it may cache rows (`grid.Rows`) and learn from arrivals, and keeps no other state."""
 
     def arrived(self, shape: Shape) -> None:
-        """A workload of this shape was submitted: what it may learn from."""
+        """A workload of this shape was submitted; the policy may learn from it."""
         ...
 
     def costs(self, shape: Shape) -> Floats:
-        """[N]: what it would cost to put the shape on each node, lower is better, inf where it does not fit.
+        """[N]: the cost of each node for the shape, lower is better, inf where it does not fit.
 
-        To be read only, until the grid changes. Ties go to the node with the lowest number.
+        Read-only, until the grid changes. Ties go to the node with the lowest number.
         """
         ...
 
     def cards(self, shape: Shape, node: int) -> Sequence[int]:
-        """The cards of node `node` for a shape that fits there: as many as it takes, none for one without GPU."""
+        """The devices of node `node` for a shape that fits there: as many as it takes, none for a shape without GPU."""
         ...

@@ -1,7 +1,7 @@
-"""`best-fit`: where least is left over, cpus and GPUs weighed alike.
+"""`best-fit`: the node with the least left over; CPUs and GPUs have equal weight.
 
-As compared in "Beware of Fragmentation" (USENIX ATC 2023): both are measured in the largest machine of the fleet, and
-the score is a whole percentage, so that near ties are ties.
+As compared in "Beware of Fragmentation" (USENIX ATC 2023): both are measured relative to the largest node, and the
+score is a whole percentage, so that near ties are ties.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from commonage.placement.shapes import Floats, Ints, Shape
 
 
 class BestFit(Scored):
-    """Little left over is good."""
+    """Prefers little left over."""
 
     def score(self, shape: Shape, nodes: Ints) -> Floats:
-        """[n]: whole per cent of the largest machine that would not be left over."""
+        """[n]: 100 minus what would be left over, in whole per cent of the largest node."""
         most_cpus, most_milli = largest(self.grid)
         cpus = (self.grid.cpus[nodes] - shape.cpus_milli) / most_cpus
         milli = (idle_milli(self.grid, nodes) - taken_milli(self.grid, shape, nodes)) / most_milli

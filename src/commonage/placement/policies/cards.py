@@ -1,4 +1,4 @@
-"""Which cards of a node, once the node is chosen: what several policies have in common."""
+"""Chooses the devices of a chosen node: rules that several policies share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from commonage.placement.shapes import NEVER, Ints, Shape
 
 
 def first_fitting(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
-    """The first cards that have what the shape takes, of one NUMA node if it wants that."""
+    """The first devices with the resources that the shape takes, on one NUMA node if it wants that."""
     fitting = _fitting(grid, shape, node)
     if shape.request.one_numa and shape.cards > 1:
         places = grid.numa[node, fitting]
@@ -21,7 +21,7 @@ def first_fitting(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
 
 
 def tightest(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
-    """For a part of a card, of those that have it the one with least left; for whole cards the first."""
+    """For a part of a device, the fitting one with the least left; for whole devices the first ones."""
     if not shape.is_part:
         return first_fitting(grid, shape, node)
     fitting = _fitting(grid, shape, node)
@@ -29,7 +29,7 @@ def tightest(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
 
 
 def emptiest(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
-    """For a part of a card, the one with most left; for whole cards the first."""
+    """For a part of a device, the one with the most left; for whole devices the first ones."""
     if not shape.is_part:
         return first_fitting(grid, shape, node)
     fitting = _fitting(grid, shape, node)
@@ -43,13 +43,13 @@ def _fitting(grid: Grid, shape: Shape, node: int) -> Ints:
 
 
 def idle_milli(grid: Grid, nodes: Ints) -> Ints:
-    """[len(nodes)]: thousandths of GPUs that are free on them, over all cards that take work."""
+    """[len(nodes)]: thousandths of GPUs that are free on each node, over all schedulable devices."""
     idle: Ints = np.where(grid.kind[nodes] >= 0, grid.free_milli[nodes], 0).sum(axis=1)
     return idle
 
 
 def taken_milli(grid: Grid, shape: Shape, nodes: Ints) -> Ints:
-    """[len(nodes)]: thousandths of GPUs that the shape takes there, of cards that take least; 0 where none will do."""
+    """[len(nodes)]: thousandths of GPUs that the shape takes there, on the devices that need least; 0 if none fits."""
     if not shape.cards:
         return np.zeros(len(nodes), np.int64)
     need = shape.need_milli[grid.kind[nodes]].min(axis=1, initial=NEVER)
@@ -58,6 +58,6 @@ def taken_milli(grid: Grid, shape: Shape, nodes: Ints) -> Ints:
 
 
 def largest(grid: Grid) -> tuple[int, int]:
-    """The cpus (thousandths) of the node with most of them, and the thousandths of GPUs of that with most cards."""
+    """The most CPUs of any node (thousandths), and the most GPUs of any node (thousandths)."""
     cpus = int(grid.cpus_total.max(initial=1))
     return max(cpus, 1), 1000 * max(grid.kind.shape[1], 1)

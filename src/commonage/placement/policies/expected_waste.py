@@ -1,9 +1,9 @@
-"""`expected-waste`: where placing adds least to what of the GPUs will, by all we know, be wasted in the end.
+"""`expected-waste`: the place that adds least to the GPU capacity that is expected to be wasted in the end.
 
-Looked up in tables (placement/waste.py) for each card, by its idle share and its part of the node's free cpus, which
-are shared among its cards by what is idle of each. Memory counts as the cpus that usually come with so much. The
-tables rest on the typical workloads, learned from what arrives, and on how many cards each still fits; they are made
-anew when the fleet has filled or emptied by some part since.
+Each device is looked up in tables (placement/waste.py), by its idle share and its part of the node's free CPUs, which
+are divided among the devices in proportion to their idle shares. Memory counts as the CPUs that usually come with it.
+The tables rest on the typical workloads, learned from arrivals, and on the number of devices that each still fits; they
+are rebuilt when the nodes have filled or emptied by some part.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from commonage.placement.shapes import NEVER, Bools, Floats, Ints, Shape
 from commonage.placement.waste import END, FINE, PARTS, WIDTH, Demand, step_for, table
 
 PART = 1000 // PARTS
-"""Thousandths in a part of a card."""
+"""Thousandths in one part of a device."""
 OPEN = 30.0
-"""What it costs to use a node on which nothing runs, or to break a whole card, in thousandths of a card: settles near
-ties for those in use."""
+"""The cost of using a node on which nothing runs, or of breaking a whole device, in thousandths of a device: near ties
+go to nodes and devices in use.
+"""
 REACH, NEARLY_ALL = 2.0, 0.98
-"""The tables reach up to the cpus that so many workloads need to fill a card with their like."""
+"""The tables extend to the CPUs that this part of the workloads need to fill a device with equal ones."""
 TIDY = 1e-6
-"""For workloads without a GPU, of nodes that waste alike: the price of a free thousandth of a cpu left there."""
+"""For workloads without a GPU, among nodes with equal waste: the price of each free thousandth of a CPU left there."""
 FILLED = 0.2
-"""The tables are made anew when what is idle of all cards has changed by this part, and by a hundredth of all,"""
+"""The tables are rebuilt when the idle capacity of all devices has changed by this part, and by a hundredth of all,"""
 TURNED = 0.1
-"""or when this part of the workloads that are typical have become others."""
+"""or when this part of the typical workloads has changed."""
 UNJUDGED = 1e9
-"""Thousandths of cpus for each MiB where nothing is known of the memory that workloads take: it never matters then."""
+"""Thousandths of a CPU per MiB where nothing is known of workloads' memory: memory then never matters."""
 LOOK_EVERY = 32
-"""After so many changes of nodes it is looked whether it has."""
+"""The need to rebuild is checked after this number of node changes."""
 
 
 class ExpectedWaste:
-    """The policy over one grid. It leaves nothing to chance."""
+    """The policy over one grid. It is deterministic."""
 
     def __init__(self, grid: Grid, mix: Mix, seed: int) -> None:
         self._grid = grid
@@ -50,17 +51,17 @@ class ExpectedWaste:
         self._taken_by: dict[int, Ints] = {}
 
     def arrived(self, shape: Shape) -> None:
-        """Count it among what is typical."""
+        """Count it in the mix of typical workloads."""
         self._arrivals.add(shape.request)
 
     def costs(self, shape: Shape) -> Floats:
-        """[N]: thousandths of a card that are expected to be wasted more, and the price of a new node."""
+        """[N]: the additional expected waste in thousandths of a device, plus the price of a new node."""
         self._look()
         costs: Floats = self._rows.of(shape)[:, 0]
         return costs
 
     def cards(self, shape: Shape, node: int) -> Sequence[int]:
-        """The card that costs least, or the first whole ones."""
+        """The device that costs least, or the first whole ones."""
         if shape.is_part:
             self._look()
             return [int(self._rows.of(shape)[node, 1])]
@@ -69,7 +70,7 @@ class ExpectedWaste:
     # --- tables ---------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Make the tables anew if what they rest on has moved."""
+        """Rebuild the tables if their inputs have changed enough."""
         grid = self._grid
         fresh = self._epoch != grid.epoch
         if not fresh and self._folds == self._arrivals.folds and len(grid.changed) - self._looked < LOOK_EVERY:
@@ -88,7 +89,7 @@ class ExpectedWaste:
             self._rows = Rows(grid, self._compute)
 
     def _turned(self) -> bool:
-        """True if the typical workloads have become others, or take other amounts of memory."""
+        """True if the typical workloads, or the amounts of memory they take, have changed enough."""
         judged = min(self._arrivals.cpus_per_mib(), UNJUDGED)
         return abs(judged - self._cpus_per_mib) > TURNED * judged or apart(self._mix, self._arrivals.mix()) > TURNED
 
@@ -124,7 +125,7 @@ class ExpectedWaste:
         self._per_cpu = FINE / step
 
     def _cards_for(self, shape: Shape, nodes: Ints) -> int:
-        """On how many cards it would fit now, each by itself, memory aside."""
+        """The number of devices on which it fits now, each considered alone, without regard to memory."""
         grid = self._grid
         fitting = np.count_nonzero(grid.cards_fit(shape, nodes), axis=1)
         fits = (fitting >= shape.cards) & (grid.cpus[nodes] >= shape.cpus_milli)
@@ -133,14 +134,14 @@ class ExpectedWaste:
     # --- nodes ----------------------------------------------------------------------------------------------------
 
     def _idle_of(self, nodes: Ints) -> Ints:
-        """[n, C]: thousandths of each card that are idle, of VRAM or compute whichever is less."""
+        """[n, C]: idle thousandths of each device, of VRAM or compute, whichever is less."""
         grid = self._grid
         vram = grid.free_mib[nodes] * 1000 // np.maximum(grid.total_mib[nodes], 1)
         idle: Ints = np.where(grid.kind[nodes] >= 0, np.minimum(grid.free_milli[nodes], vram), 0)
         return idle
 
     def _cpus_for_cards(self, shape: Shape | None, nodes: Ints) -> Floats:
-        """[n]: what is left of cpus, or of those that usually come with the memory left, once the shape is there."""
+        """[n]: the CPUs left with the shape placed, or the CPUs that usually come with the memory left, if less."""
         cpus, memory = self._grid.cpus[nodes], self._grid.memory[nodes]
         if shape is not None:
             cpus, memory = cpus - shape.cpus_milli, memory - shape.memory_mib
@@ -148,12 +149,14 @@ class ExpectedWaste:
         return left
 
     def _waste(self, offset: Ints, row: Ints, idle: Ints, cpus: Floats) -> Floats:
-        """[n, C]: the waste of cards of these rows of tables, with so many cpus for each idle thousandth [n, 1]."""
+        """[n, C]: the waste of devices in these table rows, with `cpus` [n, 1] for each idle thousandth."""
         column = np.minimum(cpus * idle + 0.5, WIDTH - 1).astype(np.int64)
         return self._table.take(offset + row * WIDTH + column)
 
     def _state_of(self, nodes: Ints) -> Floats:
-        """[n, 2 C + 3]: of each card what is idle and its row; all that is idle, the waste, the price of opening."""
+        """[n, 2 C + 3]: the idle capacity and row of each device; then total idle capacity, waste, and price of
+        opening.
+        """
         grid = self._grid
         idle = self._idle_of(nodes)
         whole = idle == 1000
@@ -168,7 +171,7 @@ class ExpectedWaste:
     # --- costs ----------------------------------------------------------------------------------------------------
 
     def _compute(self, shape: Shape, nodes: Ints) -> Floats:
-        """[n, 2]: the cost, and for a part of a card the best card."""
+        """[n, 2]: the cost, and for a part of a device the best device."""
         grid = self._grid
         result = np.zeros((len(nodes), 2))
         result[:, 0] = np.inf
@@ -199,7 +202,7 @@ class ExpectedWaste:
         return result
 
     def _after_whole(self, shape: Shape, nodes: Ints, state: Floats, taken: Bools) -> Floats:
-        """[n]: the waste of nodes once these cards [n, C], or none, are taken altogether."""
+        """[n]: the waste of nodes once these devices [n, C], or none, are taken whole."""
         most = taken.shape[1]
         idle = np.where(taken, 0, state[:, :most]).astype(np.int64)
         row = np.where(taken, 0, state[:, most : 2 * most]).astype(np.int64)
@@ -210,25 +213,25 @@ class ExpectedWaste:
         return total
 
     def _after_part(self, shape: Shape, nodes: Ints, state: Floats, fitting: Bools) -> Floats:
-        """[n, C]: the waste of nodes once a part of each card in turn is taken; inf of cards without it."""
+        """[n, C]: the waste of nodes once a part of each device in turn is taken; inf for devices without room."""
         most = fitting.shape[1]
         kind = self._grid.kind[nodes]
         offset = self._offset[kind]
         idle, row = state[:, :most].astype(np.int64), state[:, most : 2 * most].astype(np.int64)
         left = np.maximum(idle - self._taken(shape)[kind], 0)
-        # A node's cards are nearly always of one kind: what is idle afterwards is the same whichever card it takes.
+        # A node's devices are nearly always of one kind, so the idle capacity afterwards is the same for each.
         idle_then = state[:, -3] - (idle - left).max(axis=1, initial=0, where=fitting)
         per_idle = (self._cpus_for_cards(shape, nodes) * self._per_cpu / np.maximum(idle_then, 1))[:, None]
         whole = row > PARTS
         others = self._waste(offset, row, idle, per_idle)
-        others_then = self._waste(offset, row - whole, idle, per_idle)  # where one of the whole cards is broken
+        others_then = self._waste(offset, row - whole, idle, per_idle)  # if one of the whole devices is broken
         cards = self._waste(offset, left // PART, left, per_idle)
         unbroken = others.sum(axis=1)[:, None] - others
         broken = others_then.sum(axis=1)[:, None] - others_then
         return np.where(fitting, cards + np.where(whole, broken + OPEN, unbroken), np.inf)
 
     def _taken(self, shape: Shape) -> Ints:
-        """[kinds + 1]: thousandths of a card of each kind that a part takes, of VRAM or compute whichever is more."""
+        """[kinds + 1]: thousandths of a device of each kind that a part takes, of VRAM or compute, the larger."""
         known = self._taken_by.get(shape.number)
         if known is None or len(known) != len(shape.need_mib):
             sizes = np.array([card.memory_mib for card, _ in self._grid.kinds] + [1], np.int64)
@@ -239,14 +242,16 @@ class ExpectedWaste:
 
 
 def _share(shape: Shape, kind: int, memory_mib: int) -> float:
-    """The part of a card of this kind that a shape takes, of VRAM or compute whichever is more; above 1 if never."""
+    """The part of a device of this kind that a shape takes, of VRAM or compute, whichever is more; above 1 if it never
+    fits.
+    """
     if shape.need_mib[kind] >= NEVER:
         return 2.0
     return max(float(shape.need_milli[kind]) / 1000, float(shape.need_mib[kind]) / max(memory_mib, 1))
 
 
 def _quantile(values: Floats, weights: Floats, part: float) -> float:
-    """The value below which this part of the weight lies; 0 of nothing."""
+    """The value below which this part of the weight lies; 0 for no values."""
     if not len(values):
         return 0.0
     order = np.argsort(values)

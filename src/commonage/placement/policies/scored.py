@@ -1,6 +1,6 @@
-"""What policies share that score each node by itself, whatever the others look like: a remembered row for each shape.
+"""Base of policies that score each node independently of the others: a cached row for each shape.
 
-A subclass says `score`, and `cards` where the tightest will not do. Not for policies that compare nodes.
+A subclass implements `score`, and `cards` if the tightest device is not right. Not for policies that compare nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from commonage.placement.shapes import Floats, Ints, Shape
 
 
 class Scored(ABC):
-    """A policy over one grid that learns nothing and leaves nothing to chance."""
+    """A policy over one grid that neither learns nor decides randomly."""
 
     def __init__(self, grid: Grid, mix: Mix, seed: int) -> None:
         self.grid = grid
@@ -25,7 +25,7 @@ class Scored(ABC):
 
     @abstractmethod
     def score(self, shape: Shape, nodes: Ints) -> Floats | Ints:
-        """[len(nodes)]: how good each node is for the shape, higher is better; of no meaning where it does not fit."""
+        """[len(nodes)]: the score of each node for the shape, higher is better; meaningless where it does not fit."""
 
     def arrived(self, shape: Shape) -> None:  # noqa: B027  what learns says so itself
         """Nothing to learn."""
@@ -35,7 +35,7 @@ class Scored(ABC):
         return self._costs.of(shape)
 
     def cards(self, shape: Shape, node: int) -> Sequence[int]:
-        """The tightest card that has it, or the first whole ones."""
+        """The tightest fitting device, or the first whole ones."""
         return tightest(self.grid, shape, node)
 
     def _cost(self, shape: Shape, nodes: Ints) -> Floats:

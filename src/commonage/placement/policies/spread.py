@@ -1,7 +1,7 @@
-"""`spread`: where most is free, so that workloads are in each other's way as little as can be.
+"""`spread`: the emptiest node, so that workloads disturb each other as little as possible.
 
-As kube-scheduler's LeastAllocated: the mean of the parts of cpus, memory and GPUs that would stay free on the node. For
-fleets that are never full; it fragments more than any other policy.
+As kube-scheduler's LeastAllocated: the mean of the parts of CPUs, memory and GPUs that would stay free on the node. For
+clusters that are never full; it fragments more than any other policy.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from commonage.placement.shapes import Floats, Ints, Shape
 
 
 class Spread(Scored):
-    """Much left over is good."""
+    """Prefers much left over."""
 
     def score(self, shape: Shape, nodes: Ints) -> Floats:
-        """[n]: 0 to 3. A node without GPUs counts as one whose GPUs are all free: nobody is in the way there."""
+        """[n]: 0 to 3. A node without GPUs counts as one whose GPUs are all free: no GPU workload competes there."""
         grid = self.grid
         total = 1000 * (grid.kind[nodes] >= 0).sum(axis=1)
         left = idle_milli(grid, nodes) - taken_milli(grid, shape, nodes)
@@ -30,5 +30,5 @@ class Spread(Scored):
         return score
 
     def cards(self, shape: Shape, node: int) -> Sequence[int]:
-        """The emptiest card, or the first whole ones."""
+        """The emptiest device, or the first whole ones."""
         return emptiest(self.grid, shape, node)
