@@ -45,8 +45,7 @@ class Certificate:
         self._docker = docker
 
     def look(self, case: Case) -> Look:
-        """Check that it exists, is of this site's authority and of this name, is valid for a while, and is not revoked.
-        """
+        """Check that it exists, is of this site's authority and this name, is valid for a while, and not revoked."""
         if case.host.read(AUTHORITY) != case.terms.authority:
             return needed("have the site's authority sign a certificate for this machine")
         if why := _unfit(case, self._docker):

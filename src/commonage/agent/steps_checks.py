@@ -43,8 +43,7 @@ class Checks:
 
 
 class Tools:
-    """Step: the small programs that the steps and the agent use, including `docker` where only the daemon is installed.
-    """
+    """Step: the programs that the steps and the agent use, including `docker` if only the daemon is installed."""
 
     name = "tools"
 

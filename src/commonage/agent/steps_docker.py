@@ -52,10 +52,7 @@ class Docker:
         return done(f"Docker {version}{_of_vram(wanted)}")
 
     def apply(self, case: Case) -> None:
-        """Write settings before the first start, because the package may start the daemon.
-
-        The package's files come later.
-        """
+        """Write settings before the first start, because the package may start the daemon. Its own files come later."""
         host = case.host
         kept = read_settings(host)
         wanted = merged(kept, wanted_settings(case))

@@ -125,8 +125,7 @@ def _packages(case: Case, lacks: Mapping[str, str]) -> list[str]:
 
 
 def _where_from(case: Case, said: str) -> str:
-    """What to do about a package that no repository has: Debian has the driver in a separate section, and no toolkit.
-    """
+    """Advice for a package that no repository has: Debian has the driver in a separate section, and no toolkit."""
     if case.options.mirror or not re.search(r"Unable to locate|no installation candidate", said):
         return ""
     return (
