@@ -1,4 +1,4 @@
-"""What this node has besides GPUs: cores, memory, disks, and the state of the shared folder. Used by `run`."""
+"""The resources of this node besides GPUs: cores, memory, disks, and the state of the shared folder. Used by `run`."""
 
 from __future__ import annotations
 

@@ -325,7 +325,7 @@ class LinkedAgents:
         return link.peer
 
     async def measure(self, node_id: str) -> Sequence[Measurement]:
-        """What the node's containers use."""
+        """The resource use of the node's containers."""
         return (await self._peer(node_id).ask(messages.MEASURE, messages.Nothing())).each
 
     async def owners(self, node_id: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
