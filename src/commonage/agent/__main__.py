@@ -1,4 +1,4 @@
-"""`python3 -m commonage.agent VERB …`: what a machine of a site does. A verb is the module of its name, with `main`."""
+"""Runs `python3 -m commonage.agent VERB …` on a node. A verb is the module of that name, with its `main`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERBS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the first word says with all the others. The exit code: 0 done, 2 not understood."""
+    """Run the verb in the first argument with the other arguments. Returns the exit code: 2 for an unknown verb."""
     verb, rest = (arguments[0], arguments[1:]) if arguments else ("", ())
     if verb not in VERBS or importlib.util.find_spec(f"commonage.agent.{verb}") is None:
         known = "\n".join(f"  {name:9} {said}" for name, said in VERBS.items())

@@ -1,6 +1,6 @@
-"""The cards of this machine as the agent has them: opened when there are some, asked in a thread of their own.
+"""The agent's access to the GPUs of its node: opens them when there are some, and calls the driver in its own thread.
 
-A driver may take long, or never answer: what was known last stands, with a fault, until it does.
+A driver may take long, or never answer. The last known state is then reported with a fault until the driver answers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Owners = Callable[[Collection[int]], Sequence[ProcessOwner]]
 
 
 class Here:
-    """This machine's clock, for what wants one."""
+    """The node's clock."""
 
     def now(self) -> float:
         """Unix seconds."""
@@ -50,7 +50,7 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The cards at one moment; `fault` is the machine's, empty if there is none."""
+    """The GPUs at one moment. `fault` is the fault of the node, empty if there is none."""
 
     devices: tuple[Device, ...] = ()
     samples: tuple[DeviceSample, ...] = ()
@@ -59,7 +59,7 @@ class Look:
 
 
 class Cards:
-    """Made with what the site wants of the cards. Raises InvalidInput for what cannot be wanted."""
+    """The GPUs of this node, opened as the site's settings say. Raises InvalidInput for settings that are not valid."""
 
     def __init__(self, config: AgentConfig) -> None:
         if config.isolation not in _LEVELS:
@@ -78,16 +78,19 @@ class Cards:
         self._not_given = ""
 
     def note_not_given(self, why: str) -> None:
-        """Why containers here are given none of NVIDIA's cards; empty if they are."""
+        """Set why containers on this node get no NVIDIA GPU; empty if they do."""
         self._not_given = why
 
     @property
     def is_silent(self) -> bool:
-        """True while the driver keeps us waiting: whatever else is asked of it waits, too."""
+        """True while a driver call has not returned. All other driver calls wait for it."""
         return self._looking is not None
 
     async def look(self, owners: Owners) -> Look:
-        """Now, or as it was with a fault while the driver does not answer. `owners` looks up processes."""
+        """The current state, or the last one with a fault while the driver does not answer.
+
+        `owners` looks up processes.
+        """
         if self._looking is None:
             self._looking = asyncio.ensure_future(self._do(lambda: self._look(owners)))
         done, _ = await asyncio.wait({self._looking}, timeout=_LOOK_WITHIN_S)
@@ -107,7 +110,7 @@ class Cards:
         except DevicesUnavailable as error:
             return Look(fault=error.message)
         pids = {one.pid for sample in samples for one in sample.processes if one.attempt_id is None and one.pid}
-        # One that began after the driver was asked is another than the driver saw.
+        # A process that began after the driver was asked is not the process that the driver saw.
         found = tuple(one for one in owners(pids) if one.started_at <= began) if pids else ()
         return Look(devices, samples, found, self._why)
 
@@ -116,7 +119,7 @@ class Cards:
         return _with(self._not_given, device) if unreachable else device
 
     def _open(self) -> None:
-        """Have the cards open; where there are none yet, try again now and then: a driver may come later."""
+        """Open the GPUs. If there are none yet, retry from time to time: a driver may be installed later."""
         if self._opened or time.monotonic() < self._open_again_at:
             return
         self._open_again_at = time.monotonic() + _OPEN_AGAIN_S
@@ -128,7 +131,7 @@ class Cards:
             return
         _log.info("%s", opened.said)
         self._devices, self._opened, self._why = opened.devices, True, ""
-        # Which attempts live is not known yet: all holds are kept until their containers were missed for long.
+        # The live attempts are not known yet: keep all holds until their containers have been missing for long.
         self._devices.settle(self._devices.confined())
 
     def _found(self) -> Opened:
@@ -137,7 +140,7 @@ class Cards:
 
         if self._config.gpus != "auto":
             return opened(self._config.gpus)
-        # Nothing is simulated here unless somebody says so.
+        # Nothing is simulated here unless the settings ask for it.
         try:
             return opened("nvml")
         except DevicesUnavailable:
@@ -145,14 +148,14 @@ class Cards:
                 raise
         return opened("amd")
 
-    # --- what is asked --------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------------
 
     async def confine(self, hold: Hold) -> Mapping[str, str]:
         """As `Devices.confine`."""
         return await self._do(lambda: self._devices.confine(hold))
 
     async def release(self, attempt_ids: Collection[str]) -> None:
-        """As `Devices.release`, of each."""
+        """As `Devices.release`, for each attempt."""
         for one in attempt_ids:
             await self._do(partial(self._devices.release, one))
 
@@ -169,9 +172,9 @@ class Cards:
         return await self._do(self._devices.take_warnings)
 
     async def release_unseen(self, live: Collection[str], now: float) -> None:
-        """Release what is held for attempts whose containers were not here for long: nobody told us of their end.
+        """Release holds of attempts whose containers have been missing for long, in case their end was not reported.
 
-        `now` is of a clock that only rises.
+        `now` is monotonic.
         """
         confined = await self._do(self._devices.confined)
         self._unseen = {one: self._unseen.get(one, now) for one in confined if one not in live}
@@ -180,7 +183,7 @@ class Cards:
             await self.release([attempt_id])
 
     async def close(self) -> None:
-        """Let go of the driver; one that does not answer is left."""
+        """Close the driver. A driver that does not answer is abandoned."""
         closing = asyncio.ensure_future(self._do(self._devices.close))
         await asyncio.wait({closing}, timeout=_LOOK_WITHIN_S)
         self._thread.shutdown(wait=False, cancel_futures=True)

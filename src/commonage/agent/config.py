@@ -1,4 +1,4 @@
-"""What an agent is told: one TOML file, written when its machine joins. Reads and writes it; decides nothing."""
+"""The agent's configuration: one TOML file, written when its node joins. This module reads and writes it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from commonage.domain.errors import InvalidInput
 
 DEFAULT_FILE = "/etc/commonage/agent.toml"
 MOUNTS = "/run/commonage/attempts"
-"""What the filter before the Docker socket lets containers have, too."""
+"""The filter in front of the Docker socket also lets containers mount this folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """One machine's agent.
+    """The configuration of one node's agent.
 
-    `node` is its name, the same as in its certificate and in the Swarm. `control` are the addresses (`HOST:PORT`) at
-    which the control plane listens for agents. `certificate`, `key`, `request` (what the certificate was signed for, to
-    have it renewed) and `authority` are PEM files; `state` is a folder of the agent's own, `mounts` one in which it
+    `node` is the node's name, the same as in its certificate and in the Swarm. `control` are the addresses
+    (`HOST:PORT`) at which the control plane listens for agents. `certificate`, `key`, `request` (the signing request,
+    kept for renewals) and `authority` are PEM files. `state` is the agent's own folder, `mounts` the folder in which it
     mounts the folders of workloads. `docker` is the daemon, `docker_config` the file with the credentials for
-    registries, in Docker's own form. `shared` is the folder that all
-    machines of the site see ("": none). `gpus`: `auto` (real ones, or none), `nvml`, `amd`, `none`, `simulated:…`;
-    `isolation` and `slots` as the server's settings of these names. `cpus_milli` and `memory_mib`: 0 is all there is.
-    `cpu_hold`: `share` has the agent weigh containers by the cores that they asked for. `fence_after_s`: so long may
-    the daemon be gone before the agent ends our containers itself; `fence_silent_after_s`: so long may it be there and
-    not answer. `walls`: keep containers that come through `wall_interfaces` from the machine, its site and the cloud's
-    metadata address; `site_networks` are more of the site's networks than those that the machine is in.
+    registries, in Docker's own format. `shared` is the folder that all nodes of the site see (empty: none). `gpus`:
+    `auto` (real ones, or none), `nvml`, `amd`, `none`, `simulated:…`; `isolation` and `slots` as the server's settings
+    of these names. `cpus_milli` and `memory_mib`: 0 means all that the node has. `cpu_hold`: with `share` the agent
+    weighs containers by the cores that they requested. `fence_after_s`: time the daemon may be gone before the agent
+    ends Commonage's containers itself; `fence_silent_after_s`: the same for a daemon that accepts connections and does
+    not answer. `walls`: keep containers that come through `wall_interfaces` away from the node, its site and the
+    cloud's metadata address; `site_networks` are networks of the site beyond those that the node is in.
     """
 
     node: str
@@ -60,7 +60,7 @@ class AgentConfig:
 
 
 def read_config(path: Path) -> AgentConfig:
-    """The file. Raises InvalidInput, which names it and what is wrong."""
+    """Read the file. Raises InvalidInput, which names the file and the problem."""
     try:
         found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -83,7 +83,7 @@ def read_config(path: Path) -> AgentConfig:
 
 
 def config_text(config: AgentConfig) -> str:
-    """The file's text; what is as by default is left out."""
+    """The file's text. Values equal to the default are left out."""
     lines = ["# Written when this machine joined; `commonage.agent.config` says what each line means."]
     for field in fields(config):
         value = getattr(config, field.name)
@@ -98,12 +98,12 @@ def config_text(config: AgentConfig) -> str:
 
 
 def _toml(value: object) -> str:
-    """JSON's strings, numbers, booleans and lists are TOML's."""
+    """A TOML value: JSON's strings, numbers, booleans and lists are valid TOML."""
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`10.0.0.1:8044` or `[fd00::1]:8044` in parts. Raises InvalidInput."""
+    """Split `10.0.0.1:8044` or `[fd00::1]:8044` into host and port. Raises InvalidInput."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise InvalidInput(f"{address!r} is not an address like 10.0.0.1:8044", field="control")

@@ -1,10 +1,11 @@
-"""Whether this machine is in contact with its site, or cut off from it, so that what runs here may begin elsewhere.
+"""Decides whether this node is in contact with its site or cut off from it. Used by `run`.
 
-A cable is drawn, and the control plane cannot tell it from a machine that is switched off: it begins elsewhere what ran
-here. So an agent that is cut off pauses it, until the control plane says what goes on and what is to end. It is in
-contact while the control plane answers, or more than half of the machines that it was told of (three at least, itself
-among them): then the control plane, should it live, knows that it is in the minority and begins nothing anew. A
-connection that is refused is an answer, for a program that is away is no cable.
+The control plane cannot tell a lost network link from a node that is switched off: it requeues the node's workloads
+elsewhere. So an agent that is cut off pauses its workloads until the control plane says which of them continue and
+which end. A node is in contact while it reaches the control plane, or more than half of the witnesses (the nodes that
+it was told of, at least three including itself). In the second case a live control plane knows that it is in the
+minority and requeues nothing. A refused connection counts as an answer: it means that a program is down, not the
+network.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES, HOLDS_ON_S
 
 _log = logging.getLogger(__name__)
 SWARM_PORT = 7946
-"""Where the daemon of each machine of a Swarm listens for the others."""
+"""Port on which the Docker daemon of each Swarm node listens for the other nodes."""
 _QUIET_S, _QUIET_BY_MOST_S = 3.0, 1.0
 _ANSWERS_WITHIN_S = 1.0
 _FEWEST_LOOKS = 3
@@ -33,10 +34,10 @@ _FEWEST_LOOKS = 3
 
 @dataclass(slots=True)
 class Vote:
-    """Counts who answers: pure. `node` is this machine, `witnesses` the names of those that count.
+    """Counts the answers; no I/O. `node` is this node, `witnesses` the names of the nodes that count.
 
-    Times are of a clock that only rises: `last` is when the control plane answered, `most` when most of the others did.
-    A machine that was too busy to look has not found that nobody answers.
+    Times are monotonic: `last` is when the control plane answered, `most` when most of the others did. A node that was
+    too busy to probe has not found that nobody answers.
     """
 
     node: str
@@ -46,15 +47,15 @@ class Vote:
     looks: int = 0
 
     def learn(self, witnesses: tuple[str, ...]) -> None:
-        """From now on these count."""
+        """Replace the witnesses."""
         self.witnesses = witnesses
 
     def hear(self, now: float) -> None:
-        """The control plane is there."""
+        """Record an answer of the control plane."""
         self.last, self.looks = max(self.last, now), 0
 
     def count(self, control: bool, answering: Collection[str], began: float) -> None:
-        """A look that began then: whether the control plane answered, and which of the others."""
+        """Record a probe that began at `began`: whether the control plane answered, and which witnesses did."""
         here = {*answering, self.node} & set(self.witnesses)
         if control:
             self.hear(began)
@@ -64,13 +65,13 @@ class Vote:
             self.looks += 1
 
     def is_cut_off(self, now: float) -> bool:
-        """True once neither the control plane nor most of those who count have answered for long."""
+        """True once neither the control plane nor most of the witnesses have answered for long."""
         silent = now - self.last >= CUT_OFF_AFTER_S and now - self.most >= HOLDS_ON_S
         return self.looks >= _FEWEST_LOOKS and silent
 
 
 class Contact:
-    """This machine's, with those that it was told of kept in `folder`."""
+    """The contact of this node with its site. The witnesses are kept in `folder`."""
 
     def __init__(self, config: AgentConfig, folder: Path) -> None:
         self._control = [split_address(one) for one in config.control]
@@ -80,28 +81,31 @@ class Contact:
 
     @property
     def witnesses(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the witnesses."""
         return tuple(name for name, _ in self._known.each)
 
     @property
     def is_cut_off(self) -> bool:
-        """True while it is: what runs here is to be paused."""
+        """True while the node is cut off: its workloads must be paused."""
         return self._vote.is_cut_off(time.monotonic())
 
     def learn(self, told: Witnesses) -> None:
-        """The control plane says who counts."""
+        """Take the witnesses from the control plane."""
         if told != self._known:
             self._known = told
             self._vote.learn(self.witnesses)
-            with suppress(OSError):  # a full disk: it is said again with the next link
+            with suppress(OSError):  # a full disk: the control plane sends it again with the next link
                 self._file.write_text(json.dumps(to_json(told)), encoding="utf-8")
 
     def hear(self, at: float) -> None:
-        """The control plane heard what we said then (of the clock that only rises): it counts from there, as we do."""
+        """The control plane received the message sent at `at` (monotonic).
+
+        Its timeout starts then, and so does this one.
+        """
         self._vote.hear(at)
 
     async def look(self) -> None:
-        """See who answers, if nothing was heard for a while. Takes a second at most."""
+        """Probe all addresses if nothing was heard for a while. Takes at most a second."""
         began = time.monotonic()
         if began - self._vote.last < _QUIET_S or began - self._vote.most < _QUIET_BY_MOST_S:
             return
@@ -119,13 +123,13 @@ class Contact:
 
 
 async def answers(host: str, port: int, *, refused: bool = True) -> bool:
-    """Whether somebody there takes a connection. `refused`: what is given for one that is refused."""
+    """True if something at this address accepts a connection. `refused` is returned for a refused connection."""
     try:
         async with asyncio.timeout(_ANSWERS_WITHIN_S):
             _, writer = await asyncio.open_connection(host, port)
     except ConnectionError:
         return refused
-    except OSError:  # TimeoutError is one
+    except OSError:  # includes TimeoutError
         return False
     writer.transport.abort()
     return True

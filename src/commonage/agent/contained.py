@@ -1,7 +1,7 @@
-"""`python3 -m commonage.agent contained`: the agent in a container, on a machine that is in the site's Swarm already.
+"""`python3 -m commonage.agent contained`: the agent in a container, on a node that is already in the site's Swarm.
 
-It joins once with a token from a file, then stays as `run` does. Of its machine it changes nothing but what is mounted
-into its container; what joining sees to besides (`join`), from Docker's settings to drivers, is the machine's owner's.
+It joins once with a token from a file, then stays as `run` does. It changes nothing on its node except what is mounted
+into its container. The node's owner does the rest of what `join` does, from Docker's settings to drivers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from commonage.joining.fetch import NAME, Door, Refusal, read_token
 from commonage.joining.terms import MARK_FILE, Terms, TermsError
 
 JOINED = HOME / "joined"
-"""Which token it joined with, as a digest: another one means that it is to join again."""
+"""Digest of the token that the agent joined with. Another token means that it must join again."""
 LOGINS = HOME / "docker.json"
 _FAILED = 1
 _FIRST = 1
@@ -38,7 +38,7 @@ _CERTIFICATES = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-
 
 
 class Sight:
-    """The container sees what an agent must: the machine's processes and the daemon's containers. `info`: Docker's."""
+    """Step: the container sees the node's processes and the daemon's containers. `info` is Docker's own."""
 
     name = "sight"
 
@@ -46,7 +46,7 @@ class Sight:
         self._info, self._pids = info, pids or (os.getpid(), os.getppid())
 
     def look(self, case: Case) -> Look:
-        """What is not seen would be taken for gone, and started again elsewhere."""
+        """Check the view: workloads that are not visible would be taken for gone, and requeued elsewhere."""
         if _FIRST in self._pids:
             return bad("it sees no processes but its own: the container needs the machine's (pid: host)")
         folder = Path(str(self._info["DockerRootDir"])) / "containers"
@@ -55,11 +55,11 @@ class Sight:
         return done(f"{self._info['Name']}, Docker {self._info.get('ServerVersion', '?')} in {folder.parent}")
 
     def apply(self, case: Case) -> None:
-        """There is nothing to change."""
+        """Nothing to change."""
 
 
 class Member:
-    """The machine is in the site's Swarm."""
+    """Step: the node is in the site's Swarm."""
 
     name = "swarm"
 
@@ -67,7 +67,7 @@ class Member:
         self._mine = str((info.get("Swarm") or {}).get("NodeID") or "")
 
     def look(self, case: Case) -> Look:
-        """As the manager says it."""
+        """Check with the Swarm manager."""
         state = seen_by(case, self._mine)["swarm"] if self._mine else ""
         if state != "ready":
             return bad(
@@ -77,16 +77,16 @@ class Member:
         return done(f"{self._mine}, {state}")
 
     def apply(self, case: Case) -> None:
-        """There is nothing to change."""
+        """Nothing to change."""
 
 
 class Sees:
-    """The folder that all machines see is mounted here, too."""
+    """Step: the shared folder is mounted in this container."""
 
     name = "share"
 
     def look(self, case: Case) -> Look:
-        """By the mark in it."""
+        """Check by the mark in the folder."""
         folder = Path(case.terms.shared_dir)
         mark = case.host.read(folder / MARK_FILE)
         if mark is None:
@@ -96,11 +96,11 @@ class Sees:
         return done(f"{folder} is the site's")
 
     def apply(self, case: Case) -> None:
-        """There is nothing to change."""
+        """Nothing to change."""
 
 
 class Settings:
-    """What the agent is told. `docker`: where the daemon is reached from in here."""
+    """Step: the agent's settings. `docker` is the daemon's address as seen from this container."""
 
     name = "settings"
 
@@ -108,13 +108,13 @@ class Settings:
         self._docker = docker
 
     def look(self, case: Case) -> Look:
-        """Whether they are as the site says them."""
+        """Check that they match the site's."""
         if case.host.read(SETTINGS) != self._text(case):
             return needed(f"write {SETTINGS}")
         return done(f"{SETTINGS} is as the site says")
 
     def apply(self, case: Case) -> None:
-        """The file."""
+        """Write the file."""
         case.host.write(SETTINGS, self._text(case), 0o600)
 
     def _text(self, case: Case) -> str:
@@ -122,7 +122,7 @@ class Settings:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Join if need be, then stay. The exit code: that of `run`, or 1 where it has not joined and cannot."""
+    """Join if needed, then run. Returns the exit code of `run`, or 1 if the agent has not joined and cannot."""
     asked = _parser().parse_args(arguments)
     host = Host()
     try:
@@ -146,14 +146,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _join(host: Host, token: str, asked: argparse.Namespace) -> str:
-    """Empty if it has joined; else why not."""
+    """Join; returns the reason if that failed, else an empty string."""
     try:
         door = Door(token, authority_of(host, token))
         terms = Terms.from_json(door.post("/terms", {}))
         info = DockerDaemon(asked.docker).info()
     except (Refusal, TermsError, CommonageError) as error:
         return str(error)
-    # Its name is what the Swarm calls the machine.
+    # The agent takes the name that the Swarm has for the node.
     case = Case(host, terms, door, Options(str(info["Name"]), gpus=asked.gpus), skew_s=time.time() - terms.now)
     steps: list[Step] = [
         Sight(info), Member(info), Sees(), Certificate(asked.docker), Registry(LOGINS),
@@ -164,7 +164,7 @@ def _join(host: Host, token: str, asked: argparse.Namespace) -> str:
 
 
 def token_in(text: str) -> str:
-    """The token in what `commonage node token` printed, in whatever form; empty if there is none."""
+    """The token in the output of `commonage node token`, in any of its formats; empty if there is none."""
     found = _TOKEN.search(text)
     return found[0] if found else ""
 
@@ -172,7 +172,7 @@ def token_in(text: str) -> str:
 def authority_of(host: Host, token: str) -> str:
     """The certificate (PEM) of the authority that the token names. Raises Refusal.
 
-    The control plane's door shows it behind its own; whoever answers there, the token's digest tells whether it is it.
+    The control plane's join server sends it after its own certificate. The digest in the token verifies it.
     """
     said, last = read_token(token), ""
     for place in said["at"]:

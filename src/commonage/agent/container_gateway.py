@@ -1,7 +1,7 @@
 """The container gateway: how containers of this node reach the hub and the control plane by TLS.
 
-It listens at the node's address on the bridge of the containers, and carries each connection to the control plane by a
-tunnel of its own: a TLS connection to the port that agents dial. Run by `run`; the far end is `commonage.link.tunnels`.
+It listens at the node's address on the containers' bridge, and carries each connection to the control plane in its own
+tunnel: a TLS connection to the port for agents. Run by `run`; the far end is `commonage.link.tunnels`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ _IFREQ = struct.Struct("16s16s")
 
 
 class ContainerGateway:
-    """That of this node. `changed` is called when it listens elsewhere than before, or has another network.
+    """The gateway of this node. `changed` is called when its address or its network changes.
 
-    `fault` says why it does not listen, for then containers would be at the mercy of whoever does; empty while it does.
+    `fault` says why it does not listen; empty while it does. Without a listener any other program could take its port
+    and receive the containers' connections.
     """
 
     def __init__(self, config: AgentConfig, folder: Path, changed: Callable[[], None]) -> None:
@@ -63,18 +64,18 @@ class ContainerGateway:
         return tuple(f"{self.address}:{port}" for port in self.network.gateway_ports) if self.address else ()
 
     def learn(self, network: NodeNetwork) -> None:
-        """The control plane says what the node's network is like."""
+        """Take the settings of the node's network from the control plane."""
         self._learned.set()
         if network == self.network:
             return
         self.network = network
-        with suppress(OSError):  # a full disk: it is said again with the next link
+        with suppress(OSError):  # a full disk: the control plane sends it again with the next link
             self._file.write_text(json.dumps(to_json(network)), encoding="utf-8")
         self._look_again.set()
         self._changed()
 
     async def settle(self) -> None:
-        """On a new node wait a moment for what `learn` is told, so that no work begins before the gateway listens."""
+        """On a new node wait a moment for `learn`, so that no workload starts before the gateway listens."""
         if not self.network.gateway_ports:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LEARN_WITHIN_S):
@@ -94,7 +95,7 @@ class ContainerGateway:
             self._forwarder.close()
 
     async def open(self) -> None:
-        """Listen at the bridge's address now, on the ports that the network has. A failure shows as `fault`."""
+        """Listen at the bridge's address now, on the ports of the network. A failure shows as `fault`."""
         async with self._opening:
             await self._open()
 
@@ -111,10 +112,10 @@ class ContainerGateway:
             self._changed()
 
     async def _listen(self, bridge: ipaddress.IPv4Interface, ports: tuple[int, ...]) -> str:
-        """Listen there; why that cannot be, empty if it can."""
+        """Listen there; returns the reason if that failed, else an empty string."""
         try:
             for port in ports:
-                # Packets for this address may come from elsewhere, too: only containers of this node may connect.
+                # Packets for this address may also come from elsewhere: only containers of this node may connect.
                 await self._forwarder.listen(
                     str(bridge.ip), port, lambda peer: ipaddress.ip_address(peer) in bridge.network
                 )
@@ -129,7 +130,7 @@ class ContainerGateway:
         return ""
 
     async def _open_tunnel(self) -> Streams:
-        """To the control plane, by the address that answered last. Raises OSError."""
+        """Open a tunnel to the control plane, first to the address that answered last. Raises OSError."""
         why = "no address of the control plane is known"
         for address in list(self._control):
             try:
@@ -143,7 +144,10 @@ class ContainerGateway:
 
 
 async def open_tunnel(config: AgentConfig, address: str) -> Streams:
-    """One tunnel; bytes may be written once it is there. Raises LinkLost, ConnectionError, and what is in BROKEN."""
+    """Open one tunnel; bytes may be written once it returns.
+
+    Raises LinkLost, ConnectionError, and the errors in BROKEN.
+    """
     reader, writer = await dial(config, address, limit=CHUNK)
     try:
         writer.write(line_of(said(TUNNEL, Hello(config.node, PROTOCOL, __version__))))
@@ -159,7 +163,7 @@ async def open_tunnel(config: AgentConfig, address: str) -> Streams:
 
 
 def network_of(interface: str) -> ipaddress.IPv4Interface | None:
-    """This machine's IPv4 address and network at an interface; None if it has none, or is not there."""
+    """The node's IPv4 address and network at an interface; None if it has none, or the interface does not exist."""
     request = _IFREQ.pack(interface.encode(), b"")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:

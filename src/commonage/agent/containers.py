@@ -1,7 +1,8 @@
-"""The containers of ours on this machine, while their daemon answers and while it does not.
+"""Commonage's containers on this node, found with the Docker daemon or without it.
 
-Those that run are asked of the daemon. Without it, its own files say which containers are ours, and the kernel which
-processes are theirs: so they can be ended, and that they are can be said. Everything here blocks: call it in threads.
+The daemon lists the running containers. Without it, its files say which containers are Commonage's, and the kernel
+which processes belong to them, so that the agent can end them and report it. Everything here blocks: call it in
+threads.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from commonage.agent.docker import DockerDaemon
 _log = logging.getLogger(__name__)
 LABEL = "commonage.attempt"
 CPUS_LABEL = "commonage.cpus-milli"
-"""The cores that an attempt asked for, in thousandths, as the Swarm engine writes them: what its container weighs."""
+"""Label with the cores that an attempt requested, in thousandths, written by the Swarm engine. Sets the CPU weight."""
 _CONTAINER = re.compile(rb"[0-9a-f]{64}")
 _NEVER = "0001-"
 _PAUSE_S = 0.05
@@ -30,9 +31,9 @@ _PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One that runs. `pid` is its first process; `cpus_milli` is 0 where it is not to be weighed.
+    """A running container. `pid` is its first process; `cpus_milli` is 0 if it is not to be weighed.
 
-    `memory` (bytes; 0: no limit) is what it may have, `memory_and_swap` what of both, as the daemon says.
+    `memory` (bytes; 0: no limit) is its memory limit, `memory_and_swap` the limit of both together, as the daemon says.
     """
 
     id: str
@@ -44,10 +45,10 @@ class Container:
 
 
 class Containers:
-    """Those that run, as the daemon said last.
+    """The running containers, as the daemon listed them last.
 
-    `may_gain`: a program in one of them may become more than who starts it, as the daemon was not told to forbid that.
-    As it was with those that ran last, while none runs.
+    `may_gain`: a program in one of them may gain privileges, because the daemon was not configured to forbid it. While
+    none runs, it keeps the value of the containers that ran last.
     """
 
     def __init__(self, daemon: DockerDaemon) -> None:
@@ -56,11 +57,11 @@ class Containers:
         self.may_gain = False
 
     def daemon_lets_gain(self, may_gain: bool) -> None:
-        """What the daemon says of itself; containers that run tell it more surely."""
+        """Take the daemon's own setting. Running containers are more reliable evidence."""
         self.may_gain = may_gain
 
     def look(self) -> None:
-        """Ask again. Raises EngineFailure."""
+        """Ask the daemon again. Raises EngineFailure."""
         listed = {str(one["Id"]): one for one in self._daemon.containers(LABEL)}
         new = [made for one in sorted(listed.keys() - self.running.keys()) if (made := self._made(one)) is not None]
         kept = {key: one for key, one in self.running.items() if key in listed}
@@ -86,12 +87,12 @@ class Containers:
         )
 
     def of_attempts(self) -> dict[str, str]:
-        """The attempts of those that run, by container."""
+        """The attempts of the running containers, by container."""
         return {one.id: one.attempt_id for one in self.running.values()}
 
 
 def _gains_privileges(pid: int) -> bool | None:
-    """None if it has ended."""
+    """Whether a process may gain privileges; None if it has ended."""
     try:
         return b"NoNewPrivs:\t0" in Path(f"/proc/{pid}/status").read_bytes()
     except OSError:
@@ -100,7 +101,7 @@ def _gains_privileges(pid: int) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """A container as the daemon's files have it. `ran`: it had not ended when they were written."""
+    """A container as the daemon's files describe it. `ran`: it had not ended when they were written."""
 
     id: str
     attempt_id: str
@@ -108,10 +109,13 @@ class OnDisk:
 
 
 def on_disk(root: Path) -> list[OnDisk]:
-    """All of ours that the daemon with this folder knows, without asking it. Raises OSError if it cannot be read."""
+    """All Commonage containers in this daemon folder, without asking the daemon.
+
+    Raises OSError if it cannot be read.
+    """
     found = []
     for folder in (root / "containers").iterdir():
-        with suppress(OSError, ValueError, KeyError, TypeError):  # just being made, or removed
+        with suppress(OSError, ValueError, KeyError, TypeError):  # being created or removed at this moment
             about = json.loads((folder / "config.v2.json").read_bytes())
             attempt = (about["Config"]["Labels"] or {}).get(LABEL)
             if attempt:
@@ -124,9 +128,9 @@ def on_disk(root: Path) -> list[OnDisk]:
 def end_processes(
     containers: Collection[str], within_s: float, wake: Callable[[Collection[str]], None] = lambda _: None
 ) -> set[str]:
-    """Kill all processes of these containers, again and again. Gives the containers that still have one.
+    """Kill all processes of these containers, repeatedly. Returns the containers that still have one.
 
-    `wake` ends the pause of containers: one that is paused does not die, and once it was killed does nothing else.
+    `wake` ends the pause of containers: a paused container does not die, and once killed it only dies.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -141,7 +145,7 @@ def end_processes(
 
 
 def processes_of(containers: Collection[str]) -> dict[int, str]:
-    """The processes of these containers, each with its container, by the control groups that they are in."""
+    """The processes of these containers, each with its container, by their control groups."""
     wanted = {one.encode(): one for one in containers}
     found: dict[int, str] = {}
     for entry in os.scandir("/proc") if wanted else ():
@@ -150,7 +154,7 @@ def processes_of(containers: Collection[str]) -> dict[int, str]:
         try:
             groups = Path(entry.path, "cgroup").read_bytes()
             mine = next((wanted[one] for one in _CONTAINER.findall(groups) if one in wanted), None)
-            # A dead one that nobody has reaped yet still lists its groups, and does nothing any more.
+            # A zombie still lists its groups, but does nothing any more.
             if mine is not None and not _is_dead(Path(entry.path, "stat").read_bytes()):
                 found[int(entry.name)] = mine
         except OSError:

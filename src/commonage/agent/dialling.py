@@ -1,6 +1,6 @@
-"""The agent's side of the link: dials the control plane until it is let in, and again whenever the link is lost.
+"""The agent's side of the link: dials the control plane until it is admitted, and again whenever the link is lost.
 
-What is said over the link is for `run`. The certificate is renewed here, before it expires.
+The messages on the link are handled by `run`. The certificate is renewed here, before it expires.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _CLOCKS_MAY_DIFFER_S = 30.0
 Q = TypeVar("Q")
 A = TypeVar("A")
 Linked = Callable[[Peer, Welcome], Coroutine[Any, Any, None]]
-"""Has the link, until it is cancelled."""
+"""Uses the link until cancelled."""
 
 
 class NotLetIn(CommonageError):
-    """The control plane answered, and refuses us; `for_good` until this machine joins again."""
+    """The control plane answered, and refused the agent; `for_good` until this node joins again."""
 
     code = "refused"
 
@@ -57,7 +57,7 @@ class NotLetIn(CommonageError):
 
 
 class Dialler:
-    """`offers` answers what the control plane asks, `hears` what it says; `linked` is called with each new link."""
+    """Keeps the link. `offers` answers requests, `hears` takes messages; `linked` is called with each new link."""
 
     def __init__(
         self, config: AgentConfig, offers: Mapping[Call[Any, Any], Answer], hears: Hears, linked: Linked
@@ -67,7 +67,7 @@ class Dialler:
         self._refused: Refused | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         pause, before = _FIRST_PAUSE_S, ""
         addresses = list(self._config.control)
         while True:
@@ -78,13 +78,13 @@ class Dialler:
                 why, pause = f"the control plane refuses us: {error.message}", _REFUSED_PAUSE_S
             except CommonageError as error:
                 why = error.message
-            if time.monotonic() - began > _LONGEST_PAUSE_S:  # it stood for a while
+            if time.monotonic() - began > _LONGEST_PAUSE_S:  # the link stood for a while
                 pause = _FIRST_PAUSE_S
             _log.log(logging.DEBUG if why == before else logging.WARNING, "%s; dialling again", why)
             before = why
             addresses.append(addresses.pop(0))
-            # Not all machines at once, after the control plane was restarted.
-            await asyncio.sleep(pause * random.uniform(0.7, 1.3))  # noqa: S311 - no secret depends on it
+            # Jitter: not all nodes at once after the control plane was restarted.
+            await asyncio.sleep(pause * random.uniform(0.7, 1.3))  # noqa: S311 - not a secret
             pause = min(_LONGEST_PAUSE_S, pause * 1.5)
 
     async def _link(self, address: str) -> None:
@@ -98,7 +98,7 @@ class Dialler:
             await end(writer)
 
     async def ask(self, call: Call[Q, A], question: Q) -> A:
-        """Ask this once, on a link of its own. Raises NotLetIn; EngineFailure where nobody answers, or it fails."""
+        """Ask this once, on a separate link. Raises NotLetIn; EngineFailure if nobody answers, or the request fails."""
         why = LinkLost("no address of the control plane is known")
         for address in self._config.control:
             try:
@@ -128,7 +128,7 @@ class Dialler:
                 raise NotLetIn(from_json(Refused, frame.get("with")))
             return from_json(Welcome, frame.get("with"))
         except (EOFError, ConnectionError, ssl.SSLError) as error:
-            # Under TLS 1.3 a server ends it only now when it does not take the certificate that it was shown.
+            # Under TLS 1.3 a server that rejects the client certificate closes the connection only now.
             raise LinkLost(
                 f"the control plane at {address} ended the link without a word: it may not take our certificate "
                 "(expired, or of another site); then this machine must join again"
@@ -163,7 +163,7 @@ class Dialler:
         self._refused = refused
 
     async def _keep_certificate(self, peer: Peer, until: float) -> None:
-        """Have it renewed in time: what it was signed for is shown again, and our key stays."""
+        """Renew the certificate in time: the same signing request is sent again, and the key stays."""
         while True:
             await asyncio.sleep(max(0.0, min(until - messages.RENEW_BEFORE_S - time.time(), _RENEW_AGAIN_S)))
             if time.time() < until - messages.RENEW_BEFORE_S:
@@ -182,7 +182,7 @@ class Dialler:
 async def dial(
     config: AgentConfig, address: str, *, limit: int = MOST_BYTES
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the control plane; the reader's buffer holds `limit` bytes. Raises LinkLost."""
+    """Connect to the control plane; the reader's buffer holds `limit` bytes. Raises LinkLost."""
     host, port = split_address(address)
     try:
         context = client_context(config)
@@ -199,7 +199,10 @@ async def dial(
 
 
 def client_context(config: AgentConfig) -> ssl.SSLContext:
-    """TLS to the control plane: its certificate by the site's authority, ours shown. Raises OSError."""
+    """TLS to the control plane: verifies its certificate with the site's authority, shows the agent's.
+
+    Raises OSError.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(config.authority)

@@ -1,6 +1,6 @@
-"""This machine's Docker daemon, by the standard library alone: a few calls of its API, for threads as they block.
+"""Client for this node's Docker daemon, on the standard library alone: a few blocking API calls, for threads.
 
-What the engines use is a client for asyncio that agents' machines do not have.
+The engines use an asyncio client that is not installed on the nodes of agents.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _CONTAINER_GONE = (404, 409)
 
 
 class DaemonGone(EngineFailure):
-    """Nobody listens at its socket."""
+    """Nothing listens at the daemon's socket."""
 
     retryable = True
 
 
 class DaemonSilent(EngineFailure):
-    """Somebody listens, and does not answer in time."""
+    """The daemon accepts the connection, and does not answer in time."""
 
     retryable = True
 
 
 class DaemonRefused(EngineFailure):
-    """It answered, and refuses. `http_status` and `said` are its own."""
+    """The daemon refused the request. `http_status` and `said` are from its answer."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__("its Docker daemon refuses it", retryable=status >= 500, native=f"Docker: {message[:400]}")
@@ -59,18 +59,18 @@ class DockerDaemon:
         self._ask("GET", "/_ping", within_s=within_s)
 
     def info(self) -> Mapping[str, Any]:
-        """What it says of itself."""
+        """The daemon's description of itself."""
         found: Mapping[str, Any] = self._json("GET", "/info")
         return found
 
     def containers(self, label: str, *, ended_too: bool = False) -> Sequence[Mapping[str, Any]]:
-        """Those with this label, as it lists them."""
+        """The containers with this label, as the daemon lists them."""
         words = {"all": int(ended_too), "filters": json.dumps({"label": [label]})}
         found: Sequence[Mapping[str, Any]] = self._json("GET", f"/containers/json?{urlencode(words)}")
         return found
 
     def inspect(self, container: str) -> Mapping[str, Any] | None:
-        """All of a container; None if there is none."""
+        """The full description of a container; None if it does not exist."""
         try:
             found: Mapping[str, Any] = self._json("GET", f"/containers/{container}/json")
         except DaemonRefused as error:
@@ -80,7 +80,7 @@ class DockerDaemon:
         return found
 
     def remove(self, container: str) -> None:
-        """End it by force and remove it. One that is gone, or going, is no error."""
+        """Kill and remove a container. No error if it is gone, or being removed."""
         try:
             self._ask("DELETE", f"/containers/{container}?force=1&v=1")
         except DaemonRefused as error:
@@ -88,13 +88,13 @@ class DockerDaemon:
                 raise
 
     def hold(self, container: str, *, shares: int = 0, memory: int = 0) -> None:
-        """Give it this weight of crowded cores (1024 is one core's), and with this `memory` (bytes) no swap beside it.
+        """Set the container's CPU weight (1024 is one core's) and its `memory` (bytes) without swap.
 
-        What is 0 stays as it is. One that is gone is no error.
+        A value of 0 changes nothing. No error if the container is gone.
         """
         held = {"CpuShares": shares} if shares else {}
         if memory:
-            held |= {"Memory": memory, "MemorySwap": memory}  # the second is both together
+            held |= {"Memory": memory, "MemorySwap": memory}  # MemorySwap is the sum of memory and swap
         try:
             self._ask("POST", f"/containers/{container}/update", held)
         except DaemonRefused as error:
@@ -102,7 +102,10 @@ class DockerDaemon:
                 raise
 
     def holds_volume_sizes(self) -> bool:
-        """True if volumes can be held to a size: their files lie on XFS with project quotas. Found out by trying."""
+        """True if volumes can have a size limit: their files are on XFS with project quotas.
+
+        Tests it by creating one.
+        """
         name = f"commonage-probe-{secrets.token_hex(4)}"
         try:
             self._ask("POST", "/volumes/create", {"Name": name, "DriverOpts": {"size": str(1024 * 1024)}})
@@ -112,7 +115,7 @@ class DockerDaemon:
         return True
 
     def has_image(self, name: str) -> bool:
-        """True if it is here."""
+        """True if the image is present."""
         try:
             self._ask("GET", f"/images/{quote(name)}/json")
         except DaemonRefused as error:
@@ -122,7 +125,7 @@ class DockerDaemon:
         return True
 
     def pull(self, name: str, credentials: str, silence_s: float) -> Iterator[Mapping[str, Any]]:
-        """Fetch an image; what comes are its progress messages. Raises DaemonRefused for one that says an error."""
+        """Pull an image; yields the daemon's progress messages. Raises DaemonRefused if one of them is an error."""
         headers = {"X-Registry-Auth": credentials} if credentials else {}
         repository, tag = split_image(name)
         words = {"fromImage": repository, "tag": tag}
@@ -135,9 +138,9 @@ class DockerDaemon:
                 yield message
 
     def join_swarm(self, manager: str, token: str, address: str, within_s: float) -> None:
-        """Become a member of the Swarm that this manager (HOST:PORT) is of, reached at `address`. Raises EngineFailure.
+        """Join the Swarm of this manager (HOST:PORT), reachable at `address`. Raises EngineFailure.
 
-        Not by its program: what stands in a command line is read by everybody on the machine.
+        It does not use the docker program: every user of the node can read a command line, and the token is a secret.
         """
         ask = {
             "RemoteAddrs": [manager],
@@ -180,7 +183,7 @@ class DockerDaemon:
 
 
 class _Connection(HTTPConnection):
-    """HTTP over a socket of this machine."""
+    """HTTP over a Unix socket."""
 
     def __init__(self, path: str, timeout_s: float) -> None:
         super().__init__("docker", timeout=timeout_s)
@@ -210,7 +213,7 @@ def _message(body: bytes) -> str:
 
 
 def split_image(name: str) -> tuple[str, str]:
-    """`host:5000/lab/torch:2.9` as repository and tag; by digest the digest is the tag; without either `latest`."""
+    """Split `host:5000/lab/torch:2.9` into repository and tag. The tag is the digest if there is one, else `latest`."""
     repository, at, digest = name.partition("@")
     if at:
         return repository, digest

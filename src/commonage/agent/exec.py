@@ -1,4 +1,4 @@
-"""Commands beside attempts on this machine, as the control plane asks for them over the link."""
+"""Runs exec commands in attempts on this node, requested by the control plane over the link."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOOKS, _LOOK_S = 25, 0.2
 
 
 class Execs:
-    """Those of this machine."""
+    """The commands of this node."""
 
     _peer: Peer
 
@@ -37,11 +37,11 @@ class Execs:
         self._lines: dict[str, _Line] = {}
 
     def speak_to(self, peer: Peer) -> None:
-        """The link that stands from now on. Before the first nothing is asked."""
+        """Use this link from now on. Before the first link nothing is asked."""
         self._peer = peer
 
     def hears(self) -> Hears:
-        """What the control plane says of them."""
+        """The messages that the control plane sends about them."""
         return {
             "exec-data": (ExecData, lambda said: self._tell(said.id, lambda line: line.heard(content_of(said)))),
             "exec-taken": (ExecTaken, lambda said: self._tell(said.id, lambda line: line.outlet.taken(said.count))),
@@ -55,7 +55,7 @@ class Execs:
             what(line)
 
     async def answer(self, wish: ExecWish, _told: Told) -> ExecEnd:
-        """Run it to its end. Whoever asked is gone when this is cancelled: then it is ended, too."""
+        """Run the command to its end. Cancelling it means that the client is gone: the command is then ended."""
         peer = self._peer
         line = self._lines[wish.id] = _Line(peer, wish.id)
         try:
@@ -73,9 +73,9 @@ class Execs:
             del self._lines[wish.id]
 
     async def _container_of(self, attempt_id: str) -> str:
-        """Only those of ours can be meant: they carry the attempt's label.
+        """The container of the attempt, found by the attempt's label: only Commonage's containers have it.
 
-        A program may have begun, and said so, before the daemon says that its container runs.
+        A program may start, and say so, before the daemon lists its container as running.
         """
         for _ in range(_LOOKS):
             found = await asyncio.to_thread(self._daemon.containers, f"{LABEL}={attempt_id}", ended_too=True)
@@ -88,17 +88,17 @@ class Execs:
         raise NotRunning(f"{attempt_id[:100]} does not run here")
 
     async def end_left_over(self) -> None:
-        """End those of a former life of this agent. Raises EngineFailure."""
+        """End the commands of an earlier process of this agent. Raises EngineFailure."""
         running = await asyncio.to_thread(self._daemon.containers, LABEL)
         await self._execs.end_left_over([str(one["Id"]) for one in running])
 
     async def close(self) -> None:
-        """End all."""
+        """End all commands."""
         await self._execs.close()
 
 
 class _Line:
-    """One of them: what goes in and out."""
+    """The input and output of one command."""
 
     def __init__(self, peer: Peer, exec_id: str) -> None:
         self._peer, self._id = peer, exec_id
@@ -107,15 +107,15 @@ class _Line:
         self.over = asyncio.Event()
 
     def heard(self, data: bytes) -> None:
-        """Input; its end if it is empty."""
+        """Queue input; empty data is the end of the input."""
         self._inputs.put_nowait(data)
 
     def has_size(self, size: ExecSize) -> None:
-        """In its turn."""
+        """Queue a new terminal size, in order with the input."""
         self._inputs.put_nowait(size)
 
     async def run(self, stream: ExecStream) -> int:
-        """Until it ends, or is to. Raises EngineFailure."""
+        """Run until the command ends or is stopped. Raises EngineFailure."""
         speaking = asyncio.create_task(self._speak(stream))
         feeding = asyncio.create_task(self._feed(stream))
         over = asyncio.create_task(self.over.wait())

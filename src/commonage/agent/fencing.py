@@ -1,7 +1,7 @@
-"""Ending attempts by force on this machine, with its daemon or without, pausing them, and remembering which.
+"""Fencing: ends and pauses attempts on this node, with or without its Docker daemon, and remembers which.
 
-What is said to be gone has no process any more, and what is paused does nothing before the control plane says so: it
-may run elsewhere. Blocks: call it in threads.
+An attempt that is reported as gone has no process left, and a paused one does nothing until the control plane says so:
+it may run elsewhere. Blocks: call it in threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REMEMBERED_S = 86_400.0
 
 
 class Fences:
-    """`folder` is the agent's own; `root` is where the daemon keeps its containers, "" while that is not known."""
+    """`folder` is the agent's own; `root` is where the daemon keeps its containers, empty while unknown."""
 
     def __init__(self, daemon: DockerDaemon, folder: Path) -> None:
         self._daemon = daemon
@@ -38,39 +38,42 @@ class Fences:
 
     @property
     def fenced(self) -> tuple[str, ...]:
-        """The attempts that were ended unasked, for a day."""
+        """The attempts that the agent ended on its own, for a day."""
         return tuple(self._ended)
 
     @property
     def paused(self) -> tuple[str, ...]:
-        """The attempts that were paused, and of which nobody said yet whether they go on."""
+        """The attempts that are paused and wait for the control plane's decision."""
         return tuple(self._paused)
 
     def note_root(self, root: str) -> None:
-        """The daemon says where it keeps its containers. Raises OSError."""
+        """Record the folder in which the daemon keeps its containers. Raises OSError."""
         if root != self.root:
             _keep(self._root_file, root)
             self.root = root
 
     def end_all(self, why: str) -> bool:
-        """End all of ours that ran, without the daemon. False if some could not be ended, or nobody can tell."""
+        """End all running Commonage containers without the daemon.
+
+        False if some remain, or this cannot be determined.
+        """
         return self._end_unasked(self._that_run("ended"), why)
 
     def pause_all(self, why: str) -> None:
-        """Pause all of ours that run, without the daemon, and end what cannot be paused."""
+        """Pause all running Commonage containers without the daemon, and end those that cannot be paused."""
         with self._pausing:
             found = self._that_run("paused") or []
             new = {one.attempt_id for one in found} - self._paused.keys()
             if new:
                 _log.warning("%s: %d attempts are paused here: %s", why, len(new), ", ".join(sorted(new)))
-            # Written down first: what is paused and forgotten would stand still for ever.
+            # Write it down first: a paused attempt that is forgotten would never run again.
             kept = self._note_paused(more=new)
             paused = pause([one.id for one in found]) if kept else {}
             if unpaused := [one for one in found if not (kept and paused.get(one.id, True))]:
                 self._end_unasked(unpaused, f"{why}, and they cannot be paused")
 
     def go_on(self, attempt_ids: Collection[str]) -> dict[str, float]:
-        """End the pause of these attempts. Gives how many seconds each has stood still. Raises EngineFailure."""
+        """End the pause of these attempts. Returns the seconds that each was paused. Raises EngineFailure."""
         with self._pausing:
             since = {one: at for one, at in self._paused.items() if one in attempt_ids}
             let_go_on([one.id for one in self._on_disk() if one.attempt_id in since])
@@ -79,8 +82,11 @@ class Fences:
         return {one: max(0.0, time.time() - at) for one, at in since.items()}
 
     def end(self, attempt_ids: Collection[str]) -> Sequence[str]:
-        """End these attempts; gives those that have no process here. Raises EngineFailure if nobody can tell."""
-        if self._paused.keys() & set(attempt_ids):  # a daemon ends no process that is paused
+        """End these attempts; returns those without a process here.
+
+        Raises EngineFailure if this cannot be determined.
+        """
+        if self._paused.keys() & set(attempt_ids):  # the daemon cannot end a paused process
             end_processes([one.id for one in self._on_disk() if one.attempt_id in attempt_ids], _WITHIN_S, let_go_on)
         try:
             mine = {
@@ -98,7 +104,7 @@ class Fences:
         return gone
 
     def _that_run(self, what: str) -> list[OnDisk] | None:
-        """Those of ours; None if nobody can tell, which is said."""
+        """The Commonage containers that ran; None if this cannot be determined, which is logged."""
         try:
             return [one for one in self._on_disk() if one.ran]
         except EngineFailure as error:
@@ -130,12 +136,12 @@ class Fences:
         with self._remembering:
             kept = {one: at for one, at in self._ended.items() if now - at < _REMEMBERED_S}
             self._ended = {**kept, **dict.fromkeys(attempts, now)}
-            with suppress(OSError):  # a full disk: they are told all the same
+            with suppress(OSError):  # a full disk: they are still reported from memory
                 _keep(self._ended_file, json.dumps(self._ended))
         self._note_paused(fewer=attempts)
 
     def _note_paused(self, more: Collection[str] = (), fewer: Collection[str] = ()) -> bool:
-        """False if that cannot be written down."""
+        """Record paused attempts. False if that cannot be written."""
         with self._remembering:
             paused = {**dict.fromkeys(more, time.time()), **self._paused}
             paused = {one: at for one, at in paused.items() if one not in fewer}

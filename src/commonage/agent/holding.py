@@ -1,5 +1,4 @@
-"""What a Swarm's services cannot say, told to the daemon of each container once it runs: how many cores it asked for,
-where they are crowded, and that it is given no swap beside its memory.
+"""Sets limits on running containers that Swarm services cannot express: CPU weight by requested cores, and no swap.
 
 Everything here blocks: call it in threads.
 """
@@ -17,7 +16,7 @@ _AGAIN_S = 10.0
 
 
 class Holding:
-    """`weighs`: cores are shared by weight, and not held by a quota, which a service can have."""
+    """`weighs`: cores are shared by weight instead of limited by a quota, which a Swarm service can set itself."""
 
     def __init__(self, daemon: DockerDaemon, *, weighs: bool) -> None:
         self._daemon = daemon
@@ -26,10 +25,10 @@ class Holding:
         self._again_at: dict[str, float] = {}
 
     def see_to(self, running: Mapping[str, Container], now: float) -> None:
-        """Of those that run tell what was not told yet. `now` is of a clock that only rises.
+        """Set the limits of running containers that do not have them yet. `now` is monotonic.
 
-        What the daemon refuses, as where more is in swap already than may be, is told again some seconds later. Raises
-        EngineFailure if the daemon is not there.
+        If the daemon refuses (for example because more memory is in swap already than allowed), it is retried some
+        seconds later. Raises EngineFailure if the daemon is gone.
         """
         self._held &= running.keys()
         self._again_at = {key: at for key, at in self._again_at.items() if key in running}

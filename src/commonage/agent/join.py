@@ -1,6 +1,6 @@
-"""`commonage-agent join`: has this machine join a site, step by step. The same again changes nothing.
+"""`commonage-agent join`: joins this node to a site, step by step. Running it again changes nothing.
 
-Begun by `join.sh`, which has put the token, the site's authority and this program here. The steps are in `steps_…`.
+Started by `join.sh`, which has put the token, the site's authority and this program here. The steps are in `steps_…`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DONE, FAILED, MISUSED = 0, 1, 2
 
 
 def all_steps() -> list[Step]:
-    """Every step, in order: what a later one needs an earlier one has seen to."""
+    """All steps in order: a later step relies on the earlier ones."""
     return [
         Checks(), Tools(), Nvidia(), Docker(), Scratch(), Share(), Swarm(), Certificate(), Registry(), Agent(),
         Images(), Seen(),
@@ -34,11 +34,11 @@ def all_steps() -> list[Step]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0 joined (or planned), 1 a step could not be taken, 2 asked wrongly."""
+    """Returns the exit code: 0 joined (or planned), 1 a step failed, 2 wrong usage."""
     asked = _parser().parse_args(arguments)
     if os.geteuid() != 0:
         return _say("joining changes the machine, so it must be root who does it", MISUSED)
-    token = os.environ.pop("COMMONAGE_JOIN_TOKEN", "")  # what is started from here is not to have it
+    token = os.environ.pop("COMMONAGE_JOIN_TOKEN", "")  # child processes must not inherit it
     authority = os.environ.get("COMMONAGE_JOIN_AUTHORITY", "")
     if not token or not authority:
         return _say("begin with the script: `commonage node token` on the control plane's side shows how", MISUSED)
@@ -77,7 +77,7 @@ def _say(sentence: str, code: int) -> int:
 
 
 def _options(asked: argparse.Namespace) -> Options:
-    """Raises ValueError with a sentence."""
+    """Raises ValueError with a message."""
     labels = []
     for one in asked.label:
         name, equals, value = one.partition("=")

@@ -1,7 +1,8 @@
-"""`commonage-agent leave`: takes this machine out of its site. Docker, drivers, images and homes stay as they are.
+"""`commonage-agent leave`: takes this node out of its site. Docker, drivers, images and homes stay as they are.
 
-Also what runs on a machine for `commonage node leave`. Once nothing of the site runs here any more the control plane is
-told so, by the machine's own certificate, and knows it no more; what counted as running here may begin elsewhere.
+`commonage node leave` runs it on the node, too. Once nothing of the site runs here any more, the control plane is
+notified with the node's own certificate and removes the node. Workloads that counted as running here may then be
+requeued.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _END_WITHIN_S = 20.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0 left (or nothing to do), 1 something would not go, 2 asked wrongly."""
+    """Returns the exit code: 0 left (or nothing to do), 1 something could not be removed, 2 wrong usage."""
     parser = argparse.ArgumentParser(prog="commonage-agent leave", description="Takes this machine out of its site.")
     parser.add_argument("--force", action="store_true", help="also while workloads run here: they end")
     asked = parser.parse_args(arguments)
@@ -59,7 +60,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def why_not(host: Host, *, force: bool) -> str:
-    """Why it must not leave now, and what to do; empty if it may. `force`: workloads end. Raises StepFailed."""
+    """Why the node must not leave now, and what to do; empty if it may.
+
+    `force`: workloads are ended. Raises StepFailed.
+    """
     if not host.has("docker"):
         return ""
     ran = host.run("docker", "ps", "--quiet", "--filter", "label=commonage.attempt")
@@ -75,7 +79,7 @@ def why_not(host: Host, *, force: bool) -> str:
             f"{runs_here} here; `commonage node drain {socket.gethostname()}` lets what runs end in its own time, with "
             "--requeue jobs begin anew elsewhere at once. Run this again then, or now with --force, which ends them"
         )
-    # It stays in the Swarm: what runs there runs on, and more would come, with neither agent nor walls.
+    # The node would stay in the Swarm: its workloads would continue, and new ones would come, without agent and walls.
     if _swarm(host).get("ControlAvailable") and (running or _takes_work(host)):
         return (
             "this machine is a manager of the Swarm, and stays in it: have it take no work first. `commonage node "
@@ -86,7 +90,7 @@ def why_not(host: Host, *, force: bool) -> str:
 
 
 def _swarm(host: Host) -> dict[str, Any]:
-    """What Docker says of its Swarm. Raises StepFailed when it does not answer."""
+    """Docker's description of its Swarm. Raises StepFailed if Docker does not answer."""
     said = host.must("docker", "info", "--format", "{{json .Swarm}}") if host.has("docker") else "{}"
     return dict(json.loads(said))
 
@@ -96,9 +100,9 @@ def _takes_work(host: Host) -> bool:
 
 
 def leave(host: Host) -> list[str]:
-    """Take back what joining has put here; says what was done. Raises StepFailed, OSError."""
+    """Undo what joining has installed; returns a line for each change. Raises StepFailed, OSError."""
     said: list[str] = []
-    # First of all, or it would take what follows for a fault.
+    # First, or the agent would treat the next changes as a fault.
     if runs(host):
         host.service("stop", SERVICE)
         said.append("the agent is stopped")
@@ -109,15 +113,15 @@ def leave(host: Host) -> list[str]:
     elif swarm.get("LocalNodeState", "inactive") != "inactive":
         host.must("docker", "swarm", "leave", "--force", timeout_s=120)
         said.append("out of the Swarm")
-        _end_workloads(host)  # what it began meanwhile
-    # Only now: nothing runs that would have to be kept from the network.
+        _end_workloads(host)  # started in the meantime
+    # Only now: no container is left that must be kept from the network.
     if host.has("iptables") and Walls().stand():
         Walls().pull_down()
         said.append("the walls around containers are taken down")
     mounts = Mounts(Path(MOUNTS), "")
     mounts.remove(mounts.all())
     for folder in our_folders(host):
-        # A busy one stays, and so does its line: the next time knows it still.
+        # A mount that is in use stays, and so does its fstab line, for the next run.
         if host.mounted(Path(folder)) is not None:
             host.must("umount", folder)
         remove_lines(host, Path(folder))
@@ -128,7 +132,7 @@ def leave(host: Host) -> list[str]:
 
 
 def _end_workloads(host: Host) -> None:
-    """By force, those too that the agent has paused. Raises StepFailed unless all have ended."""
+    """Kill all workloads, including paused ones. Raises StepFailed unless all have ended."""
     if not host.has("docker"):
         return
     ours = host.must("docker", "ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}").split()
@@ -137,9 +141,9 @@ def _end_workloads(host: Host) -> None:
 
 
 def _told() -> str:
-    """Have the control plane know that nothing of the site runs here any more; gives what came of it.
+    """Notify the control plane that nothing of the site runs here any more; returns the result as a line.
 
-    By the link of agents, on which a machine can speak of itself alone.
+    It uses the agents' link, on which a node can speak only for itself.
     """
     try:
         config = read_config(HOME / SETTINGS.name)
@@ -153,11 +157,11 @@ def _told() -> str:
 
 
 async def _never(_peer: Peer, _welcome: messages.Welcome) -> None:
-    """What lasts as long as an agent's link: there is none."""
+    """Never called: this link carries one request only."""
 
 
 def _forget_login(host: Host, registry: str) -> None:
-    """Docker's credentials there."""
+    """Remove Docker's credentials for the registry."""
     kept = read_logins(host)
     if kept.get("auths", {}).pop(registry, None) is not None:
         host.write(LOGINS, json.dumps(kept, indent=2) + "\n", 0o600)

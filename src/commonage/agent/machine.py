@@ -1,4 +1,4 @@
-"""What this machine has besides cards: cores, memory, disks; and whether the folder that the site shares is here."""
+"""The resources of this node besides GPUs: cores, memory, disks, and the state of the shared folder. Used by `run`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _SHARED_WITHIN_S = 10.0
 
 @dataclass(slots=True)
 class SharedFolder:
-    """The folder that all machines see. A file server that does not answer holds whoever asks, so a thread asks."""
+    """The folder that all nodes see. A file server that does not answer blocks its caller, so a thread checks it."""
 
     path: Path
     _asked_at: float | None = None
     _fault: str = ""
 
     def fault(self, now: float) -> str:
-        """What is wrong with it, as it was found last; empty if nothing is. Looks again for the next time.
+        """The fault that the last check found; empty if none. Starts the next check.
 
-        `now` is of a clock that only rises.
+        `now` is monotonic.
         """
         if self._asked_at is None:
             self._asked_at = now
@@ -47,7 +47,7 @@ class SharedFolder:
 
 
 class Machine:
-    """This machine; `docker_root` is where its daemon keeps images and containers, "" while that is not known."""
+    """This node. `docker_root` is where its daemon keeps images and containers, empty while unknown."""
 
     def __init__(self, config: AgentConfig, docker_root: str) -> None:
         self._config = config
@@ -55,11 +55,11 @@ class Machine:
         self._docker_root = docker_root
 
     def note_docker_root(self, root: str) -> None:
-        """The daemon says where it keeps images and containers."""
+        """Set the folder in which the daemon keeps images and containers."""
         self._docker_root = root
 
     def report(self, cards: tuple[Device, ...], faults: tuple[str, ...]) -> NodeReport:
-        """All of it. What is set counts before what is found. Blocks a moment."""
+        """The full report. Configured values replace detected ones. Blocks for a moment."""
         config, found = self._config, list(faults)
         if self._shared is not None and (fault := self._shared.fault(time.monotonic())):
             found.append(fault)
@@ -86,7 +86,7 @@ def _free_mib(place: str) -> int | None:
 
 
 def memory_mib(table: Path = Path("/proc/meminfo")) -> int:
-    """The machine's memory."""
+    """Total memory of the node, MiB."""
     for line in table.read_text(encoding="ascii").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemTotal":

@@ -1,7 +1,7 @@
-"""Mounts the folders of attempts for Docker: each is opened without following a link, and what was opened is mounted.
+"""Mounts the folders of attempts for Docker: each is opened without following a link, and the open folder is mounted.
 
-Docker follows a path as root, whenever it starts a container. Root of another machine that writes to the shared folder
-could have it lead anywhere on this one. So Docker is given paths of this machine alone, with nothing but mounts there.
+Docker follows a path as root whenever it starts a container. Root of another node that writes to the shared folder
+could make that path lead anywhere on this node. So Docker gets only paths of this node that contain nothing but mounts.
 Everything here blocks: call it in a thread.
 """
 
@@ -23,17 +23,17 @@ from commonage.files.beneath import Beneath, absolute
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
 _NOSUID, _NODEV, _REMOUNT, _BIND, _REC = 2, 4, 32, 4096, 16384
-# What the kernel tells of a mount (statvfs), and what keeps it so when it is mounted again (mount).
+# Flags that the kernel reports of a mount (statvfs), and the flags that keep them in a remount (mount).
 _KEPT = {1: 1, 2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 _DETACH, _NO_LINK = 2, 8
 _UNSEEN_S = 600.0
 
 
 class Mounts:
-    """Those below `root`, a folder of this machine: `root`/ATTEMPT/NAME.
+    """The mounts below `root`, a folder of this node: `root`/ATTEMPT/NAME.
 
-    Of a path below `shared`, the folder that all machines of the site see, the part up to there may have links in it;
-    of any other path no part may be one.
+    In a path below `shared`, the folder that all nodes of the site see, the part up to there may contain links; in any
+    other path no part may be one.
     """
 
     def __init__(self, root: Path, shared: str) -> None:
@@ -42,7 +42,7 @@ class Mounts:
         self._unseen: dict[str, float] = {}
 
     def fault(self) -> str:
-        """Why nothing can be mounted here, in words; empty if it can. Found out by trying."""
+        """Why nothing can be mounted here; empty if it can. Tests it with a mount."""
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             name = f"try-{os.getpid()}"
@@ -56,9 +56,9 @@ class Mounts:
         return ""
 
     def have(self, attempt_id: str, sources: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-        """Have each source (name, path) mounted for this attempt; where, in the same order. Idempotent.
+        """Mount each source (name, path) for this attempt; returns the targets in the same order. Idempotent.
 
-        Raises EngineFailure; then none is left mounted that was not before.
+        Raises EngineFailure; then no mount is left that did not exist before.
         """
         if not all(_NAME.fullmatch(name) for name in (attempt_id, *(name for name, _ in sources))):
             raise EngineFailure(f"{attempt_id[:100]!r} and what is to be mounted for it are not named as attempts are")
@@ -68,7 +68,7 @@ class Mounts:
                 places.append(self._have(attempt_id, name, self._place(path)))
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else str(error)
-                # What is a link stays one until somebody removes it; anything else may pass.
+                # A link stays one until somebody removes it; other errors may be temporary.
                 passes = isinstance(error, OSError) and error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
                 self.remove([attempt_id])
                 raise EngineFailure(
@@ -98,13 +98,13 @@ class Mounts:
             else:
                 target.touch(0o600, exist_ok=False)
             _mount(f"/proc/self/fd/{found}", target, _BIND | _REC)
-            # Nothing in there is a device, and nobody becomes another by a program in there.
+            # No device files in there, and no setuid programs.
             kept = sum(flag for told, flag in _KEPT.items() if os.statvfs(target).f_flag & told)
             _mount("none", target, _REMOUNT | _BIND | _NOSUID | _NODEV | kept)
         return target
 
     def remove(self, attempt_ids: Collection[str]) -> None:
-        """Unmount all of these attempts. One that has nothing mounted is no error. Raises OSError."""
+        """Unmount everything of these attempts. No error if nothing is mounted. Raises OSError."""
         for attempt_id in attempt_ids:
             if not _NAME.fullmatch(attempt_id):
                 continue
@@ -117,7 +117,7 @@ class Mounts:
     def _unmount(self, target: Path) -> None:
         while _umount(target):
             pass
-        # An empty folder or file of ours: `rmdir` and `unlink` remove nothing that is mounted, or in a folder.
+        # An empty folder or file: `rmdir` and `unlink` remove nothing that is mounted, or in a folder.
         with suppress(FileNotFoundError):
             if stat.S_ISDIR(target.lstat().st_mode):
                 target.rmdir()
@@ -125,13 +125,13 @@ class Mounts:
                 target.unlink()
 
     def all(self) -> list[str]:
-        """The attempts for which something is mounted. Raises OSError."""
+        """The attempts with mounts. Raises OSError."""
         return [one.name for one in self._root.iterdir()] if self._root.is_dir() else []
 
     def remove_unseen(self, live: Collection[str], now: float) -> None:
-        """Unmount what is mounted for attempts whose containers were not here for long. Raises OSError.
+        """Unmount folders of attempts whose containers have been missing for long. Raises OSError.
 
-        `now` is of a clock that only rises.
+        `now` is monotonic.
         """
         self._unseen = {one: self._unseen.get(one, now) for one in self.all() if one not in live}
         old = [one for one, since in self._unseen.items() if now - since > _UNSEEN_S]
@@ -142,7 +142,7 @@ class Mounts:
 
 @contextmanager
 def _opened(source: Beneath) -> Iterator[int]:
-    """A descriptor of the folder or plain file that can be mounted and nothing else (O_PATH)."""
+    """A descriptor of the folder or plain file that serves only for mounting (O_PATH)."""
     if not source.names:
         descriptor = os.open(source.root, os.O_PATH | os.O_DIRECTORY)
     else:

@@ -1,6 +1,6 @@
-"""Pausing containers by the kernel's own freezer, without their daemon: what is paused does nothing, and can go on.
+"""Pauses containers with the kernel's freezer, without their daemon: paused processes do nothing, and can continue.
 
-Everything here blocks, for moments: call it in threads.
+Used by `fencing`. Everything here blocks for moments: call it in threads.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Freezer:
-    """A container's: the file that is written to pause it, and what is written for either."""
+    """The freezer of a container: the file that is written, and the values that pause and resume."""
 
     file: Path
     paused: str
     going: str
 
     def turn(self, paused: bool) -> bool:
-        """Pause it, or let it go on; False if that cannot be.
+        """Pause the container or let it continue; False if that failed.
 
-        What a process of it has the kernel do just now is done; then it stands still.
+        A system call in progress is completed first.
         """
         try:
             self.file.write_text(self.paused if paused else self.going, encoding="ascii")
@@ -36,7 +36,7 @@ class Freezer:
 
 
 def pause(containers: Collection[str]) -> dict[str, bool]:
-    """Of these the containers that have processes, and whether they are paused now: all of them, and all to come."""
+    """Pause the containers that have processes, including processes to come; returns for each whether it is paused."""
     return {container: _turn(pid, container, True) for container, pid in _one_of_each(containers).items()}
 
 
@@ -47,19 +47,19 @@ def let_go_on(containers: Collection[str]) -> None:
 
 
 def _one_of_each(containers: Collection[str]) -> dict[str, int]:
-    """A process of each of these containers that has one."""
+    """One process of each of these containers that has any."""
     return {container: pid for pid, container in processes_of(containers).items()}
 
 
 def _turn(pid: int, container: str, paused: bool) -> bool:
-    with suppress(OSError):  # it has ended just now
+    with suppress(OSError):  # it has just ended
         freezer = freezer_of(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8"), container)
         return freezer is not None and freezer.turn(paused)
     return True
 
 
 def freezer_of(groups: str, container: str, mounted: Path = _GROUPS) -> Freezer | None:
-    """The freezer of a container by the control groups of one of its processes; None where there is none."""
+    """The freezer of a container, by the control groups of one of its processes; None if there is none."""
     paths = {kinds: path for _, kinds, path in (line.split(":", 2) for line in groups.splitlines())}
     for kinds, folder, file, paused, going in (
         ("freezer", mounted / "freezer", "freezer.state", "FROZEN", "THAWED"),

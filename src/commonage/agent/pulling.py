@@ -1,4 +1,4 @@
-"""Images fetched by this machine's daemon, with progress and with the credentials that the machine has."""
+"""Pulls images with this node's daemon, with progress and with the node's credentials. Used by `run`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ _AT_ONCE = 16
 
 
 class Puller:
-    """One fetch of each image, for all who wait for it. `node` is this machine's name."""
+    """Pulls each image once for all requests that wait for it. `node` is this node's name."""
 
     def __init__(self, daemon: DockerDaemon, docker_config: Path, node: str) -> None:
         self._daemon, self._docker_config, self._node = daemon, docker_config, node
         self._fetches = Together[None]()
-        # Threads of their own: a fetch takes minutes, and whatever else the agent does in threads must not wait for it.
+        # Separate threads: a pull takes minutes, and other work of the agent in threads must not wait for it.
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pulling")
 
     async def ensure(self, image: str, told: Told) -> None:
-        """Have it here. Raises EngineFailure, with the daemon's words; one that may pass is retryable."""
+        """Pull the image if needed.
+
+        Raises EngineFailure with the daemon's message; retryable if it may be temporary.
+        """
         if not await asyncio.to_thread(self._daemon.has_image, image):
             await self._fetches.do(image, partial(self._fetch, image), told)
 
@@ -54,7 +57,7 @@ class Puller:
         except DaemonSilent as error:
             words = f"the registry of {image} said nothing for {_SILENCE_S:.0f} s"
             raise EngineFailure(words, retryable=True) from error
-        except DaemonRefused as error:  # with 500, as any trouble of its own, what the registry refuses
+        except DaemonRefused as error:  # the daemon uses 500 for the registry's refusals and for its own problems
             if why := refusal_of(image, error.said, self._node):
                 raise EngineFailure(why, retryable=False, native=error.native) from error
             raise
@@ -62,13 +65,13 @@ class Puller:
             stop.set()
 
     async def close(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting for pulls."""
         await self._fetches.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def credentials_for(image: str, docker_config: Path) -> str:
-    """The header with this machine's credentials for the image's registry; empty where it has none."""
+    """The header with this node's credentials for the image's registry; empty if it has none."""
     registry = split_image(image)[0].partition("/")[0]
     try:
         known = json.loads(docker_config.read_text(encoding="utf-8"))["auths"][registry]

@@ -1,6 +1,6 @@
-"""`run --config FILE`: the agent itself, until it is told to stop. Its loops: daemon, site, machine, link and walls.
+"""`run --config FILE`: the agent itself, until it is stopped. Its loops: daemon, site, node, link and walls.
 
-What runs on the machine goes on when the agent ends, and is found again when it starts.
+Workloads on the node continue when the agent ends, and are found again when it starts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _KNOWN_REPORTS = 16
 
 
 class Agent:
-    """One machine's agent. Raises InvalidInput for what its configuration cannot mean."""
+    """The agent of one node. Raises InvalidInput for a configuration that is not valid."""
 
     def __init__(self, config: AgentConfig) -> None:
         state = Path(config.state)
@@ -73,9 +73,9 @@ class Agent:
         self._gateway = ContainerGateway(config, state, self._network_changed)
         self._vigil = Vigil(config.fence_after_s, config.fence_silent_after_s)
         self._contact = Contact(config, state)
-        # Its own: that what runs here is paused in time must not wait for threads that a silent daemon holds.
+        # Separate threads: pausing workloads in time must not wait for threads that a silent daemon blocks.
         self._pausing = ThreadPoolExecutor(1, thread_name_prefix="pausing")
-        # Its own, too: a file server that hangs must hold nothing but what is to be mounted.
+        # Separate, too: a file server that hangs must block only mounts.
         self._mounting = ThreadPoolExecutor(1, thread_name_prefix="mounting")
         self._cannot_mount = self._mounts.fault()
         self._unfit: tuple[str, ...] = ()
@@ -91,12 +91,12 @@ class Agent:
         self._look = Look()
         self._changed = asyncio.Event()
         self._number = 0
-        self._made: dict[int, float] = {}  # when the last reports were made, by number
-        self._warnings: list[tuple[int, tuple[str, str]]] = []  # with the number of the report that told it, or 0
+        self._made: dict[int, float] = {}  # times of the last reports, by number
+        self._warnings: list[tuple[int, tuple[str, str]]] = []  # with the number of the report that carried it, or 0
 
     async def run(self) -> None:
-        """Until cancelled. An error that nobody expected in one loop ends all: whoever supervises starts us again."""
-        await self._gateway.open()  # before the first report, which says where it is
+        """Run until cancelled. An unexpected error in one loop ends all: the supervisor restarts the agent."""
+        await self._gateway.open()  # before the first report, which contains its address
         self._network_changed()
         try:
             async with asyncio.TaskGroup() as loops:
@@ -132,7 +132,10 @@ class Agent:
             await asyncio.sleep(_PING_EVERY_S)
 
     async def _ping(self, known: bool) -> bool:
-        """Ask whether it is there, and if so what runs; gives whether it was. `known`: it was the last time."""
+        """Ping the daemon, and list its containers if it answers; returns whether it did.
+
+        `known`: it did the last time.
+        """
         began = time.monotonic()
         try:
             await asyncio.to_thread(self._daemon.ping, _PING_WITHIN_S)
@@ -146,7 +149,7 @@ class Agent:
         try:
             if not known:
                 await asyncio.to_thread(self._get_to_know)
-                self._walls.look_again()  # it may have made its chains anew
+                self._walls.look_again()  # the daemon may have recreated its chains
                 await self._execs.end_left_over()
             await asyncio.to_thread(self._containers.look)
             await asyncio.to_thread(self._holding.see_to, self._containers.running, time.monotonic())
@@ -168,7 +171,7 @@ class Agent:
     # --- the site -------------------------------------------------------------------------------------------------
 
     async def _watch_site(self) -> None:
-        """While this machine is cut off, pause what runs here, over and over: the daemon may be about to start more."""
+        """Pause workloads while the node is cut off, repeatedly: the daemon may be about to start more."""
         pause = partial(self._fences.pause_all, "this machine is cut off from its site")
         while True:
             await self._contact.look()
@@ -181,7 +184,7 @@ class Agent:
         self._walls.set_network(self._gateway.network, self._gateway.reaches)
         self._changed.set()
 
-    # --- what is told ---------------------------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------------------------------
 
     async def _look_at_machine(self) -> None:
         while True:
@@ -238,7 +241,7 @@ class Agent:
             self._contact.hear(self._made[heard.number])
         self._warnings = [(number, one) for number, one in self._warnings if number == 0 or number > heard.number]
 
-    # --- what is asked --------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------------
 
     def _offers(self) -> Mapping[Call[Any, Any], Answering]:
         return {
@@ -295,7 +298,7 @@ class Agent:
 
     async def _go_on(self, going: messages.Going, _told: Told) -> messages.Nothing:
         made = self._made.get(going.number)
-        if made is None or time.monotonic() - made > CUT_OFF_AFTER_S:  # meanwhile it may have begun elsewhere
+        if made is None or time.monotonic() - made > CUT_OFF_AFTER_S:  # it may have been requeued elsewhere since
             return messages.Nothing()
         stood = await asyncio.to_thread(self._fences.go_on, going.ids)
         words = "it stood still for {:.0f} s, as its machine was cut off from the control plane, and goes on now"
@@ -327,7 +330,7 @@ class Agent:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run until SIGTERM or SIGINT. Exit codes: 0 told to stop, 2 a configuration that cannot be used."""
+    """Run until SIGTERM or SIGINT. Exit codes: 0 stopped by a signal, 2 the configuration is not valid."""
     parser = argparse.ArgumentParser(prog="commonage.agent run", description="Stay, report, do what is asked.")
     parser.add_argument("--config", type=Path, default=Path(DEFAULT_FILE), help=f"its settings ({DEFAULT_FILE})")
     parser.add_argument("--verbose", action="store_true", help="say more")

@@ -1,4 +1,7 @@
-"""The walls kept standing: built when what may be reached is known, and again when somebody pulled them down."""
+"""Keeps the walls up: builds them when their settings are known, and again when another program removed them.
+
+Used by `run`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _LOOK_EVERY_S = 30.0
 
 
 class StandingWalls:
-    """Those of this machine. `fault` says why they do not stand; empty while they do, or are not wanted."""
+    """The walls of this node. `fault` says why they are not up; empty while they are, or are not wanted."""
 
     def __init__(self, config: AgentConfig, folder: Path, walls: Walls | None = None) -> None:
         self._config, self._walls = config, walls or Walls()
@@ -31,26 +34,26 @@ class StandingWalls:
         self.fault = ""
 
     def reach(self, reaches: Collection[str]) -> None:
-        """What the control plane says that containers may reach (`ADDRESS:PORT`)."""
+        """Set what containers may reach (`ADDRESS:PORT`), as the control plane says."""
         wanted = tuple(reaches)
         if wanted != self._reaches:
             self._reaches = wanted
-            with suppress(OSError):  # it is said again with the next link
+            with suppress(OSError):  # the control plane sends it again with the next link
                 self._file.write_text(json.dumps(wanted), encoding="utf-8")
             self._again.set()
 
     def set_network(self, network: NodeNetwork, gateway: Collection[str]) -> None:
-        """The settings of the node's network, and the address of its container gateway (`ADDRESS:PORT`)."""
+        """Set the node's network, and the address of its container gateway (`ADDRESS:PORT`)."""
         self._network, self._gateway = network, tuple(gateway)
         self._again.set()
 
     def look_again(self) -> None:
-        """Soon: somebody may have pulled them down."""
+        """Check soon: another program may have removed them."""
         self._built = None
         self._again.set()
 
     async def keep(self) -> None:
-        """Until cancelled; they stand on then."""
+        """Keep them up until cancelled; they stay up then."""
         while self._config.walls:
             self._again.clear()
             try:

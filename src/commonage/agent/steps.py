@@ -1,7 +1,7 @@
-"""What joining is made of: steps that look whether they are done already, say what they would change, and change it.
+"""The framework of joining: steps that check whether they are done, say what they would change, and change it.
 
-`join` has them in order; each is in a `steps_…` module. A step looks again after it changed something, so one that did
-not come to what it should says so. To add one: docs/contribute/add-a-join-step.md.
+`join` has them in order; each is in a `steps_…` module. A step checks again after its changes, and reports if they had
+no effect. To add one: docs/contribute/add-a-join-step.md.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from commonage.joining.terms import Terms
 
 
 class State(Enum):
-    """How a step finds the machine."""
+    """The state in which a step finds the node."""
 
     DONE = "done"
     NEEDED = "needed"
     NOT_HERE = "not here"
-    """Nothing for this step to do on this machine."""
+    """The step does not apply to this node."""
     BAD = "bad"
-    """It cannot be done; the machine's owner must do something first."""
+    """The step cannot be done; the node's owner must do something first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a step found. `says` is a line for people, `changes` what it would do, a line each."""
+    """The result of a step's check.
+
+    `says` is a line for people, `changes` a line for each change that it would make.
+    """
 
     state: State
     says: str
@@ -43,27 +46,27 @@ def done(says: str) -> Look:
 
 
 def needed(*changes: str) -> Look:
-    """These changes are."""
+    """These changes are needed."""
     return Look(State.NEEDED, "; ".join(changes), changes)
 
 
 def not_here(says: str) -> Look:
-    """It does not concern this machine."""
+    """The step does not apply to this node."""
     return Look(State.NOT_HERE, says)
 
 
 def bad(says: str) -> Look:
-    """Somebody must do something first."""
+    """The node's owner must do something first."""
     return Look(State.BAD, says)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the one who has a machine join may choose. Empty: as the step finds best.
+    """The options of joining. Empty: chosen by the step.
 
-    `scratch` is a size as tmpfs takes it, or `off`; `share` what to mount as the shared folder; `nvidia` is ask,
-    install or skip; `gpus` as the setting of that name; `vram_mib` replaces what the cards say. `force`: Docker may be
-    restarted while containers run.
+    `scratch` is a size as tmpfs takes it, or `off`; `share` the source to mount as the shared folder; `nvidia` is ask,
+    install or skip; `gpus` as the setting of that name; `vram_mib` replaces the GPUs' own figure. `force`: Docker may
+    be restarted while containers run.
     """
 
     node: str
@@ -82,7 +85,7 @@ class Options:
 
 @dataclass(slots=True)
 class Case:
-    """This machine, the site it joins, and what the steps tell each other. `restart`: start the agent anew."""
+    """This node, the site it joins, and the data that steps share. `restart`: the agent must be restarted."""
 
     host: Host
     terms: Terms
@@ -94,15 +97,15 @@ class Case:
 
 
 class Step(Protocol):
-    """One of them. `look` changes nothing, and holds also where earlier steps were only planned."""
+    """One step. `look` changes nothing, and also works if earlier steps were only planned."""
 
     @property
     def name(self) -> str:
-        """A word or two."""
+        """One or two words."""
         ...
 
     def look(self, case: Case) -> Look:
-        """How the machine is."""
+        """Check the node."""
         ...
 
     def apply(self, case: Case) -> None:
@@ -112,7 +115,7 @@ class Step(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a walk through all steps came to. `failed` is the name of the step that ended it, empty if none did."""
+    """The result of all steps. `failed` is the name of the step that ended the walk, empty if none failed."""
 
     changed: tuple[str, ...]
     planned: tuple[str, ...]
@@ -123,7 +126,7 @@ Tell = Callable[[str], None]
 
 
 def walk(steps: Sequence[Step], case: Case, *, plan: bool, tell: Tell) -> Outcome:
-    """Take each step that is needed, in order, up to one that fails. With `plan` only say what would be done."""
+    """Run each step that is needed, in order, until one fails. With `plan` only say what would be done."""
     changed: list[str] = []
     planned: list[str] = []
     for number, step in enumerate(steps, start=1):
@@ -143,7 +146,7 @@ def walk(steps: Sequence[Step], case: Case, *, plan: bool, tell: Tell) -> Outcom
                 continue
         if found.state is State.BAD:
             line.say("stop", found.says)
-            if plan:  # all that stands in the way, in one go
+            if plan:  # report every obstacle at once
                 planned.append(step.name)
                 continue
             return Outcome(tuple(changed), tuple(planned), step.name)
@@ -154,7 +157,7 @@ def walk(steps: Sequence[Step], case: Case, *, plan: bool, tell: Tell) -> Outcom
 def _looked(step: Step, case: Case) -> Look:
     try:
         return step.look(case)
-    except Exception as error:  # whatever a machine comes up with is a line for people, with the step's name
+    except Exception as error:  # report any error as a line for people, with the step's name
         return bad(_sentence(error))
 
 
@@ -174,17 +177,17 @@ def _sentence(error: Exception) -> str:
 
 
 class _Line:
-    """Says of a step how it goes, with the seconds it took."""
+    """Prints the progress of a step, with the seconds it took."""
 
     def __init__(self, place: str, name: str, tell: Tell) -> None:
         self._place, self._name, self._tell = place, name, tell
         self._began = time.monotonic()
 
     def begin(self, change: str) -> None:
-        """What is about to be done."""
+        """Print the change that starts now."""
         self._tell(f"{self._place}  {self._name:<12} …        {change}")
 
     def say(self, how: str, says: str) -> None:
-        """How it ended."""
+        """Print the result."""
         seconds = time.monotonic() - self._began
         self._tell(f"{self._place}  {self._name:<12} {how:<8} {says}  ({seconds:.1f} s)")

@@ -1,4 +1,4 @@
-"""The agent: its certificate, its files, its settings, and that it runs, by systemd or by a loop of its own."""
+"""Steps for the agent: its certificate, files and settings, and its service, by systemd or by a loop of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOME = Path("/etc/commonage")
 SETTINGS, KEY, REQUEST = HOME / "agent.toml", HOME / "agent.key", HOME / "agent.csr"
 CERTIFICATE, AUTHORITY = HOME / "agent.crt", HOME / "ca.crt"
 LOGIN = HOME / "registry-login"
-"""NAME:PASSWORD of this machine at the site's registry: it comes with the certificate, and is as good as that."""
+"""NAME:PASSWORD of this node at the site's registry: issued with the certificate, and valid as long."""
 PROGRAMS = Path("/usr/local/lib/commonage")
 CURRENT = PROGRAMS / "agent"
 COMMAND = Path("/usr/local/sbin/commonage-agent")
@@ -34,9 +34,9 @@ _SEEN_WITHIN_S = 60.0
 
 
 class Certificate:
-    """With which the agent shows which machine this is: it binds the machine's name to its node in the Swarm.
+    """Step: the agent's certificate, which binds the node's name to its node in the Swarm.
 
-    The key is made here and never leaves. `docker` is where the daemon listens.
+    The key is created here and never leaves the node. `docker` is where the daemon listens.
     """
 
     name = "certificate"
@@ -45,7 +45,7 @@ class Certificate:
         self._docker = docker
 
     def look(self, case: Case) -> Look:
-        """Whether it is there, of this site's authority, of this name, good for a while, and not taken back."""
+        """Check that it exists, is of this site's authority and this name, is valid for a while, and not revoked."""
         if case.host.read(AUTHORITY) != case.terms.authority:
             return needed("have the site's authority sign a certificate for this machine")
         if why := _unfit(case, self._docker):
@@ -54,10 +54,10 @@ class Certificate:
         return done(f"for {case.options.node}, until {until.partition('=')[2]}")
 
     def apply(self, case: Case) -> None:
-        """A key, if there is none, a request for it, and the proof that it comes from this very Swarm node."""
+        """Create a key if there is none, a request for it, and the proof that it comes from this Swarm node."""
         host = case.host
         node = swarm_node(self._docker)
-        # While it speaks for the Swarm node that this machine was, its name is not free for the one that it is now.
+        # While the agent uses the certificate of the node's former Swarm id, the name is not free for the current id.
         if host.read(CERTIFICATE) is not None and not _is_bound_to(host, node.node_id) and runs(host):
             host.service("stop", SERVICE)
         HOME.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -77,12 +77,12 @@ class Certificate:
 
 
 class Agent:
-    """Its program, its settings, and that it runs."""
+    """Step: the agent's program and settings, and that it runs."""
 
     name = "agent"
 
     def look(self, case: Case) -> Look:
-        """By the digest of its program, so that the same command brings a newer one."""
+        """Compare the digest of its program, so that the same command upgrades it."""
         changes: list[str] = []
         if os.path.realpath(CURRENT) != str(_place()):
             changes.append(f"put the agent {commonage.__version__} into {_place()}")
@@ -95,7 +95,7 @@ class Agent:
         return done(f"{commonage.__version__} runs{'' if case.host.systemd else ', kept running by its own loop'}")
 
     def apply(self, case: Case) -> None:
-        """Files first, then a start."""
+        """Write the files, then start it."""
         host = case.host
         _put_program()
         STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,12 +112,12 @@ class Agent:
 
 
 class Seen:
-    """The control plane sees this machine: the last proof."""
+    """Step: the control plane sees this node. The last check."""
 
     name = "seen"
 
     def look(self, case: Case) -> Look:
-        """As the control plane says it, with some patience for an agent that has just been started."""
+        """Ask the control plane, with some retries for an agent that has just been started."""
         said: dict[str, Any] = {}
 
         def is_seen() -> bool:
@@ -132,7 +132,7 @@ class Seen:
         return needed(f"wait until {case.terms.site} sees this machine")
 
     def apply(self, case: Case) -> None:
-        """There is nothing to change: by now it runs, or an earlier step has said why not."""
+        """Nothing to change: by now the agent runs, or an earlier step has said why not."""
 
 
 def agent_settings(case: Case) -> str:
@@ -141,7 +141,10 @@ def agent_settings(case: Case) -> str:
 
 
 def agent_config(case: Case) -> AgentConfig:
-    """The agent's settings: the site's, and this machine's own. Raises StepFailed for a site that is newer than we."""
+    """The agent's settings: the site's, and this node's own.
+
+    Raises StepFailed if the site is newer than this program.
+    """
     options = case.options
     try:
         return AgentConfig(
@@ -169,7 +172,7 @@ def runs(host: Host) -> bool:
 
 
 def log_of(host: Host) -> str:
-    """The last of what the agent said, for people."""
+    """The end of the agent's log, for people."""
     if host.systemd:
         text = host.run("journalctl", "--unit", SERVICE, "--lines", "5", "--output", "cat").out
     else:
@@ -178,12 +181,12 @@ def log_of(host: Host) -> str:
 
 
 def seen_by(case: Case, node_id: str, serial: str = "") -> dict[str, Any]:
-    """This machine as the control plane sees it, as the Swarm node with this id: `Office.seen`."""
+    """The control plane's view of this node under this Swarm node id: `Office.seen`."""
     return case.door.post("/seen", {"node": case.options.node, "node_id": node_id, "serial": serial})
 
 
 def _unfit(case: Case, docker: str) -> str:
-    """Why the certificate that is here does not do; empty if it does."""
+    """Why the existing certificate cannot be used; empty if it can."""
     host, shown = case.host, str(CERTIFICATE)
     if None in (host.read(CERTIFICATE), host.read(KEY), host.read(REQUEST)):
         return "there is none"
@@ -205,18 +208,18 @@ def _unfit(case: Case, docker: str) -> str:
 
 
 def _is_bound_to(host: Host, node_id: str) -> bool:
-    """Whether the certificate that is here names this Swarm node. One of an earlier release names none."""
+    """Whether the existing certificate names this Swarm node. Certificates of earlier releases name none."""
     names = host.run("openssl", "x509", "-in", str(CERTIFICATE), "-noout", "-ext", "subjectAltName").out
     return f"URI:{NODE_ID_URI}{node_id}" in names.split()
 
 
 def _source() -> Path:
-    """Where this very program lies."""
+    """The folder of the running program."""
     return Path(commonage.__file__).parents[1]
 
 
 def _place() -> Path:
-    """Where it is to lie: a folder named after what is in it."""
+    """The installation folder, named after the digest of its content."""
     files = sorted(path for path in _source().rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     ours = [path for path in files if path.relative_to(_source()).parts[0] in {"commonage", "pynvml.py"}]
     digest = hashlib.sha256()
@@ -226,7 +229,7 @@ def _place() -> Path:
 
 
 def _put_program() -> None:
-    """Copy it there, point to it, and remove older ones."""
+    """Copy the program there, update the link to it, and remove older versions."""
     place = _place()
     if not place.is_dir():
         fresh = place.with_name(f".{place.name}")
@@ -245,7 +248,7 @@ def _put_program() -> None:
 
 
 def _files(host: Host) -> list[tuple[Path, str, int]]:
-    """What has it run: path, text, mode."""
+    """The service files: path, text, mode."""
     python = os.path.realpath(sys.executable)
     command = f'#!/bin/sh\n# Made by Commonage.\nPYTHONPATH={CURRENT} exec {python} -s -m commonage.agent "$@"\n'
     if host.systemd:

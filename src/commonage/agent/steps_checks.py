@@ -1,4 +1,4 @@
-"""The first steps: whether this machine is fit to join at all, and the small programs that joining needs."""
+"""The first steps of joining: checks whether this node can join at all, and the small programs that joining needs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _GIB = 1024**3
 
 
 class Checks:
-    """Kernel, disk, ports, clock, name: nothing is changed before all of them hold."""
+    """Step: kernel, disk, ports, clock, name. Nothing is changed before all checks pass."""
 
     name = "checks"
 
     def look(self, case: Case) -> Look:
-        """All that is wrong, at once."""
+        """Report all problems at once."""
         wrong = [*_kernel(case.host), *_disk(case), *_clock(case), *_name(case), *_ports(case)]
         if wrong:
             return bad("; ".join(wrong))
@@ -39,27 +39,27 @@ class Checks:
         )
 
     def apply(self, case: Case) -> None:
-        """There is nothing to change."""
+        """Nothing to change."""
 
 
 class Tools:
-    """The small programs that the steps and the agent use; that of a Docker which is here without it, too."""
+    """Step: the programs that the steps and the agent use, including `docker` if only the daemon is installed."""
 
     name = "tools"
 
     def look(self, case: Case) -> Look:
-        """Whether they are there."""
+        """Check that they are installed."""
         missing = _missing_tools(case.host)
         return needed(f"install {', '.join(missing)}") if missing else done("openssl and iptables are there")
 
     def apply(self, case: Case) -> None:
-        """Install those that are not."""
+        """Install the missing ones."""
         install(case.host, names_of(case.host, _missing_tools(case.host)), case.options.mirror)
 
 
 def _missing_tools(host: Host) -> list[str]:
     missing = [name for name in ("openssl", "iptables") if not host.has(name)]
-    # Debian has it apart since 13, and a daemon may be here without.
+    # A separate package since Debian 13, and a daemon may be installed without it.
     return [*missing, "docker-cli"] if host.has("dockerd") and not host.has("docker") else missing
 
 

@@ -1,4 +1,4 @@
-"""Docker from the distribution, with the site's settings merged into its own, and running."""
+"""Step for Docker: installed from the distribution, with the site's settings merged into its own, and running."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ PID_FILE = Path("/var/run/docker.pid")
 """Written by the daemon when it starts."""
 _DROP_IN = Path("/etc/systemd/system/docker.service.d/commonage.conf")
 _DEFAULTS = Path("/etc/default/docker")
-# An image that is here is not asked for at a registry each time: 20 s where that one cannot be reached.
+# Without asking a registry for an image that is present: 20 s each time if the registry cannot be reached.
 _VARIABLE = "DOCKER_SERVICE_PREFER_OFFLINE_IMAGE=1"
 _UP_WITHIN_S = 90.0
 OLDEST = (20, 10)
 
 
 class Docker:
-    """The daemon: there, with what must stand in its settings, and answering."""
+    """Step: the daemon is installed, has the required settings, and answers."""
 
     name = "docker"
 
     def look(self, case: Case) -> Look:
-        """Settings that are somebody's already and differ are not touched: that one must decide."""
+        """Check. Existing settings of the owner that differ are not changed: the owner must decide."""
         changes: list[str] = []
         if not case.host.has("dockerd"):
             changes.append(f"install {', '.join(names_of(case.host, ['docker']))}")
@@ -52,7 +52,7 @@ class Docker:
         return done(f"Docker {version}{_of_vram(wanted)}")
 
     def apply(self, case: Case) -> None:
-        """Settings before the first start: the package starts it where it can. What it brings itself comes after it."""
+        """Write settings before the first start, because the package may start the daemon. Its own files come later."""
         host = case.host
         kept = read_settings(host)
         wanted = merged(kept, wanted_settings(case))
@@ -60,7 +60,7 @@ class Docker:
             host.write(SETTINGS, json.dumps(wanted, indent=2) + "\n")
         if not host.has("dockerd"):
             install(host, names_of(host, ["docker"]), case.options.mirror)
-            if not host.has("docker"):  # Debian has it apart since 13
+            if not host.has("docker"):  # a separate package since Debian 13
                 install(host, names_of(host, ["docker-cli"]), case.options.mirror)
         if not _has_variable(host):
             _put_variable(host)
@@ -73,7 +73,7 @@ class Docker:
 
 
 def _restart(case: Case, changes: list[str]) -> Look:
-    """They need one, which nobody's work is ended for unasked."""
+    """The settings need a restart of the daemon, which must not end running containers without consent."""
     running = len(case.host.must("docker", "ps", "--quiet").split())
     if not running:
         return needed(*changes, "restart Docker")
@@ -86,17 +86,17 @@ def _restart(case: Case, changes: list[str]) -> Look:
 
 
 def _is_stale(host: Host, settings: Mapping[str, Any]) -> bool:
-    """Whether the daemon was started before its settings were written: whoever wrote them came no further."""
+    """Whether the daemon started before its settings were written: then an earlier run was interrupted."""
     try:
         started = Path(settings.get("pidfile") or PID_FILE).stat().st_mtime_ns
     except OSError:
-        return False  # nobody can tell
+        return False  # cannot be determined
     files = (SETTINGS, _DROP_IN if host.systemd else _DEFAULTS)
     return any(one.exists() and one.stat().st_mtime_ns > started for one in files)
 
 
 def wanted_settings(case: Case) -> dict[str, Any]:
-    """What must stand in daemon.json: the site's, and what this machine's cards ask for."""
+    """The required content of daemon.json: the site's settings, and those for this node's GPUs."""
     wanted = dict(case.terms.daemon)
     amount = vram_mib(case)
     if amount:
@@ -104,15 +104,15 @@ def wanted_settings(case: Case) -> dict[str, Any]:
     if has_driver(case):
         wanted["runtimes"] = {"nvidia": {"path": "nvidia-container-runtime", "args": []}}
         wanted["default-runtime"] = "nvidia"
-        # With systemd's driver running containers lose their card at `systemctl daemon-reload`.
+        # With systemd's driver running containers lose their GPU at `systemctl daemon-reload`.
         wanted["exec-opts"] = ["native.cgroupdriver=cgroupfs"]
     return wanted
 
 
 def merged(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Both together: lists and tables grow, everything else must agree. Raises StepFailed naming what does not.
+    """Merge both: lists and tables grow, everything else must agree. Raises StepFailed naming the difference.
 
-    A resource or option that stands in a list as NAME=… already is replaced: it says how much there is now.
+    A resource or option in a list with the same NAME=… is replaced: it has the current amount.
     """
     made = dict(kept)
     for name, value in wanted.items():
@@ -134,7 +134,7 @@ def merged(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]
 
 
 def read_settings(host: Host) -> dict[str, Any]:
-    """What stands in daemon.json. Raises StepFailed if that cannot be read."""
+    """The content of daemon.json. Raises StepFailed if it cannot be read."""
     text = host.read(SETTINGS)
     if text is None or not text.strip():
         return {}
@@ -148,7 +148,7 @@ def read_settings(host: Host) -> dict[str, Any]:
 
 
 def _version(host: Host) -> str:
-    """The running daemon's; empty if none answers."""
+    """The version of the running daemon; empty if none answers."""
     if not host.has("docker"):
         return ""
     ran = host.run("docker", "version", "--format", "{{.Server.Version}}", timeout_s=10)

@@ -1,4 +1,4 @@
-"""The machine as the steps of joining use it: programs, files that are written whole, services, packages."""
+"""The node as the steps of joining use it: programs, files written atomically, services, packages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST_SHOWN = 600
 
 
 class StepFailed(Exception):
-    """A step could not be taken; the message says what was tried, what came of it, and what to do."""
+    """A step failed; the message says what was tried, the result, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of a program."""
+    """The result of a program."""
 
     code: int
     out: str
@@ -29,17 +29,17 @@ class Ran:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended well."""
+        """Whether it succeeded."""
         return self.code == 0
 
     @property
     def said(self) -> str:
-        """The last of what it said, for people."""
+        """The end of its output, for people."""
         return " ".join((self.err or self.out).split())[-_MOST_SHOWN:] or f"exit code {self.code}"
 
 
 class Host:
-    """This machine. `docker` is where its daemon listens."""
+    """This node. `docker` is where its daemon listens."""
 
     docker = "unix:///var/run/docker.sock"
 
@@ -50,7 +50,7 @@ class Host:
         text: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Ran:
-        """Run a program to its end. One that is not there, or takes too long, is one that failed."""
+        """Run a program to its end. A missing program or a timeout counts as a failure."""
         try:
             ended = subprocess.run(
                 words, input=text, capture_output=True, text=True, timeout=timeout_s, check=False, errors="replace",
@@ -64,25 +64,25 @@ class Host:
         return Ran(ended.returncode, ended.stdout, ended.stderr)
 
     def must(self, *words: str, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None) -> str:
-        """What it prints. Raises StepFailed with what it said."""
+        """Run a program and return its output. Raises StepFailed with its message."""
         ran = self.run(*words, timeout_s=timeout_s, environment=environment)
         if not ran.ok:
             raise StepFailed(f"`{' '.join(words[:6])}` failed: {ran.said}")
         return ran.out
 
     def has(self, program: str) -> bool:
-        """Whether this program is here."""
+        """Whether this program is installed."""
         return shutil.which(program) is not None
 
     def read(self, path: Path) -> str | None:
-        """What stands in a file; None if it is not there."""
+        """The content of a file; None if it does not exist."""
         try:
             return path.read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def write(self, path: Path, text: str, mode: int = 0o644) -> None:
-        """Write a file whole or not at all; the folders above it are made."""
+        """Write a file atomically; missing parent folders are created."""
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -93,7 +93,7 @@ class Host:
         Path(temporary).replace(path)
 
     def mounted(self, path: Path) -> str | None:
-        """The type of the file system that is mounted right there; None if none is."""
+        """The type of the file system that is mounted at this path; None if it is no mount point."""
         found = None
         for line in (self.read(Path("/proc/self/mounts")) or "").splitlines():
             words = line.split()
@@ -102,7 +102,7 @@ class Host:
         return found
 
     def wait(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Whether it came true in time."""
+        """Poll until the condition is true; False after a timeout."""
         deadline = time.monotonic() + seconds
         while not until():
             if time.monotonic() > deadline:
@@ -114,11 +114,11 @@ class Host:
 
     @property
     def systemd(self) -> bool:
-        """Whether systemd runs this machine."""
+        """Whether systemd runs this node."""
         return SYSTEMD.is_dir()
 
     def start_at_boot(self, service: str) -> None:
-        """Have a service start with the machine. Raises StepFailed."""
+        """Enable a service at boot. Raises StepFailed."""
         if self.systemd:
             self.must("systemctl", "enable", "--quiet", service, timeout_s=180)
         elif self.has("update-rc.d"):
@@ -135,7 +135,7 @@ class Host:
                 f"{service} cannot be made to {verb}: systemd does not run this machine, and there is no {script}; "
                 f"{verb} it by hand, then run this again"
             )
-        # It may leave programs behind that keep our pipes open: its words go to a file.
+        # It may leave processes behind that keep our pipes open: its output goes to a file.
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
             code = subprocess.run(
                 [script, verb], stdout=words, stderr=words, stdin=subprocess.DEVNULL, timeout=180, check=False

@@ -1,4 +1,4 @@
-"""NVIDIA's driver and container toolkit, where a card is. Shown first: who joins says whether to install them."""
+"""Step for NVIDIA's driver and container toolkit, on nodes with a GPU. Shown first: the owner decides on installing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from commonage.gpus.simulated import parse_simulated
 
 PCI = Path("/sys/bus/pci/devices")
 _DRIVER = "nvidia-driver"
-# 6.1.0-37-amd64, 6.12.43+deb13-cloud-amd64, 6.8.0-45-generic; of a kernel of somebody's own there is no such package.
+# 6.1.0-37-amd64, 6.12.43+deb13-cloud-amd64, 6.8.0-45-generic; a custom kernel has no such package.
 _FLAVOUR = re.compile(
     r"\d[\d.]*(?:\+deb\d+)?(?:-\d+)?-((?:cloud-|rt-)?(?:amd64|arm64)|generic|lowlatency|aws|azure|gcp|oracle)", re.ASCII
 )
@@ -21,12 +21,12 @@ _NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
 
 
 class Nvidia:
-    """Driver and toolkit."""
+    """Step: driver and toolkit."""
 
     name = "nvidia"
 
     def look(self, case: Case) -> Look:
-        """Nothing where no card is, or where it is to be left alone."""
+        """Check. Not needed without a GPU, or if it is to be skipped."""
         cards = len(cards_on_the_bus(case.host))
         if not cards:
             return not_here("no NVIDIA card in this machine")
@@ -45,7 +45,7 @@ class Nvidia:
         return needed(f"install {', '.join(packages)}", *(["load the driver"] if _DRIVER in lacks else []))
 
     def apply(self, case: Case) -> None:
-        """Install what is missing. A new driver may need a restart of the machine."""
+        """Install what is missing. A new driver may need a reboot of the node."""
         host, lacks = case.host, _lacks(case)
         try:
             install(host, _packages(case, lacks), case.options.mirror)
@@ -56,7 +56,7 @@ class Nvidia:
 
 
 def cards_on_the_bus(host: Host) -> list[str]:
-    """The addresses of NVIDIA's cards, also without a driver."""
+    """PCI addresses of NVIDIA's GPUs, found also without a driver."""
     if not PCI.is_dir():
         return []
     found = []
@@ -68,13 +68,13 @@ def cards_on_the_bus(host: Host) -> list[str]:
 
 
 def has_driver(case: Case) -> bool:
-    """Whether containers are to be given NVIDIA's cards here."""
+    """Whether containers get NVIDIA's GPUs here."""
     host = case.host
     return bool(cards_on_the_bus(host)) and case.options.nvidia != "skip" and bool(_driver_version(host))
 
 
 def vram_mib(case: Case) -> int:
-    """The memory of all cards together, MiB, as it stands in the Swarm; 0 where there are none."""
+    """The memory of all GPUs together in MiB, as published in the Swarm; 0 if there are none."""
     if case.options.vram_mib is not None:
         return case.options.vram_mib
     if case.options.gpus.startswith("simulated"):
@@ -88,7 +88,7 @@ def vram_mib(case: Case) -> int:
 
 
 def _load(host: Host) -> None:
-    """Have the kernel take the driver. Raises StepFailed with what to do."""
+    """Load the kernel module. Raises StepFailed with what to do."""
     loaded = host.run("modprobe", "nvidia", timeout_s=120)
     if loaded.ok and _driver_version(host):
         return
@@ -105,13 +105,13 @@ def _load(host: Host) -> None:
 
 
 def _lacks(case: Case) -> dict[str, str]:
-    """What is not here, as `steps_packages` calls it, and in words for people."""
+    """The missing parts: names as in `steps_packages`, each with a description for people."""
     host = case.host
     lacks = {}
     if not _driver_version(host):
         lacks[_DRIVER] = "a driver"
     elif not _has_cuda(host):
-        # Without recommended packages Debian's driver comes without it, and containers would have cards but no CUDA.
+        # Without recommended packages Debian's driver comes without this, and containers would have GPUs but no CUDA.
         lacks["nvidia-cuda"] = "the driver's libcuda.so.1"
     if not host.has("nvidia-ctk"):
         lacks["nvidia-toolkit"] = "a container toolkit"
@@ -119,13 +119,13 @@ def _lacks(case: Case) -> dict[str, str]:
 
 
 def _packages(case: Case, lacks: Mapping[str, str]) -> list[str]:
-    """All that is installed, as it is shown before."""
+    """All packages to install, as shown before."""
     things = [case.options.driver or thing if thing == _DRIVER else thing for thing in lacks]
     return [*(_headers(case.host) if _DRIVER in lacks else []), *names_of(case.host, things)]
 
 
 def _where_from(case: Case, said: str) -> str:
-    """What to do about a package that nobody has: Debian has the driver apart, and no toolkit."""
+    """Advice for a package that no repository has: Debian has the driver in a separate section, and no toolkit."""
     if case.options.mirror or not re.search(r"Unable to locate|no installation candidate", said):
         return ""
     return (
@@ -135,7 +135,7 @@ def _where_from(case: Case, said: str) -> str:
 
 
 def _has_cuda(host: Host) -> bool:
-    """Whether programs find the driver's library; true where that cannot be found out."""
+    """Whether programs find the driver's library; true if that cannot be determined."""
     ran = host.run("ldconfig", "-p", timeout_s=30)
     return not ran.ok or "libcuda.so.1" in ran.out
 
@@ -146,7 +146,7 @@ def _driver_version(host: Host) -> str:
 
 
 def _headers(host: Host) -> list[str]:
-    """The driver is built for the kernel that runs, and again for those that come: by the package that follows them."""
+    """The kernel headers for which the driver is built: by the package that also follows later kernels."""
     if not host.has("apt-get"):
         return []
     kernel = host.must("uname", "-r").strip()

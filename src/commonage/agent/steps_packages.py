@@ -1,4 +1,4 @@
-"""Packages of the distribution, by apt-get, dnf or zypper; from a mirror alone where nothing else is reached."""
+"""Installs distribution packages with apt-get, dnf or zypper; from a mirror only if nothing else can be reached."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "zypper": ("nvidia-driver-G06-kmp-default", "nvidia-compute-utils-G06"),
     },
 }
-"""What a thing is called by each package manager."""
+"""The package names of a tool for each package manager."""
 
 _LIST = Path("/run/commonage-mirror.list")
 _LONG_S = 1800.0
-# A settings file that is there stays as it is: nobody is there to be asked.
+# Keep existing settings files: nobody can answer a question.
 _KEEPING = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 
 
 def manager_of(host: Host) -> str:
-    """The package manager of this machine. Raises StepFailed."""
+    """The package manager of this node. Raises StepFailed."""
     for name in ("apt-get", "dnf", "zypper"):
         if host.has(name):
             return name
@@ -45,15 +45,15 @@ def manager_of(host: Host) -> str:
 
 
 def names_of(host: Host, things: Sequence[str]) -> list[str]:
-    """The packages of these things here. A thing that the table does not know is a package's own name."""
+    """The packages for these tools here. A name that is not in the table is a package's own name."""
     manager = manager_of(host)
     return [name for thing in things for name in _NAMES.get(thing, {}).get(manager, (thing,))]
 
 
 def install(host: Host, packages: Sequence[str], mirror: str = "") -> None:
-    """Have these packages; from `mirror` alone, where one is given. Raises StepFailed with the manager's words.
+    """Install these packages; only from `mirror` if one is given. Raises StepFailed with the manager's message.
 
-    `mirror` is a line for sources.list, or the address of a flat one; for dnf and zypper a repository's address.
+    `mirror` is a line for sources.list, or the address of a flat repository; for dnf and zypper a repository's address.
     """
     manager = manager_of(host)
     if manager == "apt-get":
@@ -86,7 +86,7 @@ def _by_apt(host: Host, packages: Sequence[str], mirror: str) -> None:
 
 
 def apt_line(mirror: str) -> str:
-    """A mirror as a line of sources.list. A folder of this very machine needs no signature, all others do."""
+    """A mirror as a line of sources.list. Only a local folder needs no signature."""
     if mirror.startswith("deb "):
         return mirror
     return f"deb [trusted=yes] {mirror} ./" if mirror.startswith("file:") else f"deb {mirror} ./"
@@ -95,7 +95,7 @@ def apt_line(mirror: str) -> str:
 def _run(host: Host, command: Sequence[str], packages: Sequence[str]) -> None:
     ran = host.run(*command, timeout_s=_LONG_S, environment={"DEBIAN_FRONTEND": "noninteractive"})
     if not ran.ok:
-        said = Ran(ran.code, "", f"{ran.out}\n{ran.err}").said  # what went wrong may stand in either
+        said = Ran(ran.code, "", f"{ran.out}\n{ran.err}").said  # the error may be in either stream
         raise StepFailed(
             f"{', '.join(packages)} could not be installed: {said}; install it by hand, or give --mirror with a "
             "place that has it"

@@ -1,4 +1,4 @@
-"""Folders: memory-backed scratch, and the folder that all machines of the site see under the same path."""
+"""Steps for folders: memory-backed scratch, and the folder that all nodes of the site see under the same path."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _GIB = 1024**3
 
 
 class Scratch:
-    """A tmpfs at /scratch: quick, and gone when the machine is."""
+    """Step: a tmpfs at /scratch: fast, and empty after a reboot."""
 
     name = "scratch"
 
     def look(self, case: Case) -> Look:
-        """One that is there already, or a folder that holds something, is the machine's own and left alone."""
+        """Check. An existing mount or a folder with files belongs to the owner and is not changed."""
         if case.options.scratch == "off":
             return not_here("no scratch space, as asked")
         kind = case.host.mounted(SCRATCH)
@@ -35,7 +35,7 @@ class Scratch:
         return needed(f"mount a tmpfs of {case.options.scratch} of the memory at {SCRATCH}, now and with the machine")
 
     def apply(self, case: Case) -> None:
-        """A line of fstab, and the mount."""
+        """Add a line to fstab, and mount."""
         SCRATCH.mkdir(exist_ok=True)
         options = f"size={case.options.scratch},mode=1777,nosuid,nodev"
         put_line(case.host, SCRATCH, f"tmpfs {SCRATCH} tmpfs {options} 0 0")
@@ -43,12 +43,12 @@ class Scratch:
 
 
 class Share:
-    """The shared folder: homes, what workloads write, and how the control plane hears of it."""
+    """Step: the shared folder, for homes, output of workloads, and their messages to the control plane."""
 
     name = "share"
 
     def look(self, case: Case) -> Look:
-        """The mark in it says that it is the site's."""
+        """Check by the mark in the folder, which identifies the site."""
         folder = Path(case.terms.shared_dir)
         mark = case.host.read(folder / MARK_FILE)
         if mark is not None and mark.strip() == case.terms.mark:
@@ -65,7 +65,7 @@ class Share:
         return needed(f"mount {case.options.share} at {folder}, now and with the machine")
 
     def apply(self, case: Case) -> None:
-        """A line of fstab, and the mount."""
+        """Add a line to fstab, and mount."""
         folder = Path(case.terms.shared_dir)
         line = fstab_line(case.options.share, folder)
         kind = line.split()[2]
@@ -80,7 +80,7 @@ class Share:
 
 
 def fstab_line(share: str, folder: Path) -> str:
-    """`SERVER:/FOLDER` is NFS; `TYPE SOURCE [OPTIONS]` is anything else. Raises StepFailed."""
+    """The fstab line: `SERVER:/FOLDER` is NFS; `TYPE SOURCE [OPTIONS]` is anything else. Raises StepFailed."""
     words = shlex.split(share)
     if len(words) == 1 and ":" in words[0]:
         return f"{words[0]} {folder} nfs _netdev,hard,noatime,nodev,nosuid 0 0"
@@ -92,7 +92,7 @@ def fstab_line(share: str, folder: Path) -> str:
 
 
 def put_line(host: Host, folder: Path, line: str) -> None:
-    """Have this line for the folder in fstab, marked as ours, instead of another of ours. Raises StepFailed."""
+    """Put this line into fstab, marked as Commonage's; replaces an earlier one for the folder. Raises StepFailed."""
     remove_lines(host, folder)
     kept = host.read(FSTAB) or ""
     if any(words[1:2] == [str(folder)] for words in map(str.split, kept.splitlines()) if not words[:1] == ["#"]):
@@ -103,12 +103,12 @@ def put_line(host: Host, folder: Path, line: str) -> None:
 
 
 def our_folders(host: Host) -> list[str]:
-    """The folders for which lines of ours are in fstab."""
+    """The folders with lines of Commonage in fstab."""
     return [folder for line in (host.read(FSTAB) or "").splitlines() if (folder := _of_ours(line))]
 
 
 def remove_lines(host: Host, folder: Path) -> None:
-    """Take our lines for this folder out of fstab."""
+    """Remove Commonage's lines for this folder from fstab."""
     lines = (host.read(FSTAB) or "").splitlines()
     kept = [line for line in lines if _of_ours(line) != str(folder)]
     if kept != lines:
@@ -116,6 +116,6 @@ def remove_lines(host: Host, folder: Path) -> None:
 
 
 def _of_ours(line: str) -> str:
-    """The folder that a line of ours is for; empty for all others."""
+    """The folder of a line that Commonage wrote; empty for all others."""
     words = line.split()
     return words[1] if line.endswith(OURS) and len(words) > 1 else ""

@@ -1,4 +1,4 @@
-"""The registry's authority, the Swarm, and images that are to be here before somebody waits for them."""
+"""Steps for the registry's authority, the Swarm, and images to pull before the first workload needs them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PULL_S = 1800.0
 
 
 class Registry:
-    """Docker trusts the site's registry by the site's own authority. `logins` is Docker's file with credentials."""
+    """Step: Docker trusts the site's registry by the site's authority. `logins` is Docker's file with credentials."""
 
     name = "registry"
 
@@ -30,7 +30,7 @@ class Registry:
         self._file = logins
 
     def look(self, case: Case) -> Look:
-        """Docker reads the file at each pull."""
+        """Check the files. Docker reads them at each pull."""
         if not case.terms.registry:
             return not_here("the site has no registry of its own")
         changes = []
@@ -41,12 +41,12 @@ class Registry:
         return needed(*changes) if changes else done(f"{case.terms.registry} is trusted")
 
     def apply(self, case: Case) -> None:
-        """The two files."""
+        """Write the two files."""
         case.host.write(_authority_file(case), case.terms.authority)
         case.host.write(self._file, json.dumps(self._logins(case), indent=2) + "\n", 0o600)
 
     def _logins(self, case: Case) -> dict[str, Any]:
-        """The file's with that of the site's registry in it."""
+        """The file's credentials plus those for the site's registry."""
         kept, mine = read_logins(case.host, self._file), case.host.read(LOGIN)
         if mine is None:  # a plan, before it joined
             return kept
@@ -55,7 +55,7 @@ class Registry:
 
 
 def read_logins(host: Host, file: Path = LOGINS) -> dict[str, Any]:
-    """Docker's file with credentials, as it stands. Raises StepFailed if it cannot be read."""
+    """The content of Docker's file with credentials. Raises StepFailed if it cannot be read."""
     try:
         return dict(json.loads(host.read(file) or "{}"))
     except (ValueError, TypeError) as error:
@@ -63,12 +63,12 @@ def read_logins(host: Host, file: Path = LOGINS) -> dict[str, Any]:
 
 
 class Swarm:
-    """This machine is a worker of the site's Swarm (or its manager)."""
+    """Step: this node is a worker of the site's Swarm (or its manager)."""
 
     name = "swarm"
 
     def look(self, case: Case) -> Look:
-        """By what Docker says here, and what the manager says of this machine."""
+        """Compare what Docker says here with what the manager says of this node."""
         mine = swarm_of(case.host)
         state, mine_id = mine.get("LocalNodeState", "inactive"), str(mine.get("NodeID", ""))
         seen = seen_by(case, mine_id)
@@ -87,9 +87,9 @@ class Swarm:
         return needed("leave the Swarm, which does not know this machine any more", f"join {case.terms.managers[0]}")
 
     def apply(self, case: Case) -> None:
-        """Leave what no longer holds, join, and wait until the manager counts us in."""
+        """Leave an outdated Swarm, join, and wait until the manager lists this node."""
         host = case.host
-        # What was said at the beginning may be minutes old, and the Swarm's token another one since.
+        # The terms from the beginning may be minutes old, and the Swarm's token may have changed since.
         terms = Terms.from_json(case.door.post("/terms", {}))
         if swarm_of(host).get("LocalNodeState", "inactive") != "inactive":
             host.must("docker", "swarm", "leave", "--force", timeout_s=120)
@@ -112,7 +112,7 @@ class Swarm:
 
 
 class Images:
-    """What most people start is here before they do. One that cannot be had now is fetched when somebody needs it."""
+    """Step: the common images are present. One that cannot be pulled now is pulled when a workload needs it."""
 
     name = "images"
 
@@ -121,7 +121,7 @@ class Images:
         self._had = 0
 
     def look(self, case: Case) -> Look:
-        """Whether each is here."""
+        """Check whether each is present."""
         if not case.terms.images:
             return not_here("no image is to be had beforehand")
         missing = [one for one in case.terms.images if not _has_image(case.host, one)]
@@ -129,11 +129,11 @@ class Images:
         if wanted:
             return needed(*(f"pull {one}" for one in wanted))
         here = f"{len(case.terms.images) - len(missing)} of {len(case.terms.images)} images are here"
-        # Where nothing could be had, nothing was changed.
+        # If none could be pulled, nothing was changed.
         return not_here(f"{here}, the others could not be had now") if missing and not self._had else done(here)
 
     def apply(self, case: Case) -> None:
-        """One after the other."""
+        """Pull one after the other."""
         for image in case.terms.images:
             if _has_image(case.host, image):
                 continue
@@ -146,7 +146,7 @@ class Images:
 
 
 def swarm_of(host: Host) -> dict[str, Any]:
-    """What the daemon here says of its Swarm; empty while none answers."""
+    """The daemon's description of its Swarm; empty if it does not answer."""
     ran = host.run("docker", "info", "--format", "{{json .Swarm}}", timeout_s=30) if host.has("docker") else None
     try:
         return dict(json.loads(ran.out)) if ran is not None and ran.ok else {}
@@ -155,7 +155,7 @@ def swarm_of(host: Host) -> dict[str, Any]:
 
 
 def own_address(manager: str) -> str:
-    """The address of this machine from which the manager is reached. Raises StepFailed."""
+    """The address of this node from which the manager is reached. Raises StepFailed."""
     host, _, port = manager.rpartition(":")
     kind = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

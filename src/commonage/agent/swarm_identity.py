@@ -1,6 +1,6 @@
-"""This machine as a node of the Swarm: its id there, and the proof that it holds the key of that node.
+"""This node as a node of the Swarm: its id there, and the proof that it holds the key of that node.
 
-Used by the steps of joining. The key stays on this machine: what leaves it is a signature.
+Used by the steps of joining. The key stays on this node: only a signature leaves it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SwarmNode:
 
 
 def swarm_node(docker: str) -> SwarmNode:
-    """As the Docker daemon at this URL says it. Raises StepFailed if it does not answer."""
+    """The Swarm node of the Docker daemon at this URL. Raises StepFailed if it does not answer."""
     try:
         info = DockerDaemon(docker).info()
     except EngineFailure as error:
@@ -69,5 +69,5 @@ def _read(host: Host, file: Path) -> str:
 
 
 def _without_headers(key: str) -> str:
-    """Swarm writes headers of its own (`kek-version: 0`) into the PEM, which openssl does not read."""
+    """Swarm writes its own headers (`kek-version: 0`) into the PEM, which openssl does not read."""
     return "\n".join(line for line in key.splitlines() if line and ": " not in line) + "\n"

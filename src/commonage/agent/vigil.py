@@ -1,4 +1,4 @@
-"""When the Docker daemon counts as gone, and for how long: pure. Fed by whoever pings it."""
+"""Decides when the Docker daemon counts as gone, and for how long. No I/O; `run` feeds it with pings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SILENT_FOR_A_FAULT_S = 10.0
 
 
 class Answer(Enum):
-    """What a ping came to."""
+    """The result of a ping."""
 
     ANSWERS = "answers"
     GONE = "gone"
@@ -18,8 +18,10 @@ class Answer(Enum):
 
 @dataclass(slots=True)
 class Vigil:
-    """`fence_after_s`: how long it may be gone before its containers are ended without it; one that listens and says
-    nothing, as it may under load, has `silent_after_s`. Times are of a clock that only rises.
+    """The state of the daemon. Times are monotonic.
+
+    `fence_after_s`: time the daemon may be gone before its containers are ended without it. A daemon that listens and
+    does not answer, as can happen under load, has `silent_after_s`.
     """
 
     fence_after_s: float
@@ -29,7 +31,7 @@ class Vigil:
     fenced: bool = False
 
     def note(self, answer: Answer, began: float) -> None:
-        """A ping that began then came to this."""
+        """Record the result of a ping that began at `began`."""
         match answer:
             case Answer.ANSWERS:
                 self.gone_since = self.silent_since = None
@@ -41,11 +43,11 @@ class Vigil:
                 self.silent_since = began if self.silent_since is None else self.silent_since
 
     def note_fenced(self, *, done: bool) -> None:
-        """The containers were ended; `done`: all of them, so that they are not due again."""
+        """The containers were ended; `done`: all of them, so that fencing is not due again."""
         self.fenced = done
 
     def fault(self, now: float) -> str:
-        """Why work should not be given to this machine; empty if it may be."""
+        """Why this node should get no work; empty if it may."""
         if self.gone_since is not None:
             return f"its Docker daemon is not there, for {now - self.gone_since:.0f} s now"
         if self.silent_since is not None and now - self.silent_since >= SILENT_FOR_A_FAULT_S:
@@ -53,7 +55,7 @@ class Vigil:
         return ""
 
     def is_due(self, now: float) -> bool:
-        """True when its containers are to be ended, until `note_fenced` says that it is done."""
+        """True when its containers must be ended, until `note_fenced` reports that it is done."""
         gone = self.gone_since is not None and now - self.gone_since >= self.fence_after_s
         silent = self.silent_since is not None and now - self.silent_since >= self.silent_after_s
         return (gone or silent) and not self.fenced

@@ -1,9 +1,9 @@
-"""Walls around containers: what they may not reach of this machine and its site. Two chains of ours in its firewall.
+"""The firewall around containers ("walls"): keeps them from this node and its site, with two iptables chains.
 
-Packets that come from a container's bridge may go out to the world, and to what the control plane says they need (the
-hub, itself); not to this machine's own services, not to other machines of the site, not to a cloud's metadata address.
-The ports that sessions and services publish take connections from the control plane only, by IPv4 and IPv6.
-All of it is written anew at once, so that it is the same however often it is done.
+Packets from a container's bridge may go out to the world, and to the addresses that the control plane says they need
+(the hub, itself); not to this node's own services, not to other nodes of the site, not to a cloud's metadata address.
+The ports that sessions and services publish accept connections only from the control plane, by IPv4 and IPv6. All rules
+are rewritten at once, so that building them is idempotent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from commonage.ports.agents import CONTAINER_BRIDGE, NodeNetwork
 _log = logging.getLogger(__name__)
 FORWARD, INPUT = "COMMONAGE-FORWARD", "COMMONAGE-INPUT"
 _CHAINS = (("iptables", FORWARD, "DOCKER-USER"), ("iptables", INPUT, "INPUT"))
-# Docker publishes ports by IPv6, too: a process of its own takes these connections, and passes them on by IPv4.
+# Docker also publishes ports by IPv6: its own process takes these connections, and passes them on by IPv4.
 _CHAINS_IPV6 = (("ip6tables", INPUT, "INPUT"),)
 _METADATA = "169.254.0.0/16"
 _OURS = re.compile(r"(docker\d+|docker_gwbridge|br-[0-9a-f]{12}|veth.*|lo)$")
@@ -32,17 +32,17 @@ Network = ipaddress.IPv4Network
 
 
 class WallsFailed(Exception):
-    """The walls do not stand; the message says why."""
+    """The walls could not be built; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Between whom the walls are.
+    """The input for the rules.
 
-    `interfaces` are the containers' bridges; `networks` the site's; `reaches` what may be reached nonetheless, as
-    (address, port); `servers` the name servers; `own` this machine's addresses. Connections to `published` ports, from
-    the first to the last, are accepted from `sources` (addresses or networks) only; without sources from everywhere, as
-    nobody has said yet where the control plane is.
+    `interfaces` are the containers' bridges; `networks` the site's; `reaches` the exceptions that may be reached, as
+    (address, port); `servers` the name servers; `own` this node's addresses. Connections to `published` ports, from the
+    first to the last, are accepted from `sources` (addresses or networks) only; without sources from everywhere,
+    because the control plane's address is not known yet.
     """
 
     interfaces: tuple[str, ...]
@@ -55,7 +55,7 @@ class Plan:
 
 
 def rules_of(plan: Plan) -> str:
-    """What `iptables-restore --noflush` is given: both chains, whole. Pure."""
+    """The input of `iptables-restore --noflush`: both chains, complete. Pure."""
     lines = ["*filter", f":{FORWARD} - [0:0]", f":{INPUT} - [0:0]"]
     for chain in (FORWARD, INPUT):
         lines.append(f"-A {chain} -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN")
@@ -76,7 +76,10 @@ def rules_of_ipv6(plan: Plan) -> str:
 
 
 def _published(plan: Plan, begin: str, version: int) -> Iterable[str]:
-    """The sources that may connect to published ports. A port is the same on the machine and in its container."""
+    """The rules for sources that may connect to published ports.
+
+    A port is the same on the node and in its container.
+    """
     if plan.sources:
         first, last = plan.published
         ports = f"-p tcp --dport {first}:{last}"
@@ -87,7 +90,7 @@ def _published(plan: Plan, begin: str, version: int) -> Iterable[str]:
 
 
 def _gates(plan: Plan, interface: str) -> Iterable[str]:
-    """What may be reached: here it comes in, elsewhere it passes through."""
+    """The allowed destinations, for both chains: to the node itself, and through it."""
     named = [(server, protocol, 53) for server in plan.servers for protocol in ("udp", "tcp")]
     for address, protocol, port in [*((address, "tcp", port) for address, port in plan.reaches), *named]:
         chain = INPUT if address in plan.own else FORWARD
@@ -98,18 +101,18 @@ def _forward(plan: Plan, interface: str) -> Iterable[str]:
     begin = f"-A {FORWARD} -i {interface}"
     for network in (_METADATA, *plan.networks):
         yield f"{begin} -d {network} -j REJECT"
-    # Nor from one container to another by a bridge that all tenants share.
+    # Nor from one container to another on a bridge that all tenants share.
     yield f"{begin} -o {interface} -j REJECT"
 
 
 class Walls:
-    """Those of this machine. `before`: words before each command, for another network namespace than ours."""
+    """The walls of this node. `before`: words before each command, to run it in another network namespace."""
 
     def __init__(self, before: Sequence[str] = ()) -> None:
         self._before = tuple(before)
 
     def build(self, plan: Plan) -> None:
-        """Have them stand, as planned. Idempotent. Raises WallsFailed."""
+        """Build the planned rules. Idempotent. Raises WallsFailed."""
         self._run("iptables-restore", "--wait", "10", "--noflush", stdin=rules_of(plan))
         if self._has_ipv6():
             self._run("ip6tables-restore", "--wait", "10", "--noflush", stdin=rules_of_ipv6(plan))
@@ -121,7 +124,7 @@ class Walls:
                 self._run(program, "--wait", "10", "-I", hook, "-j", chain)
 
     def pull_down(self) -> None:
-        """Remove all of it. Idempotent; what is not there is no error."""
+        """Remove all rules. Idempotent; missing rules are no error."""
         for program, chain, hook in self._chains():
             while self._is(program, "-D", hook, "-j", chain):
                 pass
@@ -129,21 +132,21 @@ class Walls:
                 self._is(program, "-X", chain)
 
     def stand(self) -> bool:
-        """True if all chains are there, and asked."""
+        """True if all chains exist and are used."""
         return all(self._is(program, "-C", hook, "-j", chain) for program, chain, hook in self._chains())
 
     def are_first(self) -> bool:
-        """True if they stand, and nothing is asked before them."""
+        """True if they exist, and no rule comes before them."""
         return self.stand() and all(self._is_first(program, hook, chain) for program, chain, hook in self._chains())
 
     def _chains(self) -> tuple[tuple[str, str, str], ...]:
         return _CHAINS + _CHAINS_IPV6 if self._has_ipv6() else _CHAINS
 
     def _has_ipv6(self) -> bool:
-        """Whether this machine has any IPv6 address."""
+        """Whether this node has any IPv6 address."""
         try:
             return bool(self._run("cat", "/proc/net/if_inet6"))
-        except WallsFailed:  # the kernel does without
+        except WallsFailed:  # the kernel has no IPv6
             return False
 
     def _is_first(self, program: str, hook: str, chain: str) -> bool:
@@ -177,7 +180,7 @@ def plan_for(
     *,
     proc: Path = Path("/proc"),
 ) -> Plan:
-    """The plan for this machine: its own networks and name servers are looked up. Raises OSError, ValueError."""
+    """The plan for this node: its own networks and name servers are looked up. Raises OSError, ValueError."""
     found = [str(one) for one in site_networks(proc / "net/route")]
     named = [str(Network(one)) for one in networks]
     parts = [
@@ -195,7 +198,7 @@ def plan_for(
 
 
 def site_networks(table: Path = Path("/proc/net/route")) -> list[Network]:
-    """The networks that this machine has a route to by its own cables; not the way out, not those of containers."""
+    """The networks to which this node has a direct route; not the default route, not those of containers."""
     found = []
     for line in table.read_text(encoding="ascii").splitlines()[1:]:
         fields = line.split()
@@ -206,7 +209,7 @@ def site_networks(table: Path = Path("/proc/net/route")) -> list[Network]:
 
 
 def own_addresses(trie: Path = Path("/proc/net/fib_trie")) -> list[str]:
-    """The IPv4 addresses of this machine: the leaves that the kernel says are local."""
+    """The IPv4 addresses of this node: the leaves that the kernel lists as local."""
     found, last = [], ""
     for line in trie.read_text(encoding="ascii").splitlines():
         words = line.split()
@@ -218,7 +221,7 @@ def own_addresses(trie: Path = Path("/proc/net/fib_trie")) -> list[str]:
 
 
 def name_servers(file: Path = Path("/etc/resolv.conf")) -> list[str]:
-    """The IPv4 name servers that containers are sent to; those of the loopback they cannot reach."""
+    """The IPv4 name servers that containers use, without those on the loopback, which they cannot reach."""
     found = []
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()

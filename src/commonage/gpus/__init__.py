@@ -1,5 +1,4 @@
-"""The cards of this machine: real ones through NVML, simulated ones, and what a workload is told of its
-share.
+"""The GPUs of this node: real ones through NVML, simulated ones, and the environment of workloads with shares.
 
-`detect.open_devices` is the door; bootstrap calls it once. Nothing here decides who gets what.
+`detect.open_devices` is the entry point; bootstrap calls it once. No scheduling decision is made here.
 """

@@ -1,9 +1,9 @@
-"""The AMD cards of this machine, through AMD's management library (amdsmi), as far as it tells.
+"""The AMD GPUs of this node, through AMD's management library (amdsmi), as far as it has the data.
 
-Opened by `detect.open_devices` where it is asked for, or where there is no NVIDIA card. Shares are cooperative here:
-the library has no limits to set. Units as amdsmi 6.4 to 7 gives them: VRAM of cards in MiB and of processes in bytes,
-power in watts and its cap in microwatts, energy in steps of microjoules, clocks in MHz. Not known here: why clocks are
-low, the utilisation of single processes. Source: AMD SMI Python API reference.
+Opened by `detect.open_devices` where it is requested, or where there is no NVIDIA GPU. Shares are cooperative here: the
+library cannot set limits. Units as amdsmi 6.4 to 7 gives them: VRAM of GPUs in MiB and of processes in bytes, power in
+watts and its cap in microwatts, energy in steps of microjoules, clocks in MHz. Not available: throttle reasons, the
+utilisation of single processes. Source: AMD SMI Python API reference.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable, P
 _UNLISTED = "is no longer listed by the driver; look for `amdgpu` in `dmesg`; a reboot often brings it back"
 _SILENT = "does not answer ({}); look for `amdgpu` in `dmesg`, and reset it with `amd-smi reset -G` or reboot"
 _NO_MEMORY = "does not say how much memory it has, so no share of it can be given"
-_HIDDEN = "-1"  # an index that is none ends the list; an empty list would be no list at all
+_HIDDEN = "-1"  # an invalid index ends the list; an empty list would count as unset
 
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """A card that answers. `number` is the one HIP knows it by."""
+    """A GPU that answers. `number` is its HIP index."""
 
     handle: Any
     number: int
@@ -37,10 +37,10 @@ class _Card:
 
 
 class AmdDevices(Devices):
-    """Cards by amdsmi. `api` stands in for the module. Raises DevicesUnavailable where it cannot be used."""
+    """GPUs by amdsmi. `api` replaces the module in tests. Raises DevicesUnavailable if it cannot be used."""
 
     def __init__(self, *, api: Any = None) -> None:
-        self._lock = threading.Lock()  # the library does not say that it is safe for threads
+        self._lock = threading.Lock()  # the library does not document thread safety
         self._api = api if api is not None else load_library()
         self._known: dict[str, Device] = {}
         self._by_uuid = True
@@ -50,12 +50,12 @@ class AmdDevices(Devices):
 
     @property
     def versions(self) -> str:
-        """For people: `amdgpu 6.12.12`, as far as the driver says."""
+        """For people: `amdgpu 6.12.12`, as far as the driver reports it."""
         with self._lock:
             return next((self._driver(handle) for handle in self._ask("amdsmi_get_processor_handles") or ()), "")
 
     def inventory(self) -> Sequence[Device]:
-        """Every card seen since the start, by index; those that do not work now with their fault."""
+        """Every GPU seen since the start, by index; GPUs that do not work now have a fault."""
         with self._lock:
             try:
                 handles = self._whole("amdsmi_get_processor_handles")
@@ -80,16 +80,16 @@ class AmdDevices(Devices):
             return tuple(sorted(seen, key=lambda device: device.index))
 
     def measure(self) -> Sequence[DeviceSample]:
-        """A sample of every card that answers; the others are left out, and `inventory` says why."""
+        """A sample of every GPU that answers; for the others, `inventory` gives the reason."""
         with self._lock:
             handles = self._ask("amdsmi_get_processor_handles") or ()
             cards = (self._card(handle, number) for number, handle in enumerate(handles))
             return tuple(self._sample(card) for card in cards if isinstance(card, _Card))
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
-        """As for other cards, and the variables that ROCm reads.
+        """As for other GPUs, plus the variables that ROCm reads.
 
-        ROCR_VISIBLE_DEVICES is applied first and takes uuids; HIP_VISIBLE_DEVICES counts among what that leaves.
+        ROCR_VISIBLE_DEVICES is applied first and takes uuids; HIP_VISIBLE_DEVICES counts among the devices that remain.
         """
         variables = share_environment(shares)
         indices = dict.fromkeys(share.device_index for share in shares)
@@ -102,7 +102,7 @@ class AmdDevices(Devices):
         return variables | {"ROCR_VISIBLE_DEVICES": ",".join(uuids), "HIP_VISIBLE_DEVICES": left}
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close the driver."""
         with self._lock:
             if self._open:
                 self._open = False
@@ -121,7 +121,7 @@ class AmdDevices(Devices):
             ) from error
 
     def _ask(self, name: str, *args: Any) -> Any:
-        """What the library answers; None where the card, the driver or this version of the library does not tell."""
+        """The library's answer; None if the GPU, the driver or this version of the library does not give the value."""
         function = getattr(self._api, name, None)
         if function is None:
             return None
@@ -140,7 +140,7 @@ class AmdDevices(Devices):
         return f"{_text(found.get('driver_name')) or 'amdgpu'} {version}".strip()
 
     def _card(self, handle: Any, number: int) -> _Card | str:
-        """The card, or what it answers instead. HIP knows its uuid as `GPU-` and sixteen digits, where it has one."""
+        """The GPU, or its error. HIP knows its uuid as `GPU-` and sixteen digits, if it has one."""
         try:
             own = str(self._api.amdsmi_get_gpu_device_uuid(handle))
         except self._api.AmdSmiException as error:
@@ -180,7 +180,7 @@ class AmdDevices(Devices):
         return int(node) if node is not None and node < 1 << 16 else None
 
     def _linked(self, card: _Card, other: _Card) -> bool:
-        """By XGMI, AMD's link between cards."""
+        """Whether XGMI, AMD's link between GPUs, connects them."""
         link = self._ask("amdsmi_topo_get_link_type", card.handle, other.handle)
         kinds = getattr(self._api, "AmdSmiLinkType", None)
         return bool(link) and kinds is not None and link["type"] == int(kinds.AMDSMI_LINK_TYPE_XGMI)
@@ -216,13 +216,13 @@ class AmdDevices(Devices):
         )
 
     def _power_w(self, handle: Any) -> float | None:
-        """Newer cards give what they draw now, older ones an average."""
+        """Current power; older GPUs give only an average."""
         found = self._ask("amdsmi_get_power_info", handle) or {}
         figures = (_number(found.get(f"{which}socket_power")) for which in ("current_", "average_", ""))
         return next((watts for watts in figures if watts), None)
 
     def _temperature_c(self, handle: Any) -> float | None:
-        """At the edge; newer cards measure at the hottest spot only."""
+        """Edge temperature; newer GPUs measure only at the hottest spot."""
         current = self._api.AmdSmiTemperatureMetric.CURRENT
         for sensor in ("EDGE", "HOTSPOT"):
             celsius = _number(
@@ -249,10 +249,10 @@ class AmdDevices(Devices):
 
 
 def load_library() -> Any:
-    """The module amdsmi. Raises DevicesUnavailable with what to do where it is not there."""
+    """The module amdsmi. Raises DevicesUnavailable with what to do if it is not installed."""
     try:
-        # Not at the top: it is an extra, and loads AMD's library as it is imported. What it has to say about that it
-        # prints, which must not get between what a command answers.
+        # Not at the top: it is an extra, and loads AMD's library on import. It prints its errors, which must not get
+        # into a command's output.
         with contextlib.redirect_stdout(io.StringIO()):
             return importlib.import_module("amdsmi")
     except ImportError as error:
@@ -273,7 +273,7 @@ def _short(error: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """A figure; amdsmi says N/A where there is none."""
+    """A number; amdsmi returns N/A for a missing value."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 

@@ -1,7 +1,7 @@
-"""What NVML does not say again: the Xids that a card had. Fatal ones are remembered, over a restart of the server, too.
+"""Remembers the Xids of GPUs, which NVML reports only once. Fatal ones are kept over a restart of the server.
 
-A fatal one is over when the card began a new life (the machine was booted, another driver loaded, the card reset) or an
-admin said so. The others are shown for an hour. Used by `nvml`, under its lock; what Xids mean stands in `xid`.
+A fatal Xid is cleared when the GPU began a new life (the node was booted, another driver loaded, the GPU reset) or an
+admin clears it. The others are shown for an hour. Used by `nvml`, under its lock; the meaning of Xids is in `xid`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from commonage.gpus import xid
 log = logging.getLogger(__name__)
 SHOWN_S = 3600.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_MOST = 16  # of one card
+_MOST = 16  # per GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What tells a card after a reset from the same card before: the boot of its machine, the driver, the millijoules
-    counted since that was loaded, and the recovery action that the driver asks for (0: none). None: not told.
+    """Values that change when a GPU is reset. None: not available.
+
+    They are the boot of its node, the driver, the millijoules counted since that was loaded, and the recovery action
+    that the driver asks for (0: none).
     """
 
     boot: str
@@ -36,7 +38,7 @@ class Life:
 
 @dataclass(slots=True)
 class _Fatal:
-    """`asked`: the driver has asked for a recovery since."""
+    """A fatal Xid. `asked`: the driver has asked for a recovery since."""
 
     number: int
     at: float
@@ -55,18 +57,19 @@ class _Fatal:
 
 
 class CardFaults:
-    """Xids by the uuid of the card (of the MIG instance, for those of an application). `path`: where fatal ones are
-    kept, if at all. `now` gives unix seconds.
+    """Xids by the uuid of the GPU (of the MIG instance, for those of an application).
+
+    `path`: the file that keeps fatal ones, if any. `now` gives unix seconds.
     """
 
     def __init__(self, path: Path | None, now: Callable[[], float]) -> None:
         self._path, self._now = path, now
         self._fatal: dict[str, list[_Fatal]] = self._read()
         self._notes: dict[str, dict[int, float]] = {}
-        self.last: dict[str, int] = {}  # the number of each card's last Xid
+        self.last: dict[str, int] = {}  # the last Xid of each GPU
 
     def heard(self, card: str, number: int, life: Life, instance: str | None = None) -> None:
-        """The driver reported this Xid of the card, or of an application on an instance of it."""
+        """The driver reported this Xid of the GPU, or of an application on an instance of it."""
         log.warning("GPU %s: Xid %d, %s", instance or card, number, xid.meaning_of(number).words)
         self.last[card] = number
         at = self._now()
@@ -81,7 +84,7 @@ class CardFaults:
             self._notes.setdefault(instance or card, {})[number] = at
 
     def _contained(self, card: str, at: float) -> None:
-        """The memory error that was fatal a moment ago hit one application alone."""
+        """The fatal memory error from a moment ago affected only one application."""
         before = self._fatal.get(card, [])
         kept = [one for one in before if one.number != xid.DOUBLE_BIT or at - one.at > xid.CONTAINED_WITHIN_S]
         if len(kept) < len(before):
@@ -93,7 +96,7 @@ class CardFaults:
         return number == xid.DOUBLE_BIT and at - when <= xid.CONTAINED_WITHIN_S
 
     def faults(self, card: str, index: int, life: Life) -> tuple[str, ...]:
-        """Why it takes no new work, as far as Xids say. What is over by now is forgotten."""
+        """Why the GPU takes no new work because of Xids. Drops those that are cleared by now."""
         known = self._fatal.get(card, [])
         left = [one for one in known if not one.is_over(life)]
         if len(left) < len(known):
@@ -105,7 +108,7 @@ class CardFaults:
         return tuple(xid.fault_of(one.number, index) for one in left)
 
     def notices(self, *uuids: str) -> tuple[str, ...]:
-        """What is worth knowing of these (a card and its instance), of the last hour."""
+        """Notices of the last hour about these uuids (a GPU and its instance)."""
         now, found = self._now(), []
         for uuid in uuids:
             notes = {number: at for number, at in self._notes.get(uuid, {}).items() if 0 <= now - at < SHOWN_S}
@@ -114,7 +117,7 @@ class CardFaults:
         return tuple(found)
 
     def forget(self, card: str | None) -> None:
-        """An admin says that this card (None: each) is sound."""
+        """An admin clears the faults of this GPU (None: of all)."""
         for uuid in [card] if card is not None else list(self._fatal):
             self._keep(uuid, [])
 
@@ -148,7 +151,7 @@ class CardFaults:
 
 
 def boot_id(path: Path = BOOT_ID) -> str:
-    """Of this boot of the machine; empty where the system does not say."""
+    """The id of this boot of the node; empty if the system does not give it."""
     try:
         return path.read_text().strip()
     except OSError:

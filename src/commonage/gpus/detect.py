@@ -1,4 +1,4 @@
-"""Which cards this machine offers: `--gpus auto|nvml|amd|none|simulated:…`, opened, and said in a sentence.
+"""Opens the GPUs of this node as `--gpus auto|nvml|amd|none|simulated:…` says, and describes them in a sentence.
 
 Called once by bootstrap (`commonage up`) and by `commonage doctor`.
 """
@@ -21,18 +21,18 @@ from commonage.gpus.simulated import SimulatedDevices, parse_simulated
 from commonage.ports.clock import Clock
 from commonage.ports.devices import Devices, DevicesUnavailable
 
-AMD_DRIVER = Path("/dev/kfd")  # what programs compute through on AMD cards
+AMD_DRIVER = Path("/dev/kfd")  # the compute device of AMD's driver
 
 
 class Opened(NamedTuple):
-    """The cards, and a sentence for log and people that says what was found and what is only simulated."""
+    """The GPUs, and a sentence for log and people that says which were found and which are only simulated."""
 
     devices: Devices
     said: str
 
 
 def check_wanted(wanted: str) -> str:
-    """`wanted` as given, if it is one that `open_devices` knows. Raises InvalidInput; touches no driver."""
+    """Returns `wanted` if `open_devices` accepts it. Raises InvalidInput; loads no driver."""
     kind = wanted.strip().lower()
     if kind not in ("auto", "nvml", "amd", "none"):
         if not kind.startswith("simulated"):
@@ -46,17 +46,17 @@ def check_wanted(wanted: str) -> str:
 
 
 def share_devices(wanted: str, sharing: Sharing, *, node_name: str, clock: Clock) -> Opened:
-    """Like `open_devices`, for the server that gives the cards out: they are claimed, and shares of them held."""
+    """Like `open_devices`, for the server that allocates the GPUs: they are claimed, and their shares are enforced."""
     opened = open_devices(wanted, node_name=node_name, clock=clock, faults=sharing.folder / "faults.json")
     return Opened(IsolatedDevices(opened.devices, sharing), opened.said)
 
 
 def open_devices(wanted: str, *, node_name: str, clock: Clock, faults: Path | None = None) -> Opened:
-    """The cards that are wanted, opened, to look at; the caller closes them. `faults`: the file that remembers them.
+    """Open the requested GPUs; the caller closes them. `faults`: the file that remembers faults.
 
-    `auto`: the real cards, NVIDIA's or else AMD's, and where there are none a simulated one. `nvml`, `amd`: those or
-    DevicesUnavailable. `none`: no card. `simulated:2x24GiB`: these, also on a machine that has real ones.
-    Raises InvalidInput for others.
+    `auto`: the real GPUs, NVIDIA's or else AMD's, and a simulated one if there are none. `nvml`, `amd`: those or
+    DevicesUnavailable. `none`: no GPU. `simulated:2x24GiB`: these, also on a node that has real ones. Raises
+    InvalidInput for others.
     """
     kind = check_wanted(wanted).strip().lower()
     if kind == "none":
@@ -80,7 +80,7 @@ def open_devices(wanted: str, *, node_name: str, clock: Clock, faults: Path | No
 
 
 def describe(devices: Sequence[Device]) -> str:
-    """`2 x NVIDIA A100 (79.2 GiB), 1 x …`, followed by what is wrong with which."""
+    """`2 x NVIDIA A100 (79.2 GiB), 1 x …`, followed by the faults of each."""
     kinds = Counter((device.model, device.memory_mib) for device in devices)
     listed = ", ".join(f"{count} x {model} ({format_memory(mib)})" for (model, mib), count in kinds.items())
     faults = [f"card {device.label} {fault}" for device in devices for fault in device.faults]
@@ -92,7 +92,7 @@ def _simulated(wanted: str, node_name: str, clock: Clock) -> SimulatedDevices:
 
 
 def _nvidia_or_amd(faults: Path | None) -> Opened:
-    """Raises DevicesUnavailable; where AMD's driver is loaded, with what is wrong with that."""
+    """Raises DevicesUnavailable; if AMD's driver is loaded, with that driver's problem."""
     try:
         return _nvidia(faults)
     except DevicesUnavailable:
@@ -110,7 +110,7 @@ def _amd() -> Opened:
 
 
 def _with_cards(devices: NvmlDevices | AmdDevices, vendor: str, command: str, by: str) -> Opened:
-    """These, if they list a card; else they are let go. Raises DevicesUnavailable."""
+    """The devices if they list a GPU; otherwise closes them. Raises DevicesUnavailable."""
     try:
         found = devices.inventory()
         if not found:

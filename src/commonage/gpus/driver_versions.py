@@ -1,7 +1,6 @@
-"""Which NVIDIA driver is loaded, and of which version the library is that asks it: for the sentence about a mismatch.
+"""The versions of the loaded NVIDIA driver and of the NVML library, for the error message about a mismatch.
 
-Used by `nvml_errors`. The kernel's part says its version in /proc/driver/nvidia/version, the library has it in its
-name.
+Used by `nvml_errors`. The kernel module's version is in /proc/driver/nvidia/version, the library's in its file name.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)")
 
 
 def loaded_version(path: Path = LOADED) -> str:
-    """Of the kernel module; empty where none is loaded."""
+    """The version of the kernel module; empty if none is loaded."""
     return _first(_LOADED, path)
 
 
 def library_version(path: Path = MAPPED) -> str:
-    """Of the NVML library in this process; empty where there is none, or its name does not say."""
+    """The version of the NVML library in this process; empty if none is loaded, or its name has no version."""
     return _first(_LIBRARY, path)
 
 
 def in_words(loaded: Path = LOADED, mapped: Path = MAPPED) -> str:
-    """` (550.54.14, the library is of 570.86.10)`, as far as it is known; else nothing."""
+    """` (550.54.14, the library is of 570.86.10)`, as far as known; else empty."""
     kernel, library = loaded_version(loaded), library_version(mapped)
     known = [kernel, f"the library is of {library}" if library else ""]
     return f" ({', '.join(part for part in known if part)})" if any(known) else ""

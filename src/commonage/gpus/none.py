@@ -1,4 +1,4 @@
-"""A machine whose cards are not to be used: `--gpus none`."""
+"""Devices for a node whose GPUs must not be used: `--gpus none`. Opened by `detect`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from commonage.ports.devices import Devices, DeviceSample
 
 
 class NoDevices(Devices):
-    """No card at all; every workload is told to see none."""
+    """No GPU; every workload gets variables that hide all GPUs."""
 
     def inventory(self) -> Sequence[Device]:
-        """Nothing."""
+        """Always empty."""
         return ()
 
     def measure(self) -> Sequence[DeviceSample]:
-        """Nothing."""
+        """Always empty."""
         return ()
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
-        """The variables that hide all cards. `shares` left from before are answered as they were held."""
+        """The variables that hide all GPUs. Shares from before are answered as they were held."""
         return share_environment(shares)

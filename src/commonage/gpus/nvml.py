@@ -1,9 +1,9 @@
-"""The real cards of this machine, through NVIDIA's management library (nvidia-ml-py).
+"""The real GPUs of this node, through NVIDIA's management library (nvidia-ml-py).
 
-Opened by `detect.open_devices`. A figure that a card does not give is None; a card that is lost or broken
-stays in the inventory with its fault; only a driver that cannot be used at all is an error. What a card is stands in
-`nvml_inventory`, its health in `nvml_health` and `card_faults`, what it measures in `nvml_sample`. Isolation is not
-done here. Nothing is ever changed on a card: several servers may look at one.
+Opened by `detect.open_devices`. A value that a GPU does not give is None; a GPU that is lost or broken stays in the
+inventory with its fault; only a driver that cannot be used at all is an error. A GPU's properties are read in
+`nvml_inventory`, its health in `nvml_health` and `card_faults`, its samples in `nvml_sample`. Isolation is not done
+here. Nothing is ever changed on a GPU: several servers may read the same one.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _UNLISTED = "is no longer listed by the driver; look for `Xid` in `dmesg`; a reb
 
 
 class NvmlDevices(Devices):
-    """Cards by NVML. `context_mib`: measured size of a CUDA context by device uuid, where it is known. `faults`: the
-    file in which fatal errors are remembered over a restart. `api` stands in for pynvml, `now` for the time.
+    """GPUs by NVML. Raises DevicesUnavailable, with what to do, if the driver cannot be used.
 
-    Raises DevicesUnavailable, with a sentence what to do, where the driver cannot be used.
+    `context_mib`: measured size of a CUDA context by device uuid, where known. `faults`: the file in which fatal errors
+    are remembered over a restart. `api` replaces pynvml, `now` the clock.
     """
 
     def __init__(
@@ -47,22 +47,21 @@ class NvmlDevices(Devices):
         api: Any = pynvml,
         now: Callable[[], float] = time.time,
     ) -> None:
-        # NVML is safe for threads, but shutting it down and starting it again under another thread's call
-        # is not.
+        # NVML is thread-safe, but not against a shutdown and restart during another thread's call.
         self._lock = threading.Lock()
         self._context_mib = dict(context_mib or {})
         self._library = Library(api)
         self._faults = CardFaults(faults, now)
         self._measuring = Measuring()
         self._boot = boot_id()
-        self._known: dict[str, tuple[Device, ...]] = {}  # by the uuid of the card
+        self._known: dict[str, tuple[Device, ...]] = {}  # by the uuid of the GPU
         self._trouble = False
         self._held: frozenset[str] = frozenset()
         self._library.open()
 
     @property
     def versions(self) -> str:
-        """For people: `driver 615.10, CUDA 13.1`, as far as the driver says."""
+        """For people: `driver 615.10, CUDA 13.1`, as far as the driver reports it."""
         with self._lock:
             driver, cuda = self._library.try_to("nvmlSystemGetDriverVersion"), cuda_version(self._library)
         return ", ".join(
@@ -70,10 +69,10 @@ class NvmlDevices(Devices):
         )
 
     def inventory(self) -> Sequence[Device]:
-        """Every card seen since the start, by index; those that do not work now with their fault. A card in MIG mode is
-        not listed, its instances are.
+        """Every GPU seen since the start, by index; GPUs that do not work now have a fault.
 
-        After trouble the library is started anew first: only so are cards found again that were lost.
+        A GPU in MIG mode is not listed, its instances are. After an error the library is restarted first: only then are
+        lost GPUs found again.
         """
         with self._lock:
             try:
@@ -87,7 +86,7 @@ class NvmlDevices(Devices):
             return found
 
     def measure(self) -> Sequence[DeviceSample]:
-        """A sample of every card that answers; the others are left out, and `inventory` says why."""
+        """A sample of every GPU that answers; for the others, `inventory` gives the reason."""
         with self._lock:
             try:
                 self._library.open()
@@ -112,24 +111,24 @@ class NvmlDevices(Devices):
         return share_environment(shares, self._context_mib)
 
     def note_held(self, leases: Sequence[Lease]) -> None:
-        """Real cards measure what is really used; only what is held and not there any more must be told by this."""
+        """Real GPUs measure actual use; this only keeps devices that are held and no longer exist in the inventory."""
         self._held = frozenset(share.device_uuid for lease in leases for share in lease.shares)
 
     def resume(self, uuid: str | None = None) -> None:
-        """Forget the fatal errors of this card (or that of this MIG instance), or of all."""
+        """Clear the fatal errors of this GPU (or of this MIG instance's), or of all."""
         with self._lock:
             of = {device.uuid: card for card, devices in self._known.items() for device in devices}
             self._faults.forget(None if uuid is None else of.get(uuid, uuid))
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close the driver."""
         with self._lock:
             self._library.close()
 
     # --- under the lock ---------------------------------------------------------------------------------------------
 
     def _cards(self) -> list[Card | pynvml.NVMLError]:
-        """By index; in the place of one that does not answer what it does instead."""
+        """By index; for a GPU that does not answer, its error."""
         found: list[Card | pynvml.NVMLError] = []
         for index in range(self._library.whole("nvmlDeviceGetCount")):
             try:
@@ -159,8 +158,10 @@ class NvmlDevices(Devices):
         return tuple(sorted(here, key=lambda device: (device.index, device.uuid)))
 
     def _with_those_held(self, card: str, here: tuple[Device, ...]) -> tuple[Device, ...]:
-        """With what was this card and is held, but is no longer there, for MIG was changed by hand. The new parts are
-        made of the same memory, and who holds the old ones may open any of them: until then they are not given out.
+        """Adds the held devices of this GPU that no longer exist, because MIG was changed by hand.
+
+        The new instances are made of the same memory, and holders of the old ones may open any of them: until those are
+        released, the new ones are not allocated.
         """
         listed = {device.uuid for device in here}
         gone = [one for one in self._known.get(card, ()) if one.uuid in self._held and one.uuid not in listed]
@@ -174,7 +175,7 @@ class NvmlDevices(Devices):
         return tuple(parts)
 
     def _at_fault(self, index: int, error: Any, machine: Machine) -> list[Device]:
-        """What was at `index` when it last answered, with its fault."""
+        """The devices at `index` when it last answered, with its fault."""
         self._trouble = True
         faults = (nvml_errors.fault(error, index),)
         for devices in self._known.values():
@@ -184,7 +185,7 @@ class NvmlDevices(Devices):
         return [unknown]
 
     def _unlisted(self, cards: set[str], here: Sequence[Device]) -> list[Device]:
-        """Cards that were there. Others may have their index by now, so they are put behind those."""
+        """GPUs that were listed before. Others may have their index by now, so they come after those."""
         gone = [device for card, devices in self._known.items() if card not in cards for device in devices]
         self._trouble = self._trouble or bool(gone)
         taken = {device.index for device in here}
@@ -203,7 +204,7 @@ class NvmlDevices(Devices):
         return tuple(replace(device, faults=faults) for devices in self._known.values() for device in devices)
 
     def _hear(self, cards: Sequence[Card]) -> None:
-        """Take in what the driver reported since the last time."""
+        """Read the driver's events since the last time."""
         by_uuid = {card.uuid: card for card in cards}
         for card in cards:
             self._library.listen(card)
@@ -221,13 +222,15 @@ class NvmlDevices(Devices):
                 ids = (message.gpu_instance, message.compute_instance)
                 found = (one for one in instances_of(card) if (one.gpu_instance, one.compute_instance) == ids)
                 instance = next((one.uuid for one in found), None)
-        except pynvml.NVMLError:  # it is gone by now, and cannot say more
+        except pynvml.NVMLError:  # it is gone by now, and gives no more data
             life = Life(self._boot, driver)
         self._faults.heard(message.card, message.number, life, instance)
 
     def _let_go_if_broken(self, devices: Sequence[Device]) -> None:
-        """`nvidia-smi --gpu-reset` is refused while anybody has NVML open: while a card waits for one, we have it open
-        only for moments. Xids of that time are missed, what cards say of their health is not.
+        """Close NVML while a GPU waits for a reset, except for moments.
+
+        `nvidia-smi --gpu-reset` is refused while any process has NVML open. Xids of that time are missed, the GPUs' own
+        health data is not.
         """
         if any(device.faults for device in devices):
             self._trouble = True
@@ -235,5 +238,5 @@ class NvmlDevices(Devices):
 
 
 def _place(devices: Sequence[Device]) -> int:
-    """The index of the card that these are, or are instances of."""
+    """The index of the GPU that these devices are, or are instances of."""
     return int(devices[0].label.partition(":")[0])

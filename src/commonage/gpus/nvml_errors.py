@@ -1,7 +1,7 @@
-"""NVML's native errors in our words: the door through which none of them passes untranslated.
+"""Translates NVML's native errors into Commonage's. Used by `nvml` only.
 
-Used by `nvml` only. Two audiences: DevicesUnavailable when the driver as a whole cannot be used, and a
-fault, a half sentence that follows the name of a card, when one card cannot.
+There are two kinds: DevicesUnavailable if the driver as a whole cannot be used, and a fault, a half sentence that
+follows the name of a GPU, if one GPU cannot.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _ABSENT = frozenset(
 
 
 def unavailable(error: Any) -> DevicesUnavailable:
-    """What to raise for an NVMLError of a call that concerns the driver as a whole."""
+    """The exception for an NVMLError of a call that concerns the driver as a whole."""
     sentence = _DRIVER.get(error.value)
     if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH and sentence is not None:
         sentence = sentence.format(versions=driver_versions.in_words())
@@ -81,7 +81,7 @@ def unavailable(error: Any) -> DevicesUnavailable:
 
 
 def fault(error: Any, index: int) -> str:
-    """The fault of card `index` for an NVMLError of a call that concerns it alone."""
+    """The fault of GPU `index` for an NVMLError of a call that concerns it alone."""
     known = _CARD.get(error.value)
     if known is not None:
         return known.format(index=index)
@@ -89,5 +89,5 @@ def fault(error: Any, index: int) -> str:
 
 
 def is_absent(error: Any) -> bool:
-    """True if the card or driver does not give this one figure, which says nothing of the rest."""
+    """True if the GPU or driver does not support this one value, which says nothing about the others."""
     return error.value in _ABSENT

@@ -1,7 +1,7 @@
-"""What a card itself says of its health: faults (it takes no new work) and notices, in words that say what to do.
+"""The health that a GPU reports itself: faults (it takes no new work) and notices, with what to do.
 
-Used by `nvml_inventory`. Xids, which a card says only once, are in `card_faults`; a card that does not answer at all in
-`nvml_errors`. Sources: NVIDIA, "GPU Memory Error Management" (row remapping, dynamic page retirement) and the NVML
+Used by `nvml_inventory`. Xids, which a GPU reports only once, are in `card_faults`; a GPU that does not answer at all
+in `nvml_errors`. Sources: NVIDIA, "GPU Memory Error Management" (row remapping, dynamic page retirement) and the NVML
 reference (recovery actions, clocks event reasons).
 """
 
@@ -16,7 +16,7 @@ from commonage.gpus.nvml_library import Card
 _RESET = "end what runs on it and reset it with `nvidia-smi --gpu-reset -i {index}`, or reboot"
 _REBOOT = "reboot the machine"
 _CONTAINS_ERRORS = (8, 0)
-"""From this compute capability on, an uncorrectable memory error ends the application that it hit and no other."""
+"""From this compute capability on, an uncorrectable memory error ends only the application that it hit."""
 
 _RECOVERY_FAULTS = {
     pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: f"needs a reset, says the driver: {_RESET}",
@@ -49,7 +49,10 @@ _WORTH_A_NOTICE = (
 
 @dataclass(frozen=True, slots=True)
 class MemoryErrors:
-    """ECC counts since the driver was loaded, and rows of memory that were replaced for good. None: not told."""
+    """ECC counts since the driver was loaded, and rows of memory that were replaced permanently.
+
+    None: not available.
+    """
 
     corrected: int | None
     uncorrected: int | None
@@ -61,7 +64,7 @@ class MemoryErrors:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is wrong with a card by its own account."""
+    """The faults and notices that a GPU reports itself."""
 
     faults: tuple[str, ...]
     notices: tuple[str, ...]
@@ -79,7 +82,7 @@ def health_of(card: Card, capability: tuple[int, int] | None, recovery: int | No
 
 
 def recovery_of(card: Card) -> int | None:
-    """What the driver wants done about the card: 0 nothing; None where it does not say."""
+    """The driver's recovery action for the GPU: 0 is none; None if not available."""
     values = card.ask("nvmlDeviceGetFieldValues", [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None
@@ -87,7 +90,7 @@ def recovery_of(card: Card) -> int | None:
 
 
 def throttle_of(card: Card) -> int | None:
-    """The bits of the reasons why its clocks are low; by the older name of the call on older drivers."""
+    """The bits of the throttle reasons; by the older name of the call on older drivers."""
     for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
         bits = card.ask(name)
         if bits is not None:
@@ -96,7 +99,7 @@ def throttle_of(card: Card) -> int | None:
 
 
 def throttle_words(bits: int | None) -> tuple[str, ...]:
-    """Why its clocks are low; what is only idleness or a setting is left out."""
+    """The throttle reasons in words, without idleness and settings."""
     return tuple(words for bit, words in _THROTTLE.items() if (bits or 0) & bit)
 
 

@@ -1,6 +1,6 @@
-"""What the cards of a machine are, as `Device`s: whole cards, and MIG instances in the place of a card that is split.
+"""Builds the `Device`s of a node: whole GPUs, and MIG instances in the place of a GPU that is split.
 
-Used by `nvml`. A figure that is not given stays empty; what is wrong becomes a fault or a notice.
+Used by `nvml`. A value that is not available stays empty; a problem becomes a fault or a notice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROFILE = re.compile(r"MIG (\S+)$")
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A MIG instance: its handle, and its place among those of its card."""
+    """A MIG instance: its handle, and its position among those of its GPU."""
 
     handle: Any
     uuid: str
@@ -40,7 +40,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What all cards have in common."""
+    """Values that all GPUs of the node share."""
 
     driver: str
     cuda: str
@@ -50,7 +50,7 @@ class Machine:
 
 
 def machine_of(library: Library, cards: Sequence[Card], boot: str) -> Machine:
-    """Versions and NVLinks. A card that fails in the middle is left out: it is looked at itself, too."""
+    """Versions and NVLinks. A GPU that fails during this is left out: its own inventory reports it."""
     places, links = {}, {}
     for card in cards:
         try:
@@ -64,16 +64,16 @@ def machine_of(library: Library, cards: Sequence[Card], boot: str) -> Machine:
 
 
 def cuda_version(library: Library) -> str:
-    """Like `13.1`; empty where it is not told."""
+    """Like `13.1`; empty if not available."""
     number = library.try_to("nvmlSystemGetCudaDriverVersion_v2")
     return f"{number // 1000}.{number % 1000 // 10}" if number else ""
 
 
 def life_of(card: Card, driver: str, boot: str) -> Life:
-    """What tells the card from itself before a reset.
+    """Values that change when the GPU is reset.
 
-    Without persistence mode the driver lets go of a card whenever nobody has it open, and may count energy anew then:
-    that is no reset, so the count tells nothing.
+    Without persistence mode the driver unloads a GPU whenever no process has it open, and may then restart the energy
+    count. That is no reset, so the count is ignored.
     """
     lasts = card.ask("nvmlDeviceGetPersistenceMode") == pynvml.NVML_FEATURE_ENABLED
     energy = card.ask("nvmlDeviceGetTotalEnergyConsumption") if lasts else None
@@ -81,7 +81,7 @@ def life_of(card: Card, driver: str, boot: str) -> Life:
 
 
 def devices_of(card: Card, machine: Machine, faults: CardFaults) -> tuple[Device, ...]:
-    """The card, or its MIG instances. Raises pynvml.NVMLError if it fails in the middle."""
+    """The GPU, or its MIG instances. Raises pynvml.NVMLError if it fails during this."""
     device = _card(card, machine, faults)
     if not is_split(card):
         return (device,)
@@ -124,7 +124,7 @@ def is_split(card: Card) -> bool:
 
 
 def instances_of(card: Card) -> list[Instance]:
-    """Its instances. One that goes while we look is left out. Raises pynvml.NVMLError if the card itself fails."""
+    """Its instances, without one that is removed meanwhile. Raises pynvml.NVMLError if the GPU itself fails."""
     found = []
     for place in range(int(card.ask("nvmlDeviceGetMaxMigDeviceCount") or 0)):
         try:
@@ -135,7 +135,7 @@ def instances_of(card: Card) -> list[Instance]:
             ids = [card.library.ask(f"nvmlDeviceGet{part}InstanceId", handle) for part in ("Gpu", "Compute")]
         except pynvml.NVMLError as error:
             if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT):
-                continue  # none at this place, or not any more
+                continue  # none at this position, or not any more
             raise
         found.append(Instance(handle, uuid, place, *ids))
     return found
@@ -153,13 +153,13 @@ def _instance(card: Card, whole: Device, one: Instance, faults: CardFaults) -> D
         mig_profile=_profile(card.library, one.handle),
         parent_uuid=whole.uuid,
         parent_memory_mib=whole.memory_mib,
-        peers=(),  # instances of different cards do not reach each other by NVLink
+        peers=(),  # instances of different GPUs do not reach each other by NVLink
         notices=(*faults.notices(one.uuid), *whole.notices),
     )
 
 
 def _profile(library: Library, handle: Any) -> str:
-    """The name of its profile, like `1g.10gb`: a part of the instance's name, or made of what it has."""
+    """The name of its profile, like `1g.10gb`: taken from the instance's name, or derived from its resources."""
     named = _PROFILE.search(str(library.ask("nvmlDeviceGetName", handle) or ""))
     if named:
         return named[1]
@@ -168,10 +168,10 @@ def _profile(library: Library, handle: Any) -> str:
 
 
 def memory_mib(library: Library, handle: Any) -> tuple[int | None, int | None]:
-    """What workloads can have of the card or instance and what is used of that, in MiB.
+    """The memory that workloads can use of the GPU or instance and its used part, in MiB.
 
-    The driver keeps a part for itself, which the newer call tells apart: it can be given to nobody, and
-    frameworks do not count it as the card's memory either.
+    The driver reserves a part, which the newer call reports separately: it cannot be allocated, and frameworks do not
+    count it as the GPU's memory either.
     """
     memory = library.ask("nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2)
     if memory is not None:

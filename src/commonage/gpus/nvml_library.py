@@ -1,7 +1,7 @@
-"""NVML as the other modules call it: started and stopped, its errors sorted, its Xid messages taken.
+"""NVML as the other modules call it: starts and stops it, sorts its errors, reads its Xid events.
 
-Used by `nvml` under its lock. `api` is pynvml, or what stands in for it (`record`, `replayed`): everything is called
-through it, by name, so that what a card answers can be recorded and replayed.
+Used by `nvml` under its lock. `api` is pynvml, or its replacement (`record`, `replayed`): everything is called through
+it, by name, so that a GPU's answers can be recorded and replayed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pynvml
 
 from commonage.gpus import nvml_errors
 
-_WAIT_MS = 5  # messages that came are handed over at once; this is how long we wait for one that comes
+_WAIT_MS = 5  # queued events are returned at once; this is the wait for a new one
 _MOST_AT_ONCE = 256
 _NOBODY = 0xFFFFFFFF
 
 
 class Message(NamedTuple):
-    """An Xid of a card; of a MIG instance where it is known."""
+    """An Xid of a GPU; of a MIG instance if it is known."""
 
     card: str
     number: int
@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card that answers: the driver's handle, its place in the list, its uuid."""
+    """A GPU that answers: the driver's handle, its index, its uuid."""
 
     library: Library
     handle: Any
@@ -39,7 +39,7 @@ class Card:
     uuid: str
 
     def ask(self, name: str, *args: Any) -> Any:
-        """A figure, None where it is not given. Raises pynvml.NVMLError if the card has another trouble."""
+        """A value, None if it is not available. Raises pynvml.NVMLError for any other error of the GPU."""
         return self.library.ask(name, self.handle, *args)
 
 
@@ -53,13 +53,13 @@ class Library:
         self._listened: dict[Hashable, str] = {}  # uuids by the keys of handles
 
     def open(self) -> None:
-        """Start it, if it is not. Raises DevicesUnavailable."""
+        """Start it, if it is not running. Raises DevicesUnavailable."""
         if not self.is_open:
             self.whole("nvmlInit")
             self.is_open = True
 
     def close(self) -> None:
-        """Let go of it, whatever it answers to that."""
+        """Shut it down; errors are ignored."""
         if self.is_open:
             self._end_listening()
             self.is_open = False
@@ -73,7 +73,7 @@ class Library:
             raise nvml_errors.unavailable(error) from error
 
     def ask(self, name: str, *args: Any) -> Any:
-        """A figure, None where it is not given. Raises pynvml.NVMLError."""
+        """A value, None if it is not available. Raises pynvml.NVMLError."""
         try:
             return getattr(self.api, name)(*args)
         except pynvml.NVMLError as error:
@@ -82,21 +82,21 @@ class Library:
             raise
 
     def try_to(self, name: str, *args: Any) -> Any:
-        """Like `ask`, but no error matters."""
+        """Like `ask`, but errors are ignored."""
         try:
             return getattr(self.api, name)(*args)
         except pynvml.NVMLError:
             return None
 
     def card(self, index: int) -> Card:
-        """The card at `index`. Raises pynvml.NVMLError."""
+        """The GPU at `index`. Raises pynvml.NVMLError."""
         handle = self.api.nvmlDeviceGetHandleByIndex(index)
         return Card(self, handle, index, self.api.nvmlDeviceGetUUID(handle))
 
     # --- Xids -----------------------------------------------------------------------------------------------------
 
     def listen(self, card: Card) -> None:
-        """Have the driver keep Xids of this card for `messages`, if it does such a thing. Idempotent."""
+        """Have the driver queue this GPU's Xids for `messages`, if it supports that. Idempotent."""
         key = key_of(card.handle)
         if key in self._listened:
             return
@@ -107,16 +107,16 @@ class Library:
                 self.api.nvmlDeviceRegisterEvents(card.handle, pynvml.nvmlEventTypeXidCriticalError, self._events)
             except pynvml.NVMLError as error:
                 if not nvml_errors.is_absent(error):
-                    return  # it may go when asked again
+                    return  # it may succeed at a later try
             self._listened[key] = card.uuid
 
     def messages(self) -> list[Message]:
-        """The Xids since the last call. Empty, too, while a card that fell off keeps the driver from telling."""
+        """The Xids since the last call. Also empty while a GPU that fell off the bus blocks the driver's events."""
         found: list[Message] = []
         while self._events is not None and len(found) < _MOST_AT_ONCE:
             try:
                 event = self.api.nvmlEventSetWait_v2(self._events, _WAIT_MS)
-            except pynvml.NVMLError:  # a timeout: there is no more
+            except pynvml.NVMLError:  # a timeout: no more events
                 break
             uuid = self._listened.get(key_of(event.device))
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError and uuid is not None:
@@ -132,7 +132,7 @@ class Library:
 
 
 def key_of(handle: Any) -> Hashable:
-    """What tells handles apart: their address; what stands in for one is told apart by itself."""
+    """A key for a handle: its address; a replacement object is its own key."""
     if isinstance(handle, ctypes._Pointer):
         return ctypes.cast(handle, ctypes.c_void_p).value
     return str(handle)

@@ -1,4 +1,4 @@
-"""Where a card sits: PCI, NUMA node, and the cards that it reaches by NVLink. Used by `nvml_inventory`."""
+"""The position of a GPU: PCI, NUMA node, and the GPUs that it reaches by NVLink. Used by `nvml_inventory`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _NODE_WORDS = 2  # of 64 bits: enough for 128 NUMA nodes
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Active NVLinks of a card: how many lead to each PCI place, and how many to switches."""
+    """Active NVLinks of a GPU: the number that leads to each PCI address, and to switches."""
 
     direct: Mapping[str, int]
     switched: int
 
 
 def pci_of(card: Card) -> str:
-    """Like `0000:3b:00.0`, as Linux writes it; empty where the driver does not say."""
+    """Like `0000:3b:00.0`, as Linux writes it; empty if the driver does not report it."""
     info = card.ask("nvmlDeviceGetPciInfo_v3")
     return "" if info is None else _place(info)
 
@@ -37,7 +37,7 @@ def _place(info: Any) -> str:
 
 
 def numa_of(card: Card, pci: str) -> int | None:
-    """The NUMA node that it is near to, by the driver or by the system; None where neither says, or there is one."""
+    """The nearest NUMA node, from the driver or the system; None if unknown, or if there is only one node."""
     words = card.ask("nvmlDeviceGetMemoryAffinity", _NODE_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
     if words is not None:
         bits = sum(int(word) << (64 * at) for at, word in enumerate(words))
@@ -58,7 +58,7 @@ def links_of(card: Card) -> Links:
         try:
             if not card.ask("nvmlDeviceGetNvLinkState", link):
                 if link == 0 and card.ask("nvmlDeviceGetNvLinkState", link) is None:
-                    break  # it has none at all
+                    break  # it has no links
                 continue
             if card.ask("nvmlDeviceGetNvLinkRemoteDeviceType", link) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 switched += 1
@@ -66,7 +66,7 @@ def links_of(card: Card) -> Links:
             remote = card.ask("nvmlDeviceGetNvLinkRemotePciInfo", link)
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT:
-                break  # it has no more
+                break  # it has no more links
             raise
         if remote is not None:
             direct[_place(remote)] += 1
@@ -74,9 +74,9 @@ def links_of(card: Card) -> Links:
 
 
 def peers_of(uuid: str, links: Mapping[str, Links], places: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    """The cards that `uuid` reaches, each with the number of links: straight, or through switches that both are on.
+    """The GPUs that `uuid` reaches, each with the number of links: direct, or through switches that both are on.
 
-    `links` by uuid, `places` uuids by PCI place.
+    `links` by uuid, `places` uuids by PCI address.
     """
     mine = links.get(uuid)
     if mine is None:

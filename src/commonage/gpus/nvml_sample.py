@@ -1,7 +1,7 @@
-"""What a card measures now, as `DeviceSample`s: one for the card, or one for each of its MIG instances.
+"""The current measurements of a GPU as `DeviceSample`s: one for the GPU, or one for each of its MIG instances.
 
-Used by `nvml`. Of an instance only memory and processes are its own; power, energy and utilisation are the card's and
-cannot be told apart, so they are unknown there.
+Used by `nvml`. Of an instance only memory and processes are its own; power, energy and utilisation are the GPU's and
+cannot be divided, so they are unknown there.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PROCESS_LISTS = (
 
 
 class Measuring:
-    """Remembers, of each card, up to when the utilisation of its processes was asked for."""
+    """Remembers for each GPU the time up to which the utilisation of its processes was read."""
 
     def __init__(self) -> None:
         self._asked_until: dict[str, int] = {}
 
     def samples(self, card: Card, xid: int | None) -> list[DeviceSample]:
-        """`xid`: the last one of the card. Raises pynvml.NVMLError if the card fails in the middle."""
+        """`xid`: the last one of the GPU. Raises pynvml.NVMLError if the GPU fails during this."""
         if is_split(card):
             return [_of_instance(card, one.uuid, one.handle) for one in instances_of(card)]
         rates = card.ask("nvmlDeviceGetUtilizationRates")
@@ -59,9 +59,9 @@ class Measuring:
         ]
 
     def _busy(self, card: Card) -> dict[int, float] | None:
-        """The part of the time since the last call in which each process computed; None where it is not told.
+        """The part of the time since the last call in which each process computed; None if not available.
 
-        The driver keeps samples of a second or less, and says nothing of processes that did nothing.
+        The driver keeps samples of a second or less, and none for idle processes.
         """
         since = self._asked_until.get(card.uuid, 0)
         try:
@@ -95,7 +95,7 @@ def _thousandth(value: int | None) -> float | None:
 
 
 def temperature_c(card: Card) -> float | None:
-    """By the current call; older drivers know only the one before it."""
+    """By the current call; older drivers know only the previous one."""
     for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"):
         celsius = card.ask(name, pynvml.NVML_TEMPERATURE_GPU)
         if celsius is not None:
@@ -104,7 +104,7 @@ def temperature_c(card: Card) -> float | None:
 
 
 def _processes(library: Library, handle: Any, busy: dict[int, float] | None) -> tuple[ProcessMemory, ...]:
-    """All processes on the card or instance, each once; the driver may list one as compute and as graphics."""
+    """All processes on the GPU or instance, each once; the driver may list one as compute and as graphics."""
     listed: Iterable[Any] = [one for name in _PROCESS_LISTS for one in library.ask(name, handle) or ()]
     held: dict[int, int | None] = {}
     for process in listed:

@@ -1,8 +1,8 @@
-"""Writes down what the cards of a machine answer to every NVML call that we make, so that it can be replayed elsewhere.
+"""Records a node's answers to every NVML call that Commonage makes, so that they can be replayed elsewhere.
 
-`commonage doctor gpu --record FILE` calls `record`; `replayed` reads what it wrote. A record of a real card is worth
-more than any fake: add it to tests/data/nvml, and every test run replays it. It holds uuids and process numbers, no
-names of people and nothing of what is computed.
+`commonage doctor gpu --record FILE` calls `record`; `replayed` reads the file. A record of a real GPU is worth more
+than any fake: add it to tests/data/nvml, and every test run replays it. It holds uuids and process numbers, no names of
+people and no data of computations.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _BESIDES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("nvmlDeviceGetTotalEccErrors", (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_AGGREGATE_ECC)),
     ("nvmlDeviceGetNumaNodeId", ()),
 )
-"""What we do not ask for in daily work, and are glad to know of a card that we do not have."""
+"""Calls that Commonage does not make, but whose answers help to understand a GPU that we do not have."""
 
 
 class Recorder:
-    """Stands in for pynvml, calls it, and keeps what it answers."""
+    """Replaces pynvml: calls it, and keeps its answers."""
 
     def __init__(self, api: Any = pynvml) -> None:
         self._api = api
@@ -69,14 +69,14 @@ class Recorder:
             kept.append(answer)
 
     def _name(self, name: str, asked: list[Any], answer: Any) -> None:
-        """Handles are addresses, which differ each time: they are called by how one comes to them."""
+        """Handles are addresses, which differ each time: they are named by the call that returns them."""
         if isinstance(answer, ctypes._Pointer):
             of = "".join(str(arg["handle"]) + "/" if isinstance(arg, dict) else str(arg) for arg in asked)
             kind = {"nvmlDeviceGetHandleByIndex": "card ", "nvmlEventSetCreate": "events"}.get(name, "")
             self._names.setdefault(key_of(answer), f"{kind}{of}")
 
     def plain(self, value: Any) -> Any:
-        """The value as JSON has it; structures as {"fields": …}, handles as {"handle": name}."""
+        """The value as JSON; structures as {"fields": …}, handles as {"handle": name}."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, bytes):
@@ -93,14 +93,14 @@ class Recorder:
 
 
 def key_for(name: str, asked: list[Any]) -> str:
-    """The same for the same call."""
+    """Equal for equal calls."""
     return f"{name} {json.dumps(asked, sort_keys=True)}"
 
 
 def record(path: Path, *, source: str = "NVML", api: Any = pynvml) -> Mapping[str, Any]:
-    """Ask everything twice (once for what cards are, once for what they measure) and write it to `path`.
+    """Call everything twice (once for properties, once for measurements) and write it to `path`.
 
-    `source` is "NVML" for real cards. Gives what was written. Raises DevicesUnavailable, OSError.
+    `source` is "NVML" for real GPUs. Returns the record. Raises DevicesUnavailable, OSError.
     """
     recorder = Recorder(api)
     devices = NvmlDevices(api=recorder)
@@ -125,7 +125,7 @@ def record(path: Path, *, source: str = "NVML", api: Any = pynvml) -> Mapping[st
 
 
 def as_json(device: Device) -> dict[str, Any]:
-    """The device as the record has it."""
+    """The device as it is stored in the record."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(device)))
     return plain
 
@@ -145,7 +145,7 @@ def _ask_besides(recorder: Recorder) -> None:
                 if one is not other:
                     _try(recorder.nvmlDeviceGetTopologyCommonAncestor, one, other)
     except pynvml.NVMLError:
-        return  # a card that is lost says no more; that it is, is recorded
+        return  # a lost GPU gives no more data; the error itself is recorded
     finally:
         _try(recorder.nvmlShutdown)
 
@@ -154,4 +154,4 @@ def _try(function: Callable[..., Any], *args: Any) -> None:
     try:
         function(*args)
     except pynvml.NVMLError:
-        return  # it is recorded
+        return  # the error is recorded

@@ -1,6 +1,6 @@
-"""Answers NVML calls from a record, on a machine without the card. Used by tests, and to look into a report of a fault.
+"""Answers NVML calls from a record, on a node without the GPU. Used by tests, and to analyse a fault report.
 
-`NvmlDevices(api=Replayed(read_record(path)))` is then what it was where `record` ran.
+`NvmlDevices(api=Replayed(read_record(path)))` then behaves as on the node where `record` ran.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from commonage.gpus.record import FORMAT, key_for
 
 
 def read_record(path: Path) -> Mapping[str, Any]:
-    """A record as it was written. Raises ValueError for a file that is none, or of a format that came later."""
+    """Read a record. Raises ValueError for a file that is not a record, or has a newer format."""
     read = json.loads(path.read_text())
     if not isinstance(read, dict) or read.get("format") != FORMAT or "calls" not in read:
         raise ValueError(f"{path} is no record that this version reads; make it with `commonage doctor gpu --record`")
@@ -25,8 +25,9 @@ def read_record(path: Path) -> Mapping[str, Any]:
 
 
 class Replayed:
-    """Stands in for pynvml. Each call gives its recorded answers in turn, then the last of them again; what was not
-    recorded is not supported.
+    """Replaces pynvml. Each call gives its recorded answers in turn, then repeats the last of them.
+
+    A call that was not recorded is not supported.
     """
 
     def __init__(self, record: Mapping[str, Any]) -> None:
@@ -48,7 +49,7 @@ class Replayed:
 
 
 class Handle(str):
-    """In the place of an address."""
+    """Replaces an address."""
 
     __slots__ = ()
 
@@ -60,7 +61,7 @@ def _asked(arg: Any) -> Any:
 
 
 def _lively(value: Any) -> Any:
-    """JSON as what pynvml gives: objects with fields, handles."""
+    """Convert JSON to the values that pynvml returns: objects with fields, handles."""
     if isinstance(value, list):
         return [_lively(one) for one in value]
     if isinstance(value, dict):

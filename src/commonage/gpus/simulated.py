@@ -1,8 +1,8 @@
-"""Cards that do not exist, for a machine without any: same inventory, same shares, invented measurements.
+"""Simulated GPUs, for a node without any: same inventory, same shares, invented measurements.
 
-Opened by `detect.open_devices`. Everything here is flagged `simulated`, and whoever shows it says so. What
-it measures is a smooth, deterministic curve of the time and of the programs that run, within each share; nothing
-is computed on it. A test can have an attempt overrun its share, or a process of nobody sit on a card.
+Opened by `detect.open_devices`. Everything here is flagged `simulated`, and every client shows that. The measurements
+are a smooth, deterministic curve of the time and of the running programs, within each share; nothing is computed. A
+test can make an attempt exceed its share, or put a process of no attempt on a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from commonage.ports.devices import Devices, DeviceSample, ProcessMemory
 DEFAULT_MODEL = "Simulated GPU"
 MAX_CARDS = 256
 MAX_CARD_MIB = 16 * 1024 * 1024
-RAMP_S = 20.0  # a workload takes its memory within this many seconds after its start
+RAMP_S = 20.0  # a workload reaches its memory use within this time after its start
 WAVE_S = 90.0  # period of the slow wave around which a workload's figures move
 IDLE_W, FULL_W = 30.0, 300.0
 IDLE_C, FULL_C = 32.0, 78.0
@@ -39,7 +39,7 @@ _CARDS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """`count` equal simulated cards of `memory_mib` each."""
+    """`count` equal simulated GPUs of `memory_mib` each."""
 
     count: int
     memory_mib: int
@@ -50,10 +50,10 @@ DEFAULT_CARDS = Cards(1, 24 * 1024)
 
 
 def parse_simulated(text: str) -> tuple[Cards, ...]:
-    """The cards of `simulated:2x24GiB`, `simulated:1x80GiB,2x24GiB`, `simulated:2x24GiB:A100`.
+    """The GPUs of `simulated:2x24GiB`, `simulated:1x80GiB,2x24GiB`, `simulated:2x24GiB:A100`.
 
-    The count may be left out for one card; `simulated` alone is one of 24 GiB. Raises InvalidInput that names
-    the part that is wrong.
+    The count may be omitted for one GPU; `simulated` alone is one of 24 GiB. Raises InvalidInput that names the wrong
+    part.
     """
     if text.strip().lower() == "simulated":
         return (DEFAULT_CARDS,)
@@ -92,10 +92,10 @@ def _invalid(text: str, why: str) -> InvalidInput:
 
 
 class SimulatedDevices(Devices):
-    """Simulated cards of the node `node_name`, with the same uuids each time. `now` gives unix seconds.
+    """Simulated GPUs of the node `node_name`, with the same uuids each time. `now` gives unix seconds.
 
-    `overruns`: the MiB that an attempt holds of each of its cards instead of what the curve says. `strays`: processes
-    of no attempt, by device uuid.
+    `overruns`: the MiB that an attempt holds of each of its GPUs instead of the curve's value. `strays`: processes of
+    no attempt, by device uuid.
     """
 
     def __init__(self, cards: Sequence[Cards], *, node_name: str, now: Callable[[], float]) -> None:
@@ -117,11 +117,11 @@ class SimulatedDevices(Devices):
         self.strays: dict[str, tuple[ProcessMemory, ...]] = {}
 
     def inventory(self) -> Sequence[Device]:
-        """All cards; they never fail."""
+        """All GPUs; they never fail."""
         return self._devices
 
     def measure(self) -> Sequence[DeviceSample]:
-        """An invented sample of each card: never above what its leases hold of it, unless a test says so."""
+        """An invented sample of each GPU: never above the allocations (leases) on it, unless a test sets that."""
         now, leases = self._now(), self._leases
         return tuple(self._sample(device, leases, now) for device in self._devices)
 
@@ -149,11 +149,11 @@ class SimulatedDevices(Devices):
         )
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
-        """As for real cards, with COMMONAGE_GPU_SIMULATED=1."""
+        """As for real GPUs, with COMMONAGE_GPU_SIMULATED=1."""
         return share_environment(shares)
 
     def note_held(self, leases: Sequence[Lease]) -> None:
-        """Measure these leases from now on. Those of other machines' cards are of no effect."""
+        """Measure these allocations (leases) from now on. Those of other nodes' GPUs are ignored."""
         self._leases = tuple(leases)
 
 
@@ -173,6 +173,6 @@ def _ramp(lease: Lease, now: float) -> float:
 
 
 def _wave(lease: Lease, now: float) -> float:
-    """-1..1, of the same period for all, shifted by the attempt so that cards do not breathe in step."""
+    """-1..1, of the same period for all, shifted by the attempt so that GPUs do not move in step."""
     shift = zlib.crc32(lease.attempt_id.encode()) / 2**32
     return math.sin(2 * math.pi * ((now - lease.at) / WAVE_S + shift))

@@ -1,8 +1,7 @@
-"""The setting `gpu_slots`: into how many equal slots each card is shared, for all cards or by model.
+"""The setting `gpu_slots`: the number of equal slots of each GPU, for all GPUs or by model.
 
-`3` shares every card in three; `A100=4,T4=2` those of which the model's name contains that word. A MIG instance has no
-slots: it is one already. Used by `isolation.devices`; what a request takes of a card with slots stands in
-`domain/parts.py`.
+`3` splits every GPU in three; `A100=4,T4=2` those whose model name contains that word. A MIG instance has no slots: it
+is one already. Used by `isolation.devices`; the slots that a request takes are computed in `domain/parts.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Slots:
     otherwise: int = 0
 
     def of(self, device: Device) -> int:
-        """How many slots this card has; 0 if it is shared in any parts. The longest word that fits counts."""
+        """The number of slots of this GPU; 0 if it is shared in any parts. The longest matching word applies."""
         if device.parent_uuid is not None:
             return 0
         model = device.model.lower()
@@ -34,7 +33,7 @@ class Slots:
 
 
 def parse_slots(text: str) -> Slots:
-    """The slots of `3`, `A100=4,T4=2`, `A100=4,2`; empty or 0: none. Raises InvalidInput that names the part."""
+    """The slots of `3`, `A100=4,T4=2`, `A100=4,2`; empty or 0: none. Raises InvalidInput that names the wrong part."""
     by_model: dict[str, int] = {}
     otherwise: int | None = None
     for part in (part.strip() for part in text.split(",") if part.strip()):

@@ -1,11 +1,11 @@
-"""What the error messages of NVIDIA's driver (Xids) mean for a card: one table. Called by `card_faults`.
+"""The meaning of the NVIDIA driver's error messages (Xids) for a GPU: one table. Called by `card_faults`.
 
-Three kinds: of an application, which ends with it and says nothing about the card; worth knowing; and fatal, after
-which the card takes no new work until it was reset or looked at. Source: NVIDIA, "Analyzing Xid Errors with the Xid
-Catalog" (its column of immediate actions: RESTART_APP, IGNORE, RESET_GPU, RESTART_BM), and for 109 the list of NVIDIA's
-Kubernetes device plugin, which counts it among the applications' own. 48 comes with 94 when the memory error was
-contained, and is then the application's, too. 144 to 150 and 154 depend on details that NVML does not give: the
-recovery action that the driver asks for decides (`nvml_health`).
+Three kinds: of an application, which ends with it and says nothing about the GPU; notices; and fatal, after which the
+GPU takes no new work until it was reset or checked. Source: NVIDIA, "Analyzing Xid Errors with the Xid Catalog" (its
+column of immediate actions: RESTART_APP, IGNORE, RESET_GPU, RESTART_BM), and for 109 the list of NVIDIA's Kubernetes
+device plugin, which counts it among the applications' own. 48 comes with 94 when the memory error was contained, and
+then belongs to the application, too. 144 to 150 and 154 depend on details that NVML does not give: the recovery action
+that the driver asks for decides (`nvml_health`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONTAINED_WITHIN_S = 30.0  # the messages of one memory error come together
 
 
 class Kind(StrEnum):
-    """What follows for the card."""
+    """The effect of an Xid on the GPU."""
 
     APPLICATION = "application"
     NOTICE = "notice"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """A message of the driver, in few words."""
+    """The driver's message, in few words."""
 
     kind: Kind
     words: str
@@ -106,17 +106,17 @@ _UNKNOWN = Meaning(Kind.NOTICE, "not known here; see NVIDIA's Xid catalogue")
 
 
 def meaning_of(number: int) -> Meaning:
-    """What this Xid means; one that is not in the table is worth knowing and stops nothing."""
+    """The meaning of this Xid; one that is not in the table is a notice and stops nothing."""
     return MEANINGS.get(number, _UNKNOWN)
 
 
 def is_fatal(number: int) -> bool:
-    """True if the card takes no new work after it."""
+    """True if the GPU takes no new work after it."""
     return meaning_of(number).kind in (Kind.RESET, Kind.REBOOT, Kind.POWER)
 
 
 def fault_of(number: int, index: int) -> str:
-    """The fault of card `index` after a fatal Xid: half a sentence, with what to do."""
+    """The fault of GPU `index` after a fatal Xid: half a sentence, with what to do."""
     found = meaning_of(number)
     what = {
         Kind.REBOOT: "reboot the machine, and have the card looked at if it happens again",
@@ -129,7 +129,7 @@ def fault_of(number: int, index: int) -> str:
 
 
 def notice_of(number: int) -> str:
-    """What is worth knowing after an Xid that stops nothing."""
+    """The notice for an Xid that stops nothing."""
     found = meaning_of(number)
     whose = "an application had" if found.kind is Kind.APPLICATION else "the driver reported"
     return f"{whose} Xid {number} ({found.words})"

@@ -1,5 +1,5 @@
-"""How a machine is let in: the token it shows, the script that begins on it, what it is told, the door it knocks at.
+"""Joining: the token a node shows, the script that starts it, the site's terms, and the join server.
 
-`terms`, `fetch` and `join.sh` go to the machine and need nothing but the standard library; what is done there is
-`commonage.agent.join`'s. `tokens`, `office` and `door` are the control plane's side.
+`terms`, `fetch` and `join.sh` go to the node and need nothing but the standard library; `commonage.agent.join` does the
+work there. `tokens`, `office` and `door` are the control plane's side.
 """

@@ -1,6 +1,6 @@
-"""The door that machines knock at: HTTPS on a port of its own, with a certificate of the site's own authority.
+"""The join server: HTTPS on a separate port, with a certificate of the site's own authority.
 
-Apart from the agents' listener, which lets nobody in without a certificate: who comes here has none yet, but a token.
+It is separate from the agents' listener, which requires a client certificate: a node that joins has only a token.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class MachinesDoor:
-    """Serves the office on a socket that listens already."""
+    """Serves the office on a socket."""
 
     def __init__(self, office: Office) -> None:
         self._office = office
         self._runner: web.AppRunner | None = None
 
     async def start(self, address: str, port: int, cert_pem: str, key_pem: str) -> int:
-        """Open it; gives the port (0 took a free one). Raises OSError if the address cannot be had."""
+        """Start; returns the port (a free one for 0). Raises OSError if the address is not available."""
         app = web.Application(client_max_size=_MOST_BYTES, middlewares=[self._guard])
         app.router.add_get("/bundle", self._bundle)
         app.router.add_post("/terms", self._terms)
@@ -48,14 +48,14 @@ class MachinesDoor:
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """Close it."""
+        """Stop serving."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """A good token first; what is wrong becomes a status and a sentence."""
+        """Check the token first, then turn errors into a status and a message."""
         try:
             await self._office.admit(_token(request))
             return await handler(request)
@@ -90,10 +90,10 @@ class MachinesDoor:
 
 
 def server_context(cert_pem: str, key_pem: str) -> ssl.SSLContext:
-    """For a server with this certificate, which asks clients for none. Blocks a moment."""
+    """TLS for a server with this certificate, without client certificates. Blocks for a moment."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # The module reads certificates from files alone.
+    # The module reads certificates from files only.
     with tempfile.TemporaryDirectory(prefix="commonage-door-") as folder:
         pair = Path(folder, "pair.pem")
         pair.touch(0o600)

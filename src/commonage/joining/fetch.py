@@ -1,7 +1,7 @@
-"""Asks the control plane's door for machines, and trusts nobody but the authority that the token names.
+"""Client for the join server, which trusts only the authority that the token names.
 
-Runs on the machine that joins: at the end of `join.sh`, which carries this very file and has it fetch the rest, and
-imported by `commonage.agent.join`. So it is one file, of the standard library alone.
+Runs on the node that joins: at the end of `join.sh`, which contains this file and lets it fetch the rest, and imported
+by `commonage.agent.join`. So it is one file that uses the standard library alone.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import time
 from typing import Any
 
 NAME = "join.commonage.internal"
-"""The name in the door's certificate, whatever address a machine dials."""
+"""The name in the join server's certificate, whatever address a node dials."""
 PATIENCE_S = 20.0
 _MOST_BYTES = 64 * 1024 * 1024
-_NOT_YET_VALID, _EXPIRED = 9, 10  # as OpenSSL numbers what is wrong with a certificate
+_NOT_YET_VALID, _EXPIRED = 9, 10  # OpenSSL's numbers for certificate errors
 
 
 class Refusal(Exception):
-    """The door said no, or nobody trustworthy answers there; the message is for whoever sits at the machine."""
+    """The join server refused, or no trusted server answers; the message is for the person at the node."""
 
 
 def read_token(token: str) -> dict[str, Any]:
-    """What stands in a token: `purpose`, `until` (unix seconds), `at` (HOST:PORT each), `authority` (SHA-256, hex).
+    """The content of a token: `purpose`, `until` (unix seconds), `at` (HOST:PORT each), `authority` (SHA-256, hex).
 
-    Whether it is genuine and still good only the control plane can tell: this machine's clock may be wrong.
-    Raises Refusal.
+    Only the control plane can tell whether it is genuine and still valid: this node's clock may be wrong. Raises
+    Refusal.
     """
     parts = token.strip().split(".")
     try:
@@ -52,20 +52,20 @@ def read_token(token: str) -> dict[str, Any]:
 
 
 class _Line(http.client.HTTPConnection):
-    """HTTPS to whoever has a certificate for NAME, wherever that one is reached."""
+    """HTTPS to a server with a certificate for NAME, whatever its address."""
 
     def __init__(self, host: str, port: int, trust: ssl.SSLContext) -> None:
         super().__init__(host, port, timeout=PATIENCE_S)
         self._trust = trust
 
     def connect(self) -> None:
-        """Connect, and see who is there."""
+        """Connect, and verify the server."""
         super().connect()
         self.sock = self._trust.wrap_socket(self.sock, server_hostname=NAME)
 
 
 class Door:
-    """The control plane's door for machines. `authority` is the certificate (PEM) that came with the script.
+    """The control plane's join server. `authority` is the certificate (PEM) that came with the script.
 
     `token` is the join token, as it is sent.
     """
@@ -86,11 +86,11 @@ class Door:
         self._trust.minimum_version = ssl.TLSVersion.TLSv1_2
 
     def get(self, path: str) -> bytes:
-        """What is there. Raises Refusal."""
+        """The content at this path. Raises Refusal."""
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask with a JSON object for one. Raises Refusal."""
+        """Send a JSON object and return the JSON object of the answer. Raises Refusal."""
         return dict(json.loads(self._ask("POST", path, json.dumps(body).encode())))
 
     def _ask(self, method: str, path: str, body: bytes | None) -> bytes:
@@ -138,7 +138,7 @@ def _sentence(status: int, said: bytes) -> str:
 
 
 def unpack(bundle: str, folder: str) -> None:
-    """Unpack what a worker needs. Raises Refusal for an archive that is none of ours."""
+    """Unpack the agent's archive. Raises Refusal for an archive with unexpected content."""
     try:
         with tarfile.open(bundle, "r:gz") as archive:
             if hasattr(tarfile, "data_filter"):
@@ -147,13 +147,13 @@ def unpack(bundle: str, folder: str) -> None:
             for member in archive.getmembers():
                 if not (member.isfile() or member.isdir()) or member.name.startswith("/") or ".." in member.name:
                     raise Refusal(f"the bundle {bundle} holds {member.name!r}, which it must not")
-            archive.extractall(folder)  # noqa: S202 (each member was looked at above)
+            archive.extractall(folder)  # noqa: S202 (each member was checked above)
     except (OSError, tarfile.TarError) as error:
         raise Refusal(f"the bundle {bundle} cannot be unpacked: {error}") from None
 
 
 def main() -> int:
-    """Fetch the bundle, unless one was brought along, and unpack it. What is where comes in the environment."""
+    """Fetch the bundle, unless it was supplied, and unpack it. The paths come from environment variables."""
     environment = os.environ
     try:
         door = Door(environment["COMMONAGE_JOIN_TOKEN"], environment["COMMONAGE_JOIN_AUTHORITY"])

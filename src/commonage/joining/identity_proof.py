@@ -1,7 +1,7 @@
-"""The statement that a machine signs when it joins, to prove which Swarm node it is.
+"""The statement that a node signs when it joins, to prove which Swarm node it is.
 
-Both sides build the same statement: the machine signs it with its own key in the Swarm, the control plane verifies it
-(`node_identity`). Of the standard library alone, because it travels to the machine.
+Both sides build the same statement: the node signs it with its own key in the Swarm, the control plane verifies it
+(`node_identity`). It uses the standard library alone, because it travels to the node.
 """
 
 from __future__ import annotations

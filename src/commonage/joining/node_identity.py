@@ -1,4 +1,4 @@
-"""Verifies which Swarm node a joining machine is. Called by the office before it has a certificate signed."""
+"""Verifies which Swarm node a joining node is. Called by the office before it has a certificate signed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _JOIN_SWARM = "have this machine join this site's Swarm first (`commonage node j
 
 
 def verified_node_id(proof: IdentityProof, signed: bytes, trust: SwarmTrust, now: float) -> str:
-    """The Swarm node id of the machine that signed these bytes with its Swarm key. `now` in unix seconds.
+    """The Swarm node id of the node that signed these bytes with its Swarm key. `now` in unix seconds.
 
-    Raises InvalidInput for a proof that cannot be read, Forbidden for one that does not hold.
+    Raises InvalidInput for a proof that cannot be read, Forbidden for one that is not valid.
     """
     leaf, intermediates = _certificates(proof)
     try:
@@ -68,6 +68,6 @@ def _verify_chain(leaf: x509.Certificate, intermediates: list[x509.Certificate],
 
 
 def _only(certificate: x509.Certificate, kind: x509.ObjectIdentifier) -> str:
-    """The one attribute of this kind in the subject; empty where there is none, or more than one."""
+    """The only attribute of this kind in the subject; empty if it has none or several."""
     found = certificate.subject.get_attributes_for_oid(kind)
     return str(found[0].value) if len(found) == 1 else ""

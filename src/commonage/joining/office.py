@@ -1,7 +1,7 @@
-"""The control plane's side of joining: who is let in, what they are told, and who is put out again.
+"""The control plane's side of joining: admits nodes, sends them the site's terms, and removes them.
 
-Knows the site's authority, its Swarm and its agents by small protocols; `door` puts this on the network, the API is its
-counter for admins. The program that machines are given comes packed from the server's wiring.
+It knows the site's authority, its Swarm and its agents by small protocols. `door` serves it on the network, the API
+serves it to admins. The program for nodes comes packed from the server's wiring.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ _DOWN = "down"
 
 
 class Admitted(Protocol):
-    """What a machine is given: a certificate (PEM), and a secret of its own for the registry."""
+    """The credentials of a node: a certificate (PEM), and its own registry secret."""
 
     @property
     def certificate(self) -> str:
-        """With which its agent shows which machine it is."""
+        """Identifies the node to the control plane."""
         ...
 
     @property
     def account(self) -> str:
-        """As good as the certificate is."""
+        """Valid as long as the certificate."""
         ...
 
 
 class Links(Protocol):
-    """The links to the machines' agents."""
+    """The links to the agents of nodes."""
 
     def heard(self) -> Sequence[Heard]:
         """As `ports.agents.Agents`."""
         ...
 
     async def revoke(self, node: str, *, gone: bool = False) -> None:
-        """Take back all that this machine was given, end its link at once, and have it at fault, unless it is gone."""
+        """Revoke all credentials of this node and end its link at once. It is then at fault, unless it is gone."""
         ...
 
 
 class Signer(Protocol):
-    """The site's authority: it vouches for machines."""
+    """The site's authority, which signs the certificates of nodes."""
 
     @property
     def certificate(self) -> str:
@@ -64,8 +64,10 @@ class Signer(Protocol):
         ...
 
     def admit(self, csr_pem: str, node: str, node_id: str) -> Admitted:
-        """What this machine is given, which binds its name to its Swarm node id. What either was given before is taken
-        back. Raises InvalidInput."""
+        """Issue credentials that bind the node's name to its Swarm node id. Raises InvalidInput.
+
+        All earlier credentials of the name and of the Swarm node are revoked.
+        """
         ...
 
     def bindings(self) -> Mapping[str, str]:
@@ -77,24 +79,24 @@ class Signer(Protocol):
         ...
 
     def revoke(self, node: str) -> None:
-        """Take back all that this machine was given."""
+        """Revoke all credentials of this node."""
         ...
 
     def revoked(self) -> Collection[int]:
-        """The serial numbers of certificates that were taken back."""
+        """The serial numbers of revoked certificates."""
         ...
 
     def holds(self, node: str) -> bool:
-        """Whether this machine has a certificate that was neither taken back nor has expired."""
+        """Whether this node has a certificate that is neither revoked nor expired."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What machines are told besides the Swarm's token. `script_url` is where people fetch the script.
+    """The settings that nodes receive in addition to the Swarm's token. `script_url` is where people fetch the script.
 
-    `doors` and `agents` are HOST:PORT, as other machines reach them; `shared_dir` is the folder that all of them see;
-    `images` are to be had at once; `daemon` and `agent` are what must stand in Docker's settings and the agents'.
+    `doors` and `agents` are HOST:PORT, as other nodes reach them; `shared_dir` is the folder that all of them see;
+    `images` are pulled while joining; `daemon` and `agent` are required values in Docker's settings and in the agents'.
     """
 
     name: str
@@ -109,7 +111,7 @@ class Site:
 
 
 class Office:
-    """The port `ports.joining.Joining`, and what the door asks."""
+    """Implements the port `ports.joining.Joining`, and answers the join server."""
 
     def __init__(self, site: Site, signer: Signer, tokens: Tokens, swarm: Membership, clock: Clock) -> None:
         self._site, self._signer, self._tokens = site, signer, tokens
@@ -120,9 +122,9 @@ class Office:
         self._mark = ""
 
     def open(self, bundle: bytes, agents: Links | None = None) -> None:
-        """Begin, with the packed program for machines, and the agents that are heard. Writes the shared folder's mark.
+        """Start, with the packed program for nodes, and the agents' links. Writes the mark into the shared folder.
 
-        Blocks a moment. Raises CommonageError if the folder cannot be written.
+        Blocks for a moment. Raises CommonageError if the folder cannot be written.
         """
         script = join_script(self._site.name, self._signer.certificate)
         self._kit, self._agents = JoinKit(script, digest_of(script), bundle), agents
@@ -131,11 +133,11 @@ class Office:
     # --- for admins -------------------------------------------------------------------------------------------------
 
     def kit(self) -> JoinKit:
-        """The same for every machine; no secret is in it."""
+        """The same for every node; it contains no secret."""
         return self._kit
 
     async def token(self, for_s: int) -> JoinToken:
-        """A new one. Raises InvalidInput."""
+        """Create a token. Raises InvalidInput."""
         now = self._clock.now()
         made = await asyncio.to_thread(self._tokens.make, self._site.doors, now, for_s)
         url = self._site.script_url
@@ -146,7 +148,7 @@ class Office:
         return cloud_init(self._kit.script, token, options, host_name)
 
     async def forget_tokens(self) -> Sequence[str]:
-        """No token that was made until now is good any more, nor the Swarm's, which was told to who had one."""
+        """Invalidate all tokens made until now, and the Swarm's token, which was sent to nodes that had one."""
         await asyncio.to_thread(self._tokens.forget)
         return await self._forgot_tokens()
 
@@ -155,19 +157,19 @@ class Office:
         return ["no join token that was made until now is good any more", await self._renew_swarm_token()]
 
     async def lets_in(self, node: str) -> bool:
-        """Whether a certificate that holds, or a place in the Swarm, does. Raises EngineFailure."""
+        """Whether a valid certificate, or membership in the Swarm, lets the node in. Raises EngineFailure."""
         return await asyncio.to_thread(self._signer.holds, node) or bool(await self._listed_as(node))
 
     async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
-        """Take back all that lets the machine in; a sentence for each. Of one that is gone, join tokens stay good.
+        """Remove everything that lets the node in; returns a sentence for each. If it is gone, join tokens stay valid.
 
-        Raises Unavailable before anything was taken back if that cannot be written down.
+        Raises Unavailable before anything was revoked if the removal cannot be written down.
         """
         forgetting = None if gone else await asyncio.to_thread(self._tokens.begin_to_forget)
         try:
-            # Before the certificates that tell which Swarm nodes they are of are revoked.
+            # Before their certificates are revoked, which name the node's Swarm nodes.
             node_ids = set(await asyncio.to_thread(self._signer.node_ids, node))
-            with suppress(CommonageError):  # what the Swarm does not do now is said below
+            with suppress(CommonageError):  # failures in the Swarm are reported below
                 node_ids |= await self._listed_as(node)
             await self._revoke(node, gone)
             if forgetting is not None:
@@ -176,7 +178,7 @@ class Office:
             if forgetting is not None:
                 await asyncio.to_thread(forgetting.drop)
         said = [f"{node}'s certificate is revoked: its agent is not let in any more, nor its Docker into the registry"]
-        # Before it is put out, or it would come in again.
+        # Before the node is removed from the Swarm, or it would join again.
         said += [await self._renew_swarm_token()] if gone else await self._forgot_tokens()
         try:
             found = await self._swarm.remove(node_ids)
@@ -200,14 +202,14 @@ class Office:
             return f"the Swarm's own token could not be renewed: {error}; {by_hand}"
         return "the Swarm's own token for workers is another one now"
 
-    # --- for machines -----------------------------------------------------------------------------------------------
+    # --- for nodes --------------------------------------------------------------------------------------------------
 
     async def admit(self, token: str) -> None:
-        """Raises Forbidden unless this token lets a machine in now."""
+        """Raises Forbidden unless this token is valid."""
         await asyncio.to_thread(self._tokens.check, token, self._clock.now())
 
     async def terms(self) -> Terms:
-        """All that a machine needs to know. Raises EngineFailure when the Swarm does not answer."""
+        """Everything that a node needs to know of the site. Raises EngineFailure if the Swarm does not answer."""
         admission = await self._swarm.admission()
         site = self._site
         return Terms(
@@ -226,10 +228,10 @@ class Office:
         )
 
     async def certificate(self, token: str, node: str, csr_pem: str, proof: IdentityProof) -> Admitted:
-        """What this machine is given: its certificate binds its name to the Swarm node that it proves to be.
+        """Issue the node's credentials: the certificate binds its name to the Swarm node that it proves to be.
 
-        Raises InvalidInput; Forbidden for a proof that does not hold; Conflict for a machine that is not in the Swarm
-        under this host name, or whose name another node has.
+        Raises InvalidInput; Forbidden for a proof that is not valid; Conflict for a node that is not in the Swarm under
+        this host name, or whose name another node has.
         """
         if not node.strip() or node != node.strip():
             raise InvalidInput(f"{node!r} is no name of a machine", field="node")
@@ -249,7 +251,7 @@ class Office:
                 )
             if why := await self._why_taken(node, node_id, members):
                 raise Conflict(why)
-            # A machine that vanished has its replacement now, and would stand beside it for ever.
+            # Its replacement exists now: the old member would stay in the list for ever.
             former = {one for one, how in members.items() if how.name == node and how.state == _DOWN} - {node_id}
             admitted = await asyncio.to_thread(self._signer.admit, csr_pem, node, node_id)
         await self._swarm.remove(former)
@@ -265,8 +267,8 @@ class Office:
     async def _why_taken(self, node: str, node_id: str, members: Mapping[str, SwarmMember]) -> str:
         """Why the Swarm node with this id cannot have this name; empty if it can.
 
-        A name that is bound to a node is free again once that is down or removed. A node without a certificate keeps
-        others from its host name only while that is bound to none.
+        A name that is bound to a node is free again once that node is down or removed. A node without a certificate
+        reserves its host name only while that name is bound to no node.
         """
         bound = await asyncio.to_thread(self._signer.bindings)
         holders = {one for one, name in bound.items() if name == node}
@@ -296,10 +298,11 @@ class Office:
         return [one for one in heard if one.node == node and one.connected]
 
     async def seen(self, node: str, node_id: str, serial: str = "") -> dict[str, Any]:
-        """What the control plane sees of the Swarm node with this id that is, or wants to be, called so.
+        """The control plane's view of the Swarm node with this id and the name that it has or requests.
 
-        `swarm` is its state there, empty if it is no member; `connected`: its agent is; `taken` says why it cannot have
-        the name; `revoked`: the certificate of this serial number (hex) is. Raises InvalidInput, EngineFailure.
+        `swarm` is its state there, empty if it is no member; `connected`: its agent is connected; `taken` says why it
+        cannot have the name; `revoked`: the certificate with this serial number (hex) is revoked. Raises InvalidInput,
+        EngineFailure.
         """
         try:
             number = int(serial or "0", 16)
@@ -316,11 +319,11 @@ class Office:
 
 
 def _mark(folder: Path, mark: str) -> str:
-    """Have the mark in the shared folder, by which a machine knows it. Raises CommonageError."""
+    """Write the mark by which nodes recognise the shared folder. Raises CommonageError."""
     file, content = Beneath(folder) / MARK_FILE, f"{mark}\n".encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with suppress(OSError):  # it is not there, or somebody put something else in its place
+        with suppress(OSError):  # it does not exist, or something else is in its place
             if file.read(2 * len(content)) == content:
                 return mark
         file.put(content, 0o644)

@@ -1,4 +1,4 @@
-"""Makes the script with which a machine begins, and the cloud-init data that runs it at a machine's first start."""
+"""Creates the join script, and the cloud-init data that runs it at a node's first boot. Called by `office`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from importlib.resources import files
 
 
 def join_script(site: str, authority: str) -> str:
-    """The script, with the site's authority (PEM) in it. The same each time: whoever knows its digest can check it."""
+    """The script, with the site's authority (PEM) in it.
+
+    It is the same each time, so that its digest can be checked.
+    """
     folder = files("commonage.joining")
     shown = " ".join("".join(letter for letter in site if letter.isprintable()).split())
     return (
@@ -22,24 +25,24 @@ def join_script(site: str, authority: str) -> str:
 
 
 def digest_of(script: str) -> str:
-    """SHA-256 in hex, as `sha256sum` says it."""
+    """SHA-256 in hex, as `sha256sum` prints it."""
     return hashlib.sha256(script.encode()).hexdigest()
 
 
 def join_command(url: str, digest: str) -> str:
-    """The command for the machine that joins. It runs the script only if that is the one with this digest.
+    """The command for the node that joins. It runs the script only if its digest matches.
 
-    In a folder of its own, where nobody else can change the script after the look at it. Options may follow.
+    It uses a new folder, so that no other user can change the script after the check. Options may follow.
     """
     check = f'echo "{digest}  join.sh" | sha256sum -c'
     return f'cd "$(mktemp -d)" && curl -fsSo join.sh {shlex.quote(url)} && {check} && sudo sh join.sh'
 
 
 def cloud_init(script: str, token: str, options: Sequence[str] = (), host_name: str = "") -> str:
-    """User data for a cloud's machine: it carries the script itself, so that nothing is fetched unchecked.
+    """User data for a cloud instance: it contains the script itself, so that nothing is fetched unchecked.
 
-    With `host_name` the machine is called so, whatever the cloud calls it.
-    Whoever sees the user data may join machines as long as the token is good.
+    With `host_name` the node gets this name, whatever the cloud calls it. Anyone who can read the user data can join
+    nodes while the token is valid.
     """
     command = shlex.join(["sh", _SCRIPT, "--token-file", _TOKEN, *options])
     lines = [
@@ -65,5 +68,5 @@ def _file(path: str, content: str, mode: str) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """As a YAML scalar between single quotes."""
+    """A YAML scalar between single quotes."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""What a machine is told when it joins, as both sides write and read it. Of the standard library alone."""
+"""The terms that a node receives when it joins, as both sides write and read them. Of the standard library alone."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 MARK_FILE = ".commonage-site"
-"""Stands in the shared folder, so that a machine can tell that what it sees there is the site's."""
+"""File in the shared folder by which a node recognises the site's folder."""
 
 
 class TermsError(ValueError):
-    """These are no terms; the message says what is wrong with them."""
+    """The terms are not valid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """All that a machine needs to know of the site it joins. Secrets are among it.
+    """Everything that a node needs to know of the site it joins, including secrets.
 
-    `authority` is the site's own certificate (PEM); `agents` are HOST:PORT where its agent calls; `managers` are
-    HOST:PORT of the Swarm's, `swarm_token` lets in as a worker. `daemon` is what must stand in Docker's settings,
-    `agent` what the site says in its agents' (`commonage.agent.config`). `registry` is HOST:PORT or empty.
-    `shared_dir` is the folder that all machines see, `mark` what stands in its MARK_FILE. `images` are had at once.
-    `now` is the control plane's clock (unix seconds).
+    `authority` is the site's own certificate (PEM); `agents` are HOST:PORT that its agent dials; `managers` are
+    HOST:PORT of the Swarm's managers, `swarm_token` lets it in as a worker. `daemon` are required values in Docker's
+    settings, `agent` the site's values in its agents' settings (`commonage.agent.config`). `registry` is HOST:PORT or
+    empty. `shared_dir` is the folder that all nodes see, `mark` the content of its MARK_FILE. `images` are pulled while
+    joining. `now` is the control plane's clock (unix seconds).
     """
 
     site: str
@@ -40,12 +40,12 @@ class Terms:
     agent: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is sent."""
+        """The JSON object that is sent."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, said: Any) -> Self:
-        """What was sent. Fields that this version does not know are left out. Raises TermsError."""
+        """Read the JSON object. Fields that this version does not know are ignored. Raises TermsError."""
         if not isinstance(said, dict):
             raise TermsError("the site's terms are no JSON object")
         known = {one.name: one for one in dataclasses.fields(cls)}

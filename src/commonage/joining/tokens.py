@@ -1,4 +1,7 @@
-"""Tokens with which machines may join: signed, for this one purpose, good for a while. No I/O but the secret's file."""
+"""Join tokens: signed, for this one purpose, valid for a limited time.
+
+Used by `office`. No I/O but the secret's file.
+"""
 
 from __future__ import annotations
 
@@ -24,33 +27,36 @@ _WHAT = "the secret of the join tokens"
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """That no token is good any more, written beside and not in force: what comes next needs no room on the disk."""
+    """A prepared invalidation of all tokens: written next to the secret, not yet in force.
+
+    Carrying it out needs no more disk space.
+    """
 
     fresh: Path
     file: Path
 
     def carry_out(self) -> None:
-        """From now on no token that was made until now is good."""
+        """Invalidate all tokens made until now."""
         with keeping(_WHAT, self.file):
             self.fresh.replace(self.file)
 
     def drop(self) -> None:
-        """Leave it at what was; nothing once it was carried out."""
+        """Cancel the invalidation; does nothing once it was carried out."""
         self.fresh.unlink(missing_ok=True)
 
 
 class Tokens:
-    """Makes tokens and checks them, with a secret in a file (0600) that is made at the first use.
+    """Creates and checks tokens, with a secret in a file (0600) that is created at first use.
 
-    All that writes it raises Unavailable, and changes nothing, if it cannot: the disk may be full. `authority` is the
-    fingerprint of the site's own certificate, by which a machine knows whom it talks to.
+    Methods that write the file raise Unavailable and change nothing if that fails: the disk may be full. `authority` is
+    the fingerprint of the site's own certificate, by which a node verifies the server.
     """
 
     def __init__(self, secret: Path, authority: str) -> None:
         self._file, self._authority = secret, authority
 
     def make(self, at: Sequence[str], now: float, for_s: int = USUAL_S) -> str:
-        """A token for machines that reach the control plane at one of `at` (HOST:PORT). Raises InvalidInput."""
+        """A token for nodes that reach the control plane at one of `at` (HOST:PORT). Raises InvalidInput."""
         if not 60 <= for_s <= LONGEST_S:
             raise InvalidInput(f"a join token is good for 1 minute to 7 days, not {for_s} seconds", field="for_s")
         said = {"purpose": "join", "until": int(now) + for_s, "at": list(at), "authority": self._authority}
@@ -58,7 +64,7 @@ class Tokens:
         return f"{_VERSION}.{body}.{_text(self._signature(body))}"
 
     def check(self, token: str, now: float) -> None:
-        """Raises Forbidden, with what is wrong with it."""
+        """Raises Forbidden, which says why the token is not valid."""
         version, _, rest = token.partition(".")
         body, _, signature = rest.partition(".")
         if version != _VERSION or not hmac.compare_digest(_text(self._signature(body)).encode(), signature.encode()):
@@ -70,7 +76,7 @@ class Tokens:
             raise Forbidden("this join token has expired; `commonage node token` gives a new one")
 
     def forget(self) -> None:
-        """From now on no token that was made until now is good."""
+        """Invalidate all tokens made until now."""
         forgetting = self.begin_to_forget()
         try:
             forgetting.carry_out()
@@ -78,7 +84,7 @@ class Tokens:
             forgetting.drop()
 
     def begin_to_forget(self) -> Forgetting:
-        """Make all ready to forget them, for who has to do something else with it, or neither."""
+        """Prepare to invalidate all tokens, for a caller that must do this together with another change, or neither."""
         with keeping(_WHAT, self._file):
             return Forgetting(self._beside(secrets.token_hex(32)), self._file)
 

@@ -1,7 +1,7 @@
-"""All agents of a site as the control plane has them: the port `Agents` over their links.
+"""All agents of a site as the control plane sees them: the port `Agents` over their links.
 
-Made by the server's wiring. One link for each Swarm node, as the agent's certificate names it: the newest wins. What an
-agent said is kept when its link goes, and said to be old.
+Created by the server's wiring. There is one link for each Swarm node, as named in the agent's certificate; the newest
+link wins. The last report of an agent is kept when its link ends, and marked as old.
 """
 
 from __future__ import annotations
@@ -43,8 +43,11 @@ _MOST_WARNINGS = 1000
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """A machine's link, by the certificate with this serial number. `held` are the leases that its agent was told,
-    `number` is its last report's. `left`: the machine said that it has left the site."""
+    """The link of a node, by its certificate's serial number.
+
+    `held` are the allocations (leases) that its agent knows, `number` is that of its last report. `left`: the node
+    reported that it has left the site.
+    """
 
     node: str
     node_id: str
@@ -57,11 +60,11 @@ class _Link:
 
 
 class LinkedAgents:
-    """Implements `ports.agents.Agents` and `CardsElsewhere`. Links and what was heard are kept by Swarm node id.
+    """Implements `ports.agents.Agents` and `CardsElsewhere`. Links and reports are kept by Swarm node id.
 
-    `memory` is the file that keeps what agents said over a restart (None: nothing is kept). `always_reach` is what
-    containers may reach beside what engines say (`let_reach`). `gateway_port` is the loopback's port that serves the
-    connections of containers that agents carry (0: they are refused). `now` gives unix seconds.
+    `memory` is the file that keeps the agents' last reports over a restart (None: nothing is kept). `always_reach` is
+    what containers may reach in addition to what engines add (`let_reach`). `gateway_port` is the loopback port that
+    serves the connections of containers that agents carry (0: they are refused). `now` gives unix seconds.
     """
 
     def __init__(
@@ -89,19 +92,19 @@ class LinkedAgents:
         self._departures: Departures | None = None
 
     async def open(self, bind: str, port: int, departures: Departures | None = None) -> None:
-        """Listen for agents; `port` says where then. `departures` is told who leaves. Raises ListenError."""
+        """Listen for agents; `port` is set then. `departures` is notified of nodes that leave. Raises ListenError."""
         self._departures = departures
         await self._begin(await self._listener.open(bind, port))
 
     async def open_on(self, listening: socket.socket) -> None:
-        """Listen on a socket that is there already, and ours from now on."""
+        """Listen on an existing socket, which this object then owns."""
         await self._begin(await self._listener.open_on(listening))
 
     async def _begin(self, port: int) -> None:
-        """Take up what was heard before, and give those who were there a moment to come again."""
+        """Load the remembered reports, and give the agents that were connected some time to reconnect."""
         self.port = port
         kept = () if self._memory is None else await asyncio.to_thread(remembered.read, self._memory)
-        known = [one for one in kept if one.node_id]  # without one it is of an agent that must join again
+        known = [one for one in kept if one.node_id]  # without a node id the agent must join again
         for one in known:  # it may have been in contact until now
             self._heard.setdefault(one.node_id, replace(one, at=self._now(), came=time.monotonic(), connected=False))
         awaited = {one.node_id for one in known if one.connected}
@@ -112,8 +115,8 @@ class LinkedAgents:
                     await self._news.wait()
 
     async def close(self) -> None:
-        """End all links. The agents dial again until somebody answers."""
-        await self._remember()  # before the links end: who was there is expected again
+        """End all links. The agents keep dialling until a control plane answers."""
+        await self._remember()  # before the links end: connected agents are expected again
         for link in self._links.values():
             link.peer.close("the control plane stops")
         await self._listener.close()
@@ -121,7 +124,7 @@ class LinkedAgents:
     # --- links ----------------------------------------------------------------------------------------------------
 
     async def _attend(self, caller: Caller) -> None:
-        """Have a link from its welcome to its end."""
+        """Serve a link from its welcome to its end."""
         link = _Link(caller.node, caller.node_id, caller.serial)
         offers: Mapping[Call[Any, Any], Answer] = {
             messages.RENEW: partial(self._renew, link),
@@ -131,7 +134,7 @@ class LinkedAgents:
         link.peer = peer = Peer(f"the agent of {caller.node}", caller.reader, caller.writer, offers, hears)
         self._forget_former(link)
         self._links[caller.node_id] = link
-        if self._network is not None:  # until it is known, the agent has that which it was told before; likewise:
+        if self._network is not None:  # until it is known, the agent keeps the network that it knows; likewise:
             peer.say("network", self._network)
         if self._witnesses.each:
             peer.say("witnesses", self._witnesses)
@@ -145,11 +148,11 @@ class LinkedAgents:
             if self._links.get(caller.node_id) is link:
                 del self._links[caller.node_id]
                 self._has_gone(caller.node_id)
-            if link.left and self._departures is not None:  # not before: it waits on this link for our answer
+            if link.left and self._departures is not None:  # not before: it waits on this link for the answer
                 await self._departures.see_off(caller.node)
 
     def _forget_former(self, link: _Link) -> None:
-        """End the node's link before this one, and that of another Swarm node that had its name before."""
+        """End the previous link of this node, and that of another Swarm node that had the same name."""
         for one in list(self._links.values()):
             if one.node_id == link.node_id or one.node == link.node:
                 one.peer.close(f"the agent of {link.node} came again")
@@ -197,13 +200,13 @@ class LinkedAgents:
     async def _renew(self, link: _Link, request: messages.SigningRequest, _told: Told) -> messages.Certificate:
         pem = await asyncio.to_thread(self._authority.renew, request.csr, link.node, link.node_id, link.serial)
         given = x509.load_pem_x509_certificate(pem.encode())
-        # From now on it is this one that holds or not: the one before may be forgotten when it expires.
+        # From now on this certificate decides: the previous one may be dropped when it expires.
         link.serial = given.serial_number
         _log.info("the agent of %s has a new certificate", link.node)
         return messages.Certificate(pem, given.not_valid_after_utc.timestamp())
 
     async def _has_left(self, link: _Link, _nothing: messages.Nothing, _told: Told) -> messages.Nothing:
-        """The machine says so of itself: of which one, its certificate tells."""
+        """A node reports that it has left the site. Its certificate says which node it is."""
         if self._departures is None:
             raise EngineFailure("nobody here keeps account of machines")
         await self._departures.left(link.node)
@@ -211,8 +214,10 @@ class LinkedAgents:
         return messages.Nothing()
 
     async def revoke(self, node: str, *, gone: bool = False) -> None:
-        """The machine is removed from the site: its certificates admit it no more, and its link ends now.
-        Should an engine see it nonetheless, it is at fault. `gone`: the machine itself is no more, nor seen again.
+        """Remove the node from the site: revoke its certificates and end its link.
+
+        If an engine still lists it, it is at fault. `gone`: the machine itself does not exist any more and will not be
+        seen again.
         """
         node_ids = await asyncio.to_thread(self._authority.node_ids, node)
         await asyncio.to_thread(self._authority.revoke, node)
@@ -239,7 +244,7 @@ class LinkedAgents:
             link.peer.close(why)
 
     async def run(self) -> None:
-        """Every few seconds: another process may have removed a node, and what was heard is kept."""
+        """Every few seconds: apply removals made by other processes, and save the agents' last reports."""
         while True:
             with self.turns.rest():
                 await asyncio.sleep(_LOOK_EVERY_S)
@@ -254,7 +259,7 @@ class LinkedAgents:
                 self._put_out(link.node, link.node_id)
 
     async def _remember(self) -> None:
-        """Write down what was heard, if more than its moment and its figures changed."""
+        """Save the reports if more than their times and measurements changed."""
         essence = {
             one.node_id: replace(
                 one, report=replace(one.report, disk_free_mib=None), at=0.0, came=0.0, samples=(), owners=()
@@ -270,14 +275,14 @@ class LinkedAgents:
         else:
             self._kept = essence
 
-    # --- the port: what is heard ----------------------------------------------------------------------------------
+    # --- the port: reports ----------------------------------------------------------------------------------------
 
     def heard(self) -> Sequence[Heard]:
-        """What each said last."""
+        """The last report of each agent."""
         return list(self._heard.values())
 
     async def bindings(self) -> Mapping[str, str]:
-        """As the authority wrote them down: a machine that has just joined is among them."""
+        """As the authority recorded them: includes a node that has just joined."""
         try:
             return await asyncio.to_thread(self._authority.bindings)
         except (OSError, ValueError) as error:
@@ -288,24 +293,24 @@ class LinkedAgents:
             ) from error
 
     def let_reach(self, addresses: Collection[str]) -> None:
-        """Told to those that are linked, and to each that comes."""
+        """Sent to all connected agents, and to each that connects later."""
         self._reaches = tuple(dict.fromkeys([*self._always_reach, *addresses]))
         for link in self._links.values():
             link.peer.say("reach", messages.Reach(self._reaches))
 
     def set_network(self, network: NodeNetwork) -> None:
-        """Told to those that are linked, and to each that comes."""
+        """Sent to all connected agents, and to each that connects later."""
         self._network = network
         for link in self._links.values():
             link.peer.say("network", network)
 
     def introduce(self, machines: Collection[tuple[str, str]]) -> None:
-        """Told to those that are linked, and to each that comes."""
+        """Sent to all connected agents, and to each that connects later."""
         self._witnesses = messages.Witnesses(tuple(machines))
         for link in self._links.values():
             link.peer.say("witnesses", self._witnesses)
 
-    # --- the port: what is asked ----------------------------------------------------------------------------------
+    # --- the port: requests ---------------------------------------------------------------------------------------
 
     def _peer(self, node_id: str) -> Peer:
         link = self._links.get(node_id)
@@ -320,57 +325,57 @@ class LinkedAgents:
         return link.peer
 
     async def measure(self, node_id: str) -> Sequence[Measurement]:
-        """What its containers use."""
+        """The resource use of the node's containers."""
         return (await self._peer(node_id).ask(messages.MEASURE, messages.Nothing())).each
 
     async def owners(self, node_id: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """Whose its processes are."""
+        """The owners of these processes on the node."""
         return (await self._peer(node_id).ask(messages.OWNERS, messages.Pids(tuple(pids)))).each
 
     async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
-        """Have shares held there."""
+        """Apply the shares of an attempt on the node."""
         return dict((await self._peer(node_id).ask(messages.CONFINE, hold)).each)
 
     async def release(self, node_id: str, attempt_id: str) -> None:
-        """Have them released."""
+        """Release the shares of an attempt on the node."""
         await self._peer(node_id).ask(messages.RELEASE, messages.Attempts((attempt_id,)))
 
     async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
-        """Have it mount an attempt's folders."""
+        """Mount the folders of an attempt on the node."""
         return (await self._peer(node_id).ask(messages.MOUNT, messages.Mounts(attempt_id, tuple(sources)))).places
 
     async def unmount(self, node_id: str, attempt_id: str) -> None:
-        """Have it unmount them."""
+        """Unmount the folders of an attempt."""
         await self._peer(node_id).ask(messages.UNMOUNT, messages.Attempts((attempt_id,)))
 
     async def pull(self, node_id: str, image: str, told: Told) -> None:
-        """Have the image there."""
+        """Pull the image on the node."""
         await self._peer(node_id).ask(messages.PULL, messages.Image(image), told)
 
     async def reaches(self, node_id: str, address: str) -> bool:
-        """Whether it does."""
+        """Whether the node reaches this address."""
         return (await self._peer(node_id).ask(messages.REACHES, messages.Place(address))).yes
 
     async def exec(
         self, node_id: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
     ) -> ExecStream:
-        """Have it run a command."""
+        """Run a command in an attempt on the node."""
         peer = self._peer(node_id)
         return await self._links[node_id].execs.begin(peer, attempt_id, command, terminal)
 
     async def fence(self, node_id: str, attempt_ids: Collection[str]) -> Collection[str]:
-        """End attempts by force."""
+        """Kill attempts on the node."""
         return (await self._peer(node_id).ask(messages.FENCE, messages.Attempts(tuple(attempt_ids)))).ids
 
     async def go_on(self, node_id: str, attempt_ids: Collection[str]) -> None:
-        """End their pause."""
+        """End the pause of attempts."""
         peer = self._peer(node_id)
         await peer.ask(messages.GO_ON, messages.Going(tuple(attempt_ids), self._links[node_id].number))
 
-    # --- the cards elsewhere --------------------------------------------------------------------------------------
+    # --- GPUs on other nodes --------------------------------------------------------------------------------------
 
     async def note_held(self, leases: Sequence[Lease]) -> None:
-        """Tell those that simulate cards: no other agent needs it."""
+        """Pass the allocations (leases) to agents with simulated GPUs: no other agent needs them."""
         by_node: dict[str, list[Lease]] = defaultdict(list)
         for lease in leases:
             by_node[lease.node].append(lease)
@@ -386,12 +391,12 @@ class LinkedAgents:
                 link.held = leases
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:
-        """What agents told of attempts since the last call."""
+        """Warnings about attempts that agents sent since the last call."""
         taken, self._warnings = self._warnings, []
         return taken
 
     async def resume(self, uuid: str) -> None:
-        """Have the machine that has this card forget its faults."""
+        """Clear the faults of this GPU on its node."""
         for node_id, heard in list(self._heard.items()):
             if any(device.uuid == uuid for device in heard.report.devices):
                 with suppress(CommonageError):

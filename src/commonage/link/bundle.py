@@ -1,7 +1,7 @@
-"""The agent as one small archive: what `commonage.agent` and the cards need of this very installation, and no more.
+"""Packs the agent as one small archive: `commonage.agent`, the GPU code, and the modules that they import.
 
-Unpacked into a folder, `python3 -m commonage.agent` runs there with nothing but Python 3.11. The same installation
-always gives the same bytes. Called by what lets machines join.
+Unpacked into a folder, `python3 -m commonage.agent` runs there with only Python 3.11. The same installation always
+gives the same bytes. Called by the code that lets nodes join.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from commonage.domain.errors import CommonageError
 _SOURCES = Path(__file__).parents[1]
 _PACKAGE = _SOURCES.name
 _WHOLE = ("agent", "gpus")
-"""Rooms that travel whole; of all others what these import."""
+"""Packages that are included whole; of all others only the imported modules."""
 _BINDING = "pynvml"
 _NOT_THOSE = {"__pycache__"}
 
 
 class BundleError(CommonageError):
-    """This installation lacks something that agents need; the message says what."""
+    """This installation lacks a file that agents need; the message says which."""
 
     code = "bundle"
 
 
 @cache
 def make_bundle() -> bytes:
-    """The archive (tar.gz): the folder `commonage` and NVML's binding. Raises BundleError.
+    """The archive (tar.gz): the folder `commonage` and the NVML binding. Raises BundleError.
 
     It reads a hundred files, so call it in a thread.
     """
@@ -48,7 +48,7 @@ def make_bundle() -> bytes:
 
 
 def _ours() -> dict[str, Path]:
-    """Our files by their names in the archive."""
+    """Commonage's files by their names in the archive."""
     found: dict[str, Path] = {}
     waiting = [path for room in _WHOLE for path in sorted((_SOURCES / room).rglob("*")) if _travels(path)]
     while waiting:
@@ -68,7 +68,7 @@ def _travels(path: Path) -> bool:
 
 
 def _packages_of(path: Path) -> Iterator[Path]:
-    """What makes the folders above it packages."""
+    """The `__init__.py` files of the folders above it."""
     for folder in path.parents:
         if folder == _SOURCES.parent:
             return
@@ -77,7 +77,7 @@ def _packages_of(path: Path) -> Iterator[Path]:
 
 
 def _imported(path: Path) -> Iterator[Path]:
-    """The modules of ours that this one names in its imports."""
+    """The Commonage modules that this one imports."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

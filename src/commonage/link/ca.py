@@ -1,7 +1,7 @@
-"""The site's own certificate authority, kept in a folder of the control plane: whom a machine of ours may trust.
+"""The site's own certificate authority, in a folder of the control plane: the root of trust of the site's nodes.
 
-It signs the certificates of the control plane's servers (the listener that agents dial, the registry) and those with
-which agents show which machine they are. Called by the server's wiring and by what lets machines join. It knows nothing
+It signs the certificates of the control plane's servers (the listener that agents dial, the registry) and the client
+certificates that identify agents. Called by the server's wiring and by the code that lets nodes join. It knows nothing
 of connections.
 """
 
@@ -45,7 +45,7 @@ class AuthorityError(CommonageError):
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A certificate with the authority's own behind it, and its key; both PEM."""
+    """A certificate together with the authority's own, and its key; both PEM."""
 
     cert_pem: str
     key_pem: str
@@ -56,7 +56,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What a machine is given when it joins: its certificate (PEM), and its own secret for the site's registry."""
+    """The credentials of a node that joined: its certificate (PEM), and its own secret for the site's registry."""
 
     certificate: str
     account: str
@@ -68,8 +68,8 @@ class Admitted:
 class Authority:
     """The authority of one installation. `now` gives unix seconds.
 
-    Several of them on one folder, in several processes too, are no harm: what was issued is kept in a file behind a
-    lock, and read anew by every call.
+    Several instances may use one folder, also in several processes: the issued certificates are in a file behind a
+    lock, which every call reads again.
     """
 
     def __init__(
@@ -82,7 +82,10 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path, *, now: Callable[[], float] = time.time) -> Self:
-        """The authority in this folder (0700, the key 0600); made when there is none. Raises AuthorityError."""
+        """Open the authority in this folder (0700, the key 0600); create it if it does not exist.
+
+        Raises AuthorityError.
+        """
         certificate, key = folder / "ca.crt", folder / "ca.key"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,7 +99,7 @@ class Authority:
 
     @property
     def certificate(self) -> str:
-        """The authority's own certificate, PEM: what a machine is given to trust."""
+        """The authority's own certificate (PEM), which nodes trust."""
         return _pem(self._certificate)
 
     @property
@@ -105,7 +108,7 @@ class Authority:
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     def serve(self, names: Sequence[str]) -> KeyPair:
-        """A new certificate for a server that is reached under these names: host names and IP addresses."""
+        """A new certificate for a server with these names: host names and IP addresses."""
         if not names:
             raise InvalidInput("a server's certificate needs a name or an address; none was given")
         key = ec.generate_private_key(ec.SECP256R1())
@@ -120,30 +123,33 @@ class Authority:
         return KeyPair(_pem(certificate) + self.certificate, _key_pem(key))
 
     def sign(self, csr_pem: str, node: str, node_id: str) -> str:
-        """A certificate (PEM) with which the holder of the request's key is this machine, as a client, for 30 days.
+        """Sign a client certificate (PEM) for this node and the key in the request, valid for 30 days.
 
-        It binds the name to the Swarm node id, which the caller has verified. Nothing but the key is taken from the
-        request. Raises InvalidInput for a request, a name or an id that cannot be.
+        It binds the name to the Swarm node id, which the caller has verified. Only the key is taken from the request.
+        Raises InvalidInput for an invalid request, name or id.
         """
         signed, entry = self._client(csr_pem, node, node_id)
         self._issued.add(entry, self._now())
         return signed
 
     def admit(self, csr_pem: str, node: str, node_id: str) -> Admitted:
-        """As `sign`, for a machine that joins: all that this name or this Swarm node had before is taken back."""
+        """As `sign`, for a node that joins: revokes all earlier certificates of this name and of this Swarm node."""
         signed, entry = self._client(csr_pem, node, node_id)
         made = replace(entry, account=secrets.token_hex(20))
         self._issued.replace(made, self._now())
         return Admitted(signed, made.account)
 
     def renew(self, csr_pem: str, node: str, node_id: str, serial: int) -> str:
-        """As `sign`, for who showed the certificate with this serial number. Raises Forbidden if that holds no more."""
+        """As `sign`, to renew the certificate with this serial number.
+
+        Raises Forbidden if that is not valid any more.
+        """
         signed, entry = self._client(csr_pem, node, node_id)
         self._issued.renew(serial, entry, self._now())
         return signed
 
     def _client(self, csr_pem: str, node: str, node_id: str) -> tuple[str, Entry]:
-        """Signed, and to be noted before anybody is given it."""
+        """Sign a certificate. The caller must record its entry before handing it out."""
         if not _NODE_ID.fullmatch(node_id):
             raise InvalidInput(f"{node_id[:64]!r} cannot be the id of a Swarm node", field="node_id")
         if not node or len(node) > _NAME_LIMIT or not node.isprintable():
@@ -168,7 +174,7 @@ class Authority:
         return _pem(signed), Entry(node, f"{signed.serial_number:x}", until, node_id=node_id)
 
     def revoke(self, node: str) -> None:
-        """No certificate that this machine was given admits it any more; one that it is given from now on does."""
+        """Revoke all certificates of this node. A certificate issued later is valid."""
         self._issued.revoke(node, self._now())
 
     def bindings(self) -> dict[str, str]:
@@ -180,15 +186,15 @@ class Authority:
         return self._issued.node_ids(node, self._now())
 
     def revoked(self) -> frozenset[int]:
-        """The serial numbers of all certificates that were taken back and have not expired."""
+        """The serial numbers of all revoked certificates that have not expired."""
         return self._issued.revoked()
 
     def holds(self, node: str) -> bool:
-        """True if this machine was given a certificate that holds now."""
+        """True if this node has a valid certificate."""
         return self._issued.holds(node, self._now())
 
     def has_account(self, node: str, account: str) -> bool:
-        """True if this is the secret for the registry of a machine whose certificate holds."""
+        """True if `account` is the registry secret of a node with a valid certificate."""
         known = self._issued.accounts(node, self._now())
         return any(secrets.compare_digest(one.encode(), account.encode()) for one in known)
 
@@ -220,9 +226,9 @@ class Authority:
 
 
 def _make(certificate: Path, key_file: Path, now: float) -> None:
-    """The key last: where it is, the certificate is too."""
+    """Create the authority. The key is written last: if it exists, the certificate does too."""
     key = ec.generate_private_key(ec.SECP256R1())
-    # Two installations' authorities must not look the same to a machine that knew the other one.
+    # A node that knew another installation's authority must be able to tell the two apart.
     name = _common_name(f"Commonage {x509.random_serial_number():x}"[:26])
     moment = _moment(now)
     built = (
@@ -299,7 +305,7 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """Whole or not at all, and never readable by others before it may be."""
+    """Write the file atomically, with its final mode from the start."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)

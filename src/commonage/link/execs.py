@@ -1,7 +1,7 @@
-"""Commands on a machine of the site, over the link of its agent: what is said, and the control plane's end of it.
+"""Exec over an agent's link: its messages, and the control plane's end of a command.
 
-The agent is asked once for each; its answer is the end. Input and output are said meanwhile, in small parts, and of
-each only so much as the other side has room for: whoever is slow holds up nobody else on the link. Of the standard
+The agent is asked once for each command; its answer is the end. Input and output are sent meanwhile in small parts, and
+only as much as the other side has room for, so that a slow client does not block others on the link. Uses the standard
 library alone.
 """
 
@@ -20,7 +20,7 @@ from commonage.link.peer import Hears, Peer
 from commonage.ports.execs import NotRunning, Terminal
 
 IN = 0
-"""The stream of input; OUT and ERR are those of output."""
+"""The input stream; OUT and ERR are the output streams."""
 WINDOW = 128 * 1024
 _PART = 12 * 1024
 _ENDS_WITHIN_S = 20.0
@@ -28,7 +28,7 @@ _ENDS_WITHIN_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class ExecWish:
-    """Run this beside an attempt. `id` is what the rest is said of."""
+    """Request to run this command in an attempt's container. `id` identifies the command in later messages."""
 
     id: str
     attempt_id: str
@@ -38,7 +38,7 @@ class ExecWish:
 
 @dataclass(frozen=True, slots=True)
 class ExecEnd:
-    """How it ended. `absent`: it was not begun, for the attempt does not run there."""
+    """The end of the command. `absent`: it was not started, because the attempt does not run there."""
 
     exit_code: int
     absent: bool = False
@@ -46,7 +46,7 @@ class ExecEnd:
 
 @dataclass(frozen=True, slots=True)
 class ExecStarted:
-    """It runs."""
+    """The command runs."""
 
     id: str
 
@@ -62,7 +62,7 @@ class ExecData:
 
 @dataclass(frozen=True, slots=True)
 class ExecTaken:
-    """So many bytes were taken: as many may be said anew."""
+    """This many bytes were consumed: the sender may send as many again."""
 
     id: str
     count: int
@@ -70,7 +70,7 @@ class ExecTaken:
 
 @dataclass(frozen=True, slots=True)
 class ExecSize:
-    """Its terminal has another size."""
+    """New size of the command's terminal."""
 
     id: str
     columns: int
@@ -79,7 +79,7 @@ class ExecSize:
 
 @dataclass(frozen=True, slots=True)
 class ExecOver:
-    """Nobody listens any more: end it."""
+    """The client is gone: end the command."""
 
     id: str
 
@@ -88,7 +88,7 @@ EXEC = Call("exec", ExecWish, ExecEnd, None)
 
 
 class Outlet:
-    """What is said of one command in one direction, within its window."""
+    """Sends the data of one command in one direction, within its window."""
 
     def __init__(self, peer: Peer, exec_id: str) -> None:
         self._peer, self._id = peer, exec_id
@@ -97,7 +97,7 @@ class Outlet:
         self._is_closed = False
 
     async def say(self, stream: int, data: bytes) -> None:
-        """All of it, as there is room; after `close` it is lost."""
+        """Send all of the data as the window allows; after `close` it is dropped."""
         for start in range(0, len(data), _PART):
             part = data[start : start + _PART]
             while self._room < len(part) and not self._is_closed:
@@ -109,29 +109,29 @@ class Outlet:
             self._peer.say("exec-data", ExecData(self._id, stream, base64.b64encode(part).decode("ascii")))
 
     def taken(self, count: int) -> None:
-        """There is room for so much more."""
+        """The receiver consumed this many bytes."""
         self._room += count
         self._changed.set()
 
     def close(self) -> None:
-        """Nobody takes anything any more."""
+        """The receiver is gone."""
         self._is_closed = True
         self._changed.set()
 
 
 def content_of(said: ExecData) -> bytes:
-    """The bytes themselves. Raises ValueError."""
+    """The decoded bytes. Raises ValueError."""
     return base64.b64decode(said.data, validate=True)
 
 
 class ExecLines:
-    """The commands under way over one link."""
+    """The commands that run over one link."""
 
     def __init__(self) -> None:
         self._lines: dict[str, LinkedExec] = {}
 
     def hears(self) -> Hears:
-        """What the agent says of them."""
+        """Handlers for the agent's messages about them."""
         return {
             "exec-started": (ExecStarted, lambda said: self._tell(said.id, LinkedExec.has_started)),
             "exec-data": (ExecData, lambda said: self._tell(said.id, lambda line: line.heard(said))),
@@ -144,7 +144,7 @@ class ExecLines:
             what(line)
 
     async def begin(self, peer: Peer, attempt_id: str, command: Sequence[str], terminal: Terminal | None) -> LinkedExec:
-        """Have the agent run it. Raises NotRunning, EngineFailure."""
+        """Start a command on the agent. Raises NotRunning, EngineFailure."""
         wish = ExecWish(secrets.token_hex(8), attempt_id, tuple(command), terminal)
         line = self._lines[wish.id] = LinkedExec(peer, wish)
         line.asking.add_done_callback(lambda _: self._lines.pop(wish.id, None))
@@ -157,7 +157,7 @@ class ExecLines:
 
 
 class LinkedExec:
-    """Implements `ports.execs.ExecStream`: one command, as the control plane has it."""
+    """Implements `ports.execs.ExecStream`: one command, seen from the control plane."""
 
     def __init__(self, peer: Peer, wish: ExecWish) -> None:
         self._peer, self._wish = peer, wish
@@ -170,47 +170,47 @@ class LinkedExec:
 
     def _has_ended(self, asking: asyncio.Task[ExecEnd]) -> None:
         if not asking.cancelled():
-            asking.exception()  # though it may be that nobody reads any more
+            asking.exception()  # retrieve it, in case nobody reads the output any more
         self.outlet.close()
         self._started.set()
         self._said.put_nowait(None)
 
     def has_started(self) -> None:
-        """The agent says so."""
+        """The agent reports that the command runs."""
         self._started.set()
 
     def heard(self, said: ExecData) -> None:
-        """Some of its output."""
+        """Queue output."""
         self._said.put_nowait((said.stream, content_of(said)))
 
     async def begun(self) -> None:
-        """Wait until it runs. Raises NotRunning, EngineFailure."""
+        """Wait until the command runs. Raises NotRunning, EngineFailure."""
         await self._started.wait()
         if self.asking.done() and self.asking.result().absent:
             raise NotRunning(f"{self._wish.attempt_id[:100]} does not run, so that nothing can run beside it")
 
     def drop(self) -> None:
-        """Nobody waits for it any more; the agent ends it."""
+        """The client is gone; the agent ends the command."""
         self.asking.cancel()
 
     # --- the port -------------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
-        """Within the window."""
+        """Send input within the window."""
         await self.outlet.say(IN, data)
 
     async def close_stdin(self) -> None:
-        """Said as the end of the input."""
+        """Send the end of the input."""
         if not self.asking.done():
             self._peer.say("exec-data", ExecData(self._wish.id, IN, ""))
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Said."""
+        """Send the terminal size."""
         if not self.asking.done():
             self._peer.say("exec-size", ExecSize(self._wish.id, columns, rows))
 
     async def read(self) -> tuple[int, bytes] | None:
-        """What was heard next."""
+        """The next output."""
         said = None if self._is_read else await self._said.get()
         if said is None:
             self._is_read = True
@@ -221,15 +221,15 @@ class LinkedExec:
         return said
 
     async def exit_code(self) -> int:
-        """The agent's answer."""
+        """The exit code from the agent's answer."""
         return (await asyncio.shield(self.asking)).exit_code
 
     async def close(self) -> None:
-        """Said, and waited for; a lost link ends it, too."""
+        """Ask the agent to end the command and wait for it; a lost link ends it, too."""
         if self.asking.done():
             return
         self._peer.say("exec-over", ExecOver(self._wish.id))
-        while not self._said.empty():  # what nobody reads must not hold it up
+        while not self._said.empty():  # unread output must not block the end
             self._said.get_nowait()
         with suppress(EngineFailure, TimeoutError):
             async with asyncio.timeout(_ENDS_WITHIN_S):

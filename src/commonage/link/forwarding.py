@@ -1,7 +1,7 @@
 """TCP forwarding: accepts connections, checks the peer's address, and passes bytes to and from a target.
 
-Used by the relays of the engines, by the agent's container gateway and by the control plane's end of its tunnels. Of
-the standard library alone: it travels in the agent's archive.
+Used by the relays of the engines, by the agent's container gateway and by the control plane's end of its tunnels. It
+uses the standard library alone, because it is part of the agent's archive.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Which certificates the authority gave to which machine, and which of them it took back: one small file (0600).
+"""The certificates that the authority issued to nodes, and which of them are revoked: one small file (0600).
 
-Read anew by every call and written behind a lock, for the control plane and an admin's command may use it at once.
+Used by `ca`. Every call reads it again and writes it behind a lock, because the control plane and an admin's command
+may use it at once.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _WHAT = "which machine has which certificate"
 class Entry:
     """One certificate. `serial` is in hex, `until` in unix seconds.
 
-    `node_id` is the Swarm node that it binds the name `node` to; empty in one that was signed before
-    certificates named Swarm nodes.
-    `account` is the machine's secret for the site's registry, as good as the certificate is; empty if it has none.
+    `node_id` is the Swarm node that it binds the name `node` to; empty in one that was signed before certificates named
+    Swarm nodes. `account` is the node's secret for the site's registry, valid as long as the certificate; empty if it
+    has none.
     """
 
     node: str
@@ -41,21 +42,21 @@ class Entry:
 
 
 class Issued:
-    """The file. Entries are dropped when their certificate has expired by itself.
+    """The file. Entries are dropped when their certificate has expired.
 
-    All that writes it raises Unavailable, and changes nothing, if it cannot: the disk may be full.
+    Every write raises Unavailable and changes nothing if it fails: the disk may be full.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def add(self, entry: Entry, now: float) -> None:
-        """Note a certificate that was just signed."""
+        """Record a certificate that was just signed."""
         with self._lock():
             self._write([*self._current(now), entry])
 
     def replace(self, entry: Entry, now: float) -> None:
-        """Note a certificate that was just signed, and take back all that its name, and its Swarm node, had before.
+        """Record a certificate that was just signed, and revoke all earlier ones of its name and of its Swarm node.
 
         So a name is bound to one Swarm node at a time, and a Swarm node to one name.
         """
@@ -63,9 +64,9 @@ class Issued:
             self._write([*_taken_back(self._current(now), entry.node, {entry.node_id}), entry])
 
     def renew(self, before: int, entry: Entry, now: float) -> None:
-        """Note a certificate that was just signed for who showed the one with the serial number `before`.
+        """Record the renewal of the certificate with the serial number `before`.
 
-        Raises Forbidden, and notes nothing, unless that one holds in this very moment.
+        Raises Forbidden, and records nothing, unless that certificate is valid at this moment.
         """
         with self._lock():
             kept = self._current(now)
@@ -75,7 +76,7 @@ class Issued:
             self._write([*kept, replace(entry, account=shown.account)])
 
     def revoke(self, node: str, now: float) -> None:
-        """Take back all that this node was given, by its name and by its Swarm node id. Unknown ones are no error."""
+        """Revoke all certificates of this node, by its name and by its Swarm node id. An unknown node is no error."""
         with self._lock():
             kept = self._current(now)
             ids = {one.node_id for one in kept if one.node == node and one.binds(now)}
@@ -92,15 +93,15 @@ class Issued:
         return frozenset(one.node_id for one in kept if one.node == node and one.node_id) - others
 
     def revoked(self) -> frozenset[int]:
-        """The serial numbers of those that were taken back."""
+        """The serial numbers of the revoked certificates."""
         return frozenset(int(entry.serial, 16) for entry in self._read() if entry.revoked)
 
     def holds(self, node: str, now: float) -> bool:
-        """True if a certificate of this machine holds now."""
+        """True if this node has a valid certificate."""
         return any(one.node == node and one.until > now and not one.revoked for one in self._read())
 
     def accounts(self, node: str, now: float) -> frozenset[str]:
-        """The machine's secrets for the registry that hold now."""
+        """The node's valid secrets for the registry."""
         mine = (one for one in self._read() if one.node == node and one.until > now and not one.revoked)
         return frozenset(one.account for one in mine if one.account)
 
@@ -122,7 +123,7 @@ class Issued:
                 os.fsync(file.fileno())
             temporary.replace(self._path)
         finally:
-            temporary.unlink(missing_ok=True)  # what was written of it takes room where there is none
+            temporary.unlink(missing_ok=True)  # a partial file would take space on a full disk
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

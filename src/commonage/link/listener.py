@@ -1,4 +1,4 @@
-"""The listener that agents dial: TLS on both sides, and who may come in. What is said then is for `agents`."""
+"""The listener that agents dial: mutual TLS, and admission. Admitted links are handled by `agents`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ListenError(CommonageError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An agent, by the certificate that it showed. `node_id` is empty where that names no Swarm node."""
+    """An agent, by the certificate that it showed. `node_id` is empty if the certificate names no Swarm node."""
 
     node: str
     node_id: str
@@ -42,9 +42,9 @@ class Caller:
 
 
 class Listener:
-    """`attend` has the link from the welcome to its end, `carry` a tunnel. `now` gives unix seconds.
+    """Accepts agents. `attend` serves a link from the welcome to its end, `carry` a tunnel. `now` gives unix seconds.
 
-    `reaches` gives what containers may reach now, which the welcome tells.
+    `reaches` returns what containers may reach now, which is part of the welcome.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Listener:
         self._links: set[asyncio.Task[None]] = set()
 
     async def open(self, bind: str, port: int) -> int:
-        """Listen; gives the port, which is a free one for 0. Raises ListenError."""
+        """Listen; returns the port, which is a free one for 0. Raises ListenError."""
         family = socket.AF_INET6 if ":" in bind else socket.AF_INET
         try:
             listening = socket.create_server((bind, port), family=family, backlog=_WAITING)
@@ -71,7 +71,7 @@ class Listener:
         return await self.open_on(listening)
 
     async def open_on(self, listening: socket.socket) -> int:
-        """Listen on this socket, which is ours from now on; gives its port."""
+        """Listen on this socket, which this object then owns; returns its port."""
         context = await asyncio.to_thread(self._context)
         self._server = await asyncio.start_server(
             self._connected, sock=listening, ssl=context, limit=MOST_BYTES, ssl_handshake_timeout=_WITHIN_S
@@ -80,7 +80,7 @@ class Listener:
         return found
 
     async def close(self) -> None:
-        """Listen no more; all links end."""
+        """Stop listening; all links end."""
         if self._server is not None:
             self._server.close()
         for task in self._links:
@@ -116,11 +116,11 @@ class Listener:
             await end(writer)
 
     async def _why_not(self, caller: Caller, frame: Mapping[str, Any]) -> Refused | None:
-        """Why it is not let in, having begun with this frame. Raises Unreadable."""
+        """Why an agent that sent this first frame is refused; None if it is admitted. Raises Unreadable."""
         if frame.get("say") not in (HELLO, TUNNEL):
             return Refused("it does not say hello", for_good=True)
         words: Mapping[str, Any] = frame.get("with") or {}
-        # Before all else is read: another protocol may have other fields.
+        # Checked before everything else: another protocol may have other fields.
         if words.get("protocol") != PROTOCOL:
             theirs = str(words.get("protocol"))[:20]
             why = f"it speaks protocol {theirs}, we speak {PROTOCOL}: have the machine join again"
@@ -140,7 +140,7 @@ class Listener:
 
 
 def _caller(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Caller:
-    shown = writer.get_extra_info("peercert")  # there is one, or there were no connection
+    shown = writer.get_extra_info("peercert")  # always present: the connection requires it
     names = {key: value for part in shown["subject"] for key, value in part}
     until = float(ssl.cert_time_to_seconds(shown["notAfter"]))
     uris = [str(value) for kind, value in shown.get("subjectAltName", ()) if kind == "URI"]
@@ -150,7 +150,7 @@ def _caller(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Calle
 
 
 def server_context(pair: KeyPair, authority: str) -> ssl.SSLContext:
-    """TLS for a server that wants a certificate of this authority (PEM) from whoever comes. Reads and writes files."""
+    """TLS for a server that requires client certificates of this authority (PEM). Reads and writes files."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED

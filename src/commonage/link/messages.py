@@ -1,7 +1,8 @@
-"""What is said over the link, and what each side may ask of the other. Of the standard library alone.
+"""The messages of the link, and the requests that each side answers. Of the standard library alone.
 
-The agent dials and says `hello`; the control plane answers `welcome`, or `refused`. Then the agent says `report` every
-few seconds, and each is answered by `heard`: who hears nothing for three times as long takes the link for lost.
+The agent dials and sends `hello`; the control plane answers `welcome` or `refused`. Then the agent sends `report` every
+few seconds, and each is answered by `heard`. A side that receives nothing for three times that interval treats the link
+as lost.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from commonage.domain.sightings import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold
 
 HELLO, TUNNEL, OPEN = "hello", "tunnel", "open"
-"""An agent that dials for one connection of a container, instead of the link itself, says `tunnel` with a `Hello`. The
-answer is `open`, after which come no frames but the bytes of that connection; or `refused`."""
+"""An agent that dials for one connection of a container, instead of for the link, sends `tunnel` with a `Hello`.
+
+The answer is `open`, after which come no frames but the bytes of that connection; or `refused`.
+"""
 PROTOCOL = 1
-"""Rises when the two sides would misunderstand each other. An agent of another protocol is told to join again."""
+"""Raised when the two sides would misunderstand each other. An agent of another protocol must join again."""
 SERVER_NAME = "control.commonage.internal"
 """The name in the listener's certificate, whatever address an agent dials."""
 NODE_ID_URI = "commonage:swarm-node:"
-"""An agent's certificate names its Swarm node by a URI that begins so, as a subject alternative name."""
+"""Prefix of the URI by which an agent's certificate names its Swarm node (a subject alternative name)."""
 REPORT_EVERY_S = 2.0
 SILENCE_S = 3 * REPORT_EVERY_S
 RENEW_BEFORE_S = 10 * 86_400.0
@@ -30,12 +33,12 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-# --- said ---------------------------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who dials. `node` must be the name in its certificate."""
+    """The first message of an agent. `node` must be the name in its certificate."""
 
     node: str
     protocol: int
@@ -44,9 +47,9 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """`now` is the control plane's time, `until` the end of the certificate that was shown; unix seconds.
+    """The answer to `Hello`, with the control plane's time and the end of the shown certificate (unix seconds).
 
-    `reaches` are what containers need to reach of the site, as `ADDRESS:PORT`: the hub, the control plane.
+    `reaches` are the addresses of the site that containers need, as `ADDRESS:PORT`: the hub, the control plane.
     """
 
     now: float
@@ -56,21 +59,21 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What containers need to reach of the site has changed."""
+    """The addresses of the site that containers need have changed."""
 
     addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """The machines, as (name, address), by which an agent tells whether it is cut off."""
+    """The nodes, as (name, address), by which an agent tells whether it is cut off."""
 
     each: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why there is no link. `for_good`: until the machine joins again."""
+    """Why the link is refused. `for_good`: until the node joins again."""
 
     why: str
     for_good: bool = False
@@ -78,10 +81,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that an agent tells of its machine. The fields of `ports.agents.Heard`, and `warnings` of attempts.
+    """The full report of a node: the fields of `ports.agents.Heard`, and `warnings` about attempts.
 
-    `number` rises from report to report, and comes back with `ReportHeard`. A warning is told once on a link, and again
-    on the next one if it was not heard.
+    `number` rises with each report, and comes back in `ReportHeard`. A warning is sent once on a link, and again on the
+    next link if it was not confirmed.
     """
 
     number: int
@@ -101,43 +104,43 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ReportHeard:
-    """The report of this number was taken in."""
+    """The report with this number was processed."""
 
     number: int
 
 
-# --- asked --------------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """No question to it, or no answer."""
+    """A request without a parameter, or an answer without content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the containers use."""
+    """The resource use of the containers."""
 
     each: tuple[Measurement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pids:
-    """Processes of the machine."""
+    """Process ids of the node."""
 
     each: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Whose they are."""
+    """The owners of processes."""
 
     each: tuple[ProcessOwner, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """What is added to an attempt's environment."""
+    """Variables that are added to an attempt's environment."""
 
     each: tuple[tuple[str, str], ...]
 
@@ -159,14 +162,14 @@ class Mounts:
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """Where it was mounted, in the same order."""
+    """Where they were mounted, in the same order."""
 
     places: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """Attempts that go on, by what was known with the report of this number: not heeded when it comes late."""
+    """Attempts whose pause ends, as decided after the report with this number. Ignored if it arrives late."""
 
     ids: tuple[str, ...]
     number: int
@@ -174,7 +177,7 @@ class Going:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A machine by its address."""
+    """A node by its address."""
 
     address: str
 
@@ -195,14 +198,14 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Those of the machine whose program runs now."""
+    """The allocations (leases) of the node whose program runs now."""
 
     each: tuple[Lease, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card by its uuid."""
+    """A GPU by its uuid."""
 
     uuid: str
 
@@ -224,7 +227,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Q, A]):
-    """Something that one side may ask of the other: the type of the question and of the answer, and the patience."""
+    """A request of one side to the other: the types of its question and of its answer, and its timeout."""
 
     name: str
     question: type[Q]
@@ -239,14 +242,16 @@ RELEASE = Call("release", Attempts, Nothing, 20.0)
 MOUNT = Call("mount", Mounts, Mounted, 30.0)
 UNMOUNT = Call("unmount", Attempts, Nothing, 5.0)
 PULL = Call("pull", Image, Nothing, None)
-"""Without an end: the agent gives up when its daemon is silent, and says how far it is meanwhile."""
+"""No timeout: the agent gives up when its daemon is silent, and reports progress meanwhile."""
 FENCE = Call("fence", Attempts, Attempts, 30.0)
 GO_ON = Call("go-on", Going, Nothing, 10.0)
 REACHES = Call("reaches", Place, Reached, 5.0)
 NOTE_HELD = Call("note-held", Leases, Nothing, 5.0)
 RESUME = Call("resume", Card, Nothing, 5.0)
 RENEW = Call("renew", SigningRequest, Certificate, 20.0)
-"""What an agent asks of the control plane."""
+"""Sent by the agent to the control plane."""
 LEFT = Call("left", Nothing, Nothing, 20.0)
-"""A machine, on a link of its own, has the control plane know that it has left and that nothing of the site runs there
-any more. No other can say so of it."""
+"""Sent on a separate link by a node that has left the site: nothing of the site runs there any more.
+
+A node can report this of itself only.
+"""

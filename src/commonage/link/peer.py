@@ -1,8 +1,8 @@
-"""One end of a link: frames out and in, questions matched with their answers. The same on both sides.
+"""One end of a link: sends and receives frames, and matches requests with their answers. The same on both sides.
 
-A frame is one line of JSON: `{"say": …, "with": …}`; `{"ask": …, "id": 7, "with": …}`, which is answered by
-`{"id": 7, "gives": …}` or `{"id": 7, "fails": …}`, with `{"id": 7, "told": …}` before; `{"drop": 7}` when nobody waits
-for the answer any more.
+A frame is one line of JSON: `{"say": …, "with": …}`; `{"ask": …, "id": 7, "with": …}`, which is answered by `{"id": 7,
+"gives": …}` or `{"id": 7, "fails": …}`, with `{"id": 7, "told": …}` before for progress; `{"drop": 7}` when nobody
+waits for the answer any more.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from commonage.ports.devices import NotConfined
 
 _log = logging.getLogger(__name__)
 MOST_BYTES = 8 * 1024 * 1024
-"""Of one frame. Readers are made with this limit."""
+"""Maximum size of one frame. Readers are created with this limit."""
 _MOST_UNSENT = 4 * MOST_BYTES
 _MOST_QUESTIONS = 1000
 _CLOSE_WITHIN_S = 1.0
 
 BROKEN = (OSError, EOFError, ValueError, RecursionError, Unreadable)
-"""What reading a frame may raise."""
+"""The errors that reading a frame may raise."""
 
 Answer = Callable[[Any, Told], Awaitable[object]]
-"""Takes a call's question, gives its answer; may tell how far it is. What it raises goes to who asked."""
+"""Handles a request and returns its answer; may report progress. An exception is sent to the requester."""
 Hears = Mapping[str, tuple[type[Any], Callable[[Any], None]]]
-"""What may be said to this side: by its name the kind of the message, and who takes it."""
+"""The messages that this side accepts: by name, the type of the message and its handler."""
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -46,7 +46,7 @@ def line_of(frame: Json) -> bytes:
 
 
 def said(name: str, message: object) -> Json:
-    """The frame that says this."""
+    """The frame for a message."""
     return {"say": name, "with": to_json(message)}
 
 
@@ -66,39 +66,39 @@ async def read_frame(reader: asyncio.StreamReader, within_s: float) -> Mapping[s
 
 
 async def end(writer: asyncio.StreamWriter) -> None:
-    """Close the connection; by force if the other side does not take part."""
-    if not writer.is_closing():  # closed twice, one of Python 3.11.2 forgets what is to be aborted
+    """Close the connection; by force if the other side does not cooperate."""
+    if not writer.is_closing():  # a second close makes asyncio of Python 3.11.2 forget what is to be aborted
         writer.close()
     try:
         async with asyncio.timeout(_CLOSE_WITHIN_S):
             await writer.wait_closed()
-    except OSError:  # TimeoutError is one
+    except OSError:  # includes TimeoutError
         return
     finally:
         writer.transport.abort()
 
 
 def words_of(error: BaseException) -> str:
-    """What it says, or what it is."""
+    """The error's message, or its type if it has none."""
     return str(error) or type(error).__name__
 
 
 class LinkLost(EngineFailure):
-    """The other side does not answer any more: what became of what was asked is not known."""
+    """The other side does not answer any more: the outcome of pending requests is not known."""
 
     retryable = True
 
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """A question under way."""
+    """A pending request."""
 
     answer: asyncio.Future[Json]
     told: Told
 
 
 class Peer:
-    """One end. `name` is what the other side is called; `offers` answers its questions, `hears` takes what it says."""
+    """One end. `name` is that of the other side; `offers` answers its requests, `hears` takes its messages."""
 
     def __init__(
         self,
@@ -120,11 +120,14 @@ class Peer:
     # --- out ------------------------------------------------------------------------------------------------------
 
     def say(self, name: str, message: object) -> None:
-        """Say something. After the end of the link it is lost."""
+        """Send a message. After the end of the link it is lost."""
         self._send(said(name, message))
 
     async def ask(self, call: Call[Q, A], question: Q, told: Told = unheard) -> A:
-        """The answer. Raises what the other side failed with, as an EngineFailure; LinkLost, also after too long."""
+        """Send a request and wait.
+
+        Raises the other side's error as an EngineFailure; LinkLost, also after a timeout.
+        """
         if self._over is not None:
             raise LinkLost(self._over)
         number = next(self._numbers)
@@ -155,7 +158,7 @@ class Peer:
     # --- in -------------------------------------------------------------------------------------------------------
 
     async def run(self, silence_s: float = SILENCE_S) -> None:
-        """Take what comes until the link ends. Raises LinkLost always, with the reason."""
+        """Receive frames until the link ends. Always raises LinkLost, with the reason."""
         try:
             while self._over is None:
                 frame = await read_frame(self._reader, silence_s)
@@ -180,7 +183,7 @@ class Peer:
                 task.cancel()
         else:
             self._was_answered(frame)
-        await asyncio.sleep(0)  # a flood of frames must not keep others from their turn
+        await asyncio.sleep(0)  # a flood of frames must not starve other tasks
 
     def _heard(self, frame: Mapping[str, Any]) -> None:
         kind, take = self._hears.get(str(frame["say"]), (None, None))
@@ -209,7 +212,7 @@ class Peer:
             native = error.native if isinstance(error, EngineFailure) else ""
             fails = [error.problem_code, error.message, error.is_retryable, native, reason]
             self._send({"id": number, "fails": fails})
-        except Exception as error:  # a mistake of ours: who asked is told, the log gets the rest
+        except Exception as error:  # a bug: the requester gets an error, the log the rest
             _log.exception("%s of %s failed", name, self.name)
             self._send({"id": number, "fails": ["engine-failure", f"{name} failed: {error}", False, "", None]})
         else:
@@ -234,7 +237,7 @@ class Peer:
         return self._over is not None
 
     def close(self, why: str) -> None:
-        """End it; whoever waits for an answer is told why. Idempotent: the first reason stays."""
+        """End the link; pending requests fail with this reason. Idempotent: the first reason stays."""
         if self._over is not None:
             return
         self._over = why
@@ -268,6 +271,6 @@ def _failure(fails: Json) -> EngineFailure:
             reason = rest[1] if len(rest) > 1 else None
             kind = NotConfined if code == NotConfined.code else EngineFailure
             what = message if reason is None else from_json(Reason, reason)
-            return kind(what, retryable=retryable, native=native)  # other codes are of the other side's own
+            return kind(what, retryable=retryable, native=native)  # other codes are the other side's own
         case _:
             raise Unreadable("a failure that is not understood")

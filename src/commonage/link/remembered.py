@@ -1,6 +1,6 @@
-"""What agents said last, kept in a file over restarts of the control plane: a card is not gone because we were.
+"""Keeps the agents' last reports in a file, so that GPUs stay known over a restart of the control plane.
 
-Used by `agents`. Samples are not kept: they are old by then. The functions block: call them in threads.
+Used by `agents`. Samples are not kept, because they would be old. The functions block: call them in threads.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class _All:
 
 
 def read(path: Path) -> tuple[Heard, ...]:
-    """All of them, as they were written; none where the file is not there or cannot be read: they are told anew soon.
+    """All reports as they were written; none if the file does not exist or cannot be read: agents soon send new ones.
 
-    Of the clock that only rises (`Heard.came`) nothing is to be learned from a former life's.
+    `Heard.came` is monotonic, so a value of an earlier process has no meaning.
     """
     try:
         return from_json(_All, json.loads(path.read_text(encoding="utf-8"))).each
@@ -37,7 +37,7 @@ def read(path: Path) -> tuple[Heard, ...]:
 
 
 def write(path: Path, heard: Iterable[Heard]) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Write the file atomically. Raises OSError."""
     kept = tuple(replace(one, paused=(), samples=(), owners=()) for one in heard)
     new = path.with_suffix(".new")
     new.write_text(json.dumps(to_json(_All(kept))), encoding="utf-8")

@@ -1,6 +1,6 @@
 """The control plane's end of tunnels: connections of containers that their node's agent carries to it over TLS.
 
-Every tunnel leads to the workload gateway, whoever asks. Made by `agents`, called by the listener.
+Every tunnel leads to the workload gateway, whichever node asks. Made by `agents`, called by the listener.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from commonage.link.peer import line_of, said
 _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
 MOST_PER_NODE = 256
-"""An agent of ours opens half as many; some may still be closing."""
+"""An agent opens half as many; some may still be closing."""
 
 
 class Tunnels:
-    """Those of all nodes. `gateway_port` is the workload gateway's on the loopback."""
+    """The tunnels of all nodes. `gateway_port` is the workload gateway's on the loopback."""
 
     def __init__(self, gateway_port: int) -> None:
         self._gateway_port = gateway_port
         self._open: dict[asyncio.Task[None], Caller] = {}
 
     async def carry(self, caller: Caller) -> None:
-        """Have a tunnel from its beginning to its end."""
+        """Serve a tunnel from its beginning to its end."""
         why = self._why_refused(caller.node)
         if why:
             _log.warning("a tunnel of %s is refused: %s", caller.node, why)
@@ -61,11 +61,11 @@ class Tunnels:
         await join_streams(agent, gateway)
 
     def end(self, node: str) -> None:
-        """End those of this node: it was removed from the site."""
+        """End the tunnels of this node: it was removed from the site."""
         self._end(lambda caller: caller.node == node)
 
     def end_revoked(self, serials: Collection[int]) -> None:
-        """End those that were opened with one of these certificates."""
+        """End the tunnels that were opened with one of these certificates."""
         self._end(lambda caller: caller.serial in serials)
 
     def _end(self, is_over: Callable[[Caller], bool]) -> None:
@@ -75,7 +75,10 @@ class Tunnels:
 
 
 def _with_small_buffer(caller: Caller) -> Streams:
-    """The same connection; the link's buffer is made for frames of many megabytes, of which a node could fill many."""
+    """The same connection with a small buffer.
+
+    The link's buffer is made for frames of many megabytes, and a node could fill it on every tunnel.
+    """
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(CHUNK, loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)

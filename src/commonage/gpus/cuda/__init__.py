@@ -1,5 +1,5 @@
-"""CUDA's driver library by ctypes, no framework: for trying what a share holds and for measuring.
+"""CUDA's driver library by ctypes, without a framework: for testing the limit of a share, and for measuring.
 
-`probe` is a program; it runs in a process of its own, under the share that is tried. The server itself never makes a
-CUDA context.
+`probe` is a program that runs in its own process, under the share to test. The server itself never creates a CUDA
+context.
 """

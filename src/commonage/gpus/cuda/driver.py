@@ -44,13 +44,15 @@ again:
   ret;
 }
 """
-"""A kernel that multiplies and adds `rounds` times in each thread and writes one float, so that it is not optimised
-away; in PTX, which the driver compiles for whatever card is there (compute capability 7.0 or newer)."""
+"""A kernel that multiplies and adds `rounds` times in each thread, in PTX for compute capability 7.0 or newer.
+
+It writes one float, so that it is not optimised away. The driver compiles it for the GPU.
+"""
 BLOCKS, THREADS = 256, 256
 
 
 class CudaError(Exception):
-    """A call failed: `code` is CUresult's number, -1 where the library itself cannot be used."""
+    """A call failed: `code` is CUresult's number, -1 if the library itself cannot be used."""
 
     def __init__(self, call: str, code: int, name: str) -> None:
         super().__init__(f"{call}: {name}")
@@ -59,7 +61,7 @@ class CudaError(Exception):
 
 
 class Cuda:
-    """The library, initialised. Not for several threads."""
+    """The library, initialised. Not thread-safe."""
 
     def __init__(self, library: str = LIBRARY) -> None:
         try:
@@ -95,30 +97,30 @@ class Cuda:
         return found
 
     def use(self, ordinal: int) -> None:
-        """Make the card's primary context, and work in it."""
+        """Create the GPU's primary context, and make it current."""
         device, context = c_int(), c_void_p()
         self._do("cuDeviceGet", byref(device), c_int(ordinal))
         self._do("cuDevicePrimaryCtxRetain", byref(context), device)
         self._do("cuCtxSetCurrent", context)
 
     def memory_mib(self) -> tuple[int, int]:
-        """What the context is told of its card: free and in all, MiB."""
+        """Free and total memory of the GPU as the context sees it, MiB."""
         free, total = c_size_t(), c_size_t()
         self._do("cuMemGetInfo_v2", byref(free), byref(total))
         return free.value // MIB, total.value // MIB
 
     def allocate(self, mib: int) -> int:
-        """The address of so much memory."""
+        """Allocate memory; returns its address."""
         address = c_uint64()
         self._do("cuMemAlloc_v2", byref(address), c_size_t(mib * MIB))
         return address.value
 
     def free(self, address: int) -> None:
-        """Give it back."""
+        """Free the memory at this address."""
         self._do("cuMemFree_v2", c_uint64(address))
 
     def burner(self) -> Burner:
-        """The kernel, loaded."""
+        """Load the kernel."""
         return Burner(self)
 
     def load(self, program: bytes, entry: bytes) -> c_void_p:
@@ -137,7 +139,7 @@ class Cuda:
 
 
 class Burner:
-    """The kernel with a place for its results."""
+    """The kernel with a buffer for its results."""
 
     def __init__(self, cuda: Cuda) -> None:
         self._cuda = cuda
@@ -145,5 +147,5 @@ class Burner:
         self._out = cuda.allocate(max(1, BLOCKS * THREADS * 4 // MIB + 1))
 
     def burn(self, rounds: int) -> None:
-        """Compute for so many rounds. Raises CudaError, also for what went wrong on the card before."""
+        """Compute for this number of rounds. Raises CudaError, also for an earlier asynchronous error on the GPU."""
         self._cuda.launch(self._function, c_uint64(self._out), c_uint(rounds))

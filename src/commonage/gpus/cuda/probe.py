@@ -27,7 +27,7 @@ _STDIN = 0
 
 
 def main() -> None:
-    """Do what the arguments say; one JSON object a line, the last is the answer."""
+    """Run the command in the arguments; prints one JSON object per line, the last one is the answer."""
     options = _options()
     answer: dict[str, Any] = {"error": "", "code": 0}
     if options.leave_group:
@@ -71,7 +71,7 @@ def _look(options: argparse.Namespace, answer: dict[str, Any]) -> None:
 
 
 def _context(options: argparse.Namespace, answer: dict[str, Any]) -> None:
-    """What NVML says that we hold once we have a context, which is nothing but the context."""
+    """The memory that NVML reports for this process with a context, which is the context's size."""
     cuda = Cuda(options.library)
     (uuid,) = cuda.devices()
     before = _used_mib(uuid)
@@ -86,7 +86,7 @@ def _used_mib(uuid: str) -> int:
 
 
 def _own_mib(uuid: str) -> int:
-    """By our process id; 0 where NVML does not tell, or counts processes in another namespace."""
+    """Found by process id; 0 if NVML does not report it, or counts processes in another namespace."""
     with _nvml() as nvml:
         for process in nvml.nvmlDeviceGetComputeRunningProcesses(_handle(nvml, uuid)):
             if process.pid == os.getpid() and process.usedGpuMemory:
@@ -96,7 +96,7 @@ def _own_mib(uuid: str) -> int:
 
 @contextlib.contextmanager
 def _nvml() -> Any:
-    import pynvml  # noqa: PLC0415  # only measuring needs it
+    import pynvml  # noqa: PLC0415  # noqa: PLC0415  # only measuring needs it
 
     try:
         pynvml.nvmlInit()
@@ -119,7 +119,7 @@ def digits(uuid: str) -> str:
 
 
 def _fill(options: argparse.Namespace, answer: dict[str, Any]) -> None:
-    """Take memory in steps until it is refused, or until there is as much as was wished."""
+    """Allocate memory in steps until it is refused, or until the requested amount is reached."""
     answer["allocated_mib"] = 0
     cuda = _use(options, answer)
     answer["told_free_mib"], answer["told_total_mib"] = cuda.memory_mib()
@@ -138,7 +138,7 @@ def _fill(options: argparse.Namespace, answer: dict[str, Any]) -> None:
 
 
 def _burn(options: argparse.Namespace, answer: dict[str, Any]) -> None:
-    """Compute, holding memory, for some time or until standard input ends; says `ready` when it has begun."""
+    """Compute with memory allocated, for a time or until standard input ends; prints `ready` when it has begun."""
     answer |= {"launches": 0, "seconds": 0.0}
     cuda = _use(options, answer)
     for _ in range(options.most_mib // STEP_MIB):
@@ -160,7 +160,7 @@ def _is_over(seconds: float, began: float) -> bool:
 
 
 def _leave_group() -> bool:
-    """Move into the group above each of ours; True if one of these moves succeeded."""
+    """Move into the parent of each of this process's control groups; True if one of these moves succeeded."""
     moved = False
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)

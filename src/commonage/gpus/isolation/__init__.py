@@ -1,5 +1,5 @@
-"""How shares are held: one module for each level behind one protocol (`level.Level`), best first.
+"""Enforcement of shares: one module for each isolation level behind one protocol (`level.Level`), best first.
 
-`devices.IsolatedDevices` stands around any cards, says which level holds on each, and applies and releases it. Who gets
-which share is decided elsewhere. docs/concepts/gpu-sharing.md says what each level promises and what it does not.
+`devices.IsolatedDevices` wraps any devices, reports the level that is available on each, and applies and releases it.
+Allocation is decided elsewhere. docs/concepts/gpu-sharing.md says what each level guarantees and what it does not.
 """

@@ -1,7 +1,8 @@
-"""Which Commonage on this machine gives out which card: two of them must not both do, or it would be given twice.
+"""Claims GPUs for one Commonage server of this node, so that two servers never allocate the same GPU.
 
-Whoever opens a card first holds a lock on a file named after it, for as long as its process lives; the kernel lets go
-of it at any death. Machine-wide, for two servers have two data folders. Used by `devices.IsolatedDevices`.
+The first server that opens a GPU holds a lock on a file named after it for the lifetime of its process; the kernel
+releases it however the process ends. The locks are node-wide, because two servers have two data folders. Used by
+`devices.IsolatedDevices`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-_PLACES = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  # locks of a machine, not files of ours with content to guard
+_PLACES = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  # noqa: S108  # locks of a node, without content to protect
 
 
 class Claims:
-    """The locks of this process, on a file in each of `folders`. `says` is what others are told, like its data folder.
+    """The locks of this process, on a file in each of `folders`. `says` is shown to others, like its data folder.
 
-    In all of them that this user may use: root and others do not have the same, but have one in common.
+    It locks in all folders that this user can use: root and others do not have the same ones, but have one in common.
     """
 
     def __init__(self, says: str, *folders: Path) -> None:
@@ -28,7 +29,7 @@ class Claims:
         self._held: dict[str, list[int]] = {}
 
     def claim(self, uuid: str) -> str:
-        """Empty if the card is ours now; else who has it, in half a sentence. Idempotent."""
+        """Claim the GPU. Returns an empty string, or the current holder in half a sentence. Idempotent."""
         if uuid in self._held:
             return ""
         name = f"commonage-gpu-{re.sub(r'[^A-Za-z0-9-]', '_', uuid)[:100]}.lock"
@@ -54,13 +55,13 @@ class Claims:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
-        with contextlib.suppress(OSError):  # another user's file: the lock holds, only nobody is told whose it is
+        with contextlib.suppress(OSError):  # another user's file: the lock holds, only the holder's name is not written
             os.truncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()}, {self._says}\n".encode(), 0)
         return True
 
     def close(self) -> None:
-        """Let go of all. Idempotent."""
+        """Release all claims. Idempotent."""
         while self._held:
             _close(self._held.popitem()[1])
 
@@ -73,6 +74,6 @@ def _close(descriptors: Iterable[int]) -> None:
 def _open(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    except PermissionError:  # made by another user: a lock can be had by reading, too
+    except PermissionError:  # made by another user: a lock needs only read access
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     return descriptor

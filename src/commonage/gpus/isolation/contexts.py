@@ -1,7 +1,7 @@
-"""How much of a card a CUDA context takes, measured once for each card and driver and kept in a file.
+"""Measures the memory that a CUDA context takes, once for each GPU and driver, and keeps it in a file.
 
-It is taken off a share before frameworks are told their part. Where it cannot be measured (no CUDA library, a card in
-exclusive use) the default of `gpus.environment` stays. Used by `devices.IsolatedDevices`.
+It is subtracted from a share before frameworks get their limit. If it cannot be measured (no CUDA library, a GPU in
+exclusive use), the default of `gpus.environment` applies. Used by `devices.IsolatedDevices`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _POSSIBLE_MIB = range(1, 8192)
 
 
 class Contexts:
-    """The sizes in `file`. `measure` gives one in MiB, or a sentence why it cannot be had; it runs in a thread."""
+    """The sizes in `file`. `measure` returns MiB, or a sentence why it failed; it runs in a thread."""
 
     def __init__(self, file: Path, measure: Callable[[Device], int | str] | None = None) -> None:
         self._file = file
@@ -35,12 +35,12 @@ class Contexts:
         self._one_at_a_time = threading.Lock()
 
     def known(self) -> Mapping[str, int]:
-        """MiB by uuid, of the cards that were looked for with their present driver."""
+        """MiB by uuid, of the GPUs that were measured with their present driver."""
         with self._lock:
             return {key.partition(" ")[0]: mib for key, mib in self._sizes.items() if key in self._asked}
 
     def look_for(self, device: Device) -> threading.Thread | None:
-        """Have it known soon. Gives the thread that measures it, None if nothing is to be measured (any more)."""
+        """Measure the device in the background. Returns the thread, None if there is nothing (more) to measure."""
         key = f"{device.uuid} {device.driver}"
         with self._lock:
             if key in self._asked or device.simulated or device.faults or not is_nvidia(device):
@@ -70,7 +70,7 @@ class Contexts:
 
 
 def measure_context(device: Device) -> int | str:
-    """By a process that makes a context on the card and does nothing else."""
+    """Measure with a process that creates a context on the GPU and does nothing else."""
     command = [sys.executable, "-m", "commonage.gpus.cuda.probe", "context"]
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     try:

@@ -1,7 +1,7 @@
-"""`cooperative`: programs are asked to stay within their share; a watchdog looks whether they do.
+"""`cooperative`: programs are asked to stay within their share; a watchdog checks whether they do.
 
-Most is done by the variables of `gpus.environment`. What no variable can do for PyTorch and TensorFlow does a
-`sitecustomize` in a folder that is put on PYTHONPATH (`files.injected`), which runs in the workload's Python.
+Most is done by the variables of `gpus.environment`. PyTorch and TensorFlow have no such variable: a `sitecustomize` in
+a folder on PYTHONPATH (`files.injected`) limits them. It runs in the workload's Python.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Cooperative(Level):
     isolation = Isolation.COOPERATIVE
 
     def available(self, device: Device) -> str:
-        """Always: nothing is promised."""
+        """Always available: it guarantees nothing."""
         return ""
 
     def apply(self, hold: Hold) -> Mapping[str, str]:
-        """The folder for every Python of the workload; into a container its engine mounts it."""
+        """The folder for every Python of the workload; the engine mounts it into containers."""
         return {} if hold.in_container else {"PYTHONPATH": str(PYTHON), SITE_VARIABLE: str(PYTHON)}

@@ -1,8 +1,7 @@
-"""Stands around any cards: says which level of isolation holds on each and in how many slots it is shared, and holds
-the shares of attempts at that level.
+"""Wraps any devices: chooses the isolation level and slots of each, and enforces the shares of attempts.
 
-Made by `detect.open_devices` for the server. What is applied is remembered on disk before it is applied (`holds`), so
-that it is released after any crash; cards that another server of this machine gives out are not given out (`claims`).
+Created by `detect.open_devices` for the server. A hold is written to disk before it is applied (`holds`), so that it is
+released after any crash; GPUs that another server of this node allocates are not allocated here (`claims`).
 """
 
 from __future__ import annotations
@@ -39,8 +38,9 @@ _NOT_BY_ITSELF = (
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How this machine's cards are shared: files in `folder`, the level that is wanted, the slots; whether what holds
-    shares runs in containers.
+    """Settings for sharing this node's GPUs: files in `folder`, the requested level, and the slots.
+
+    `in_containers`: workloads run in containers.
     """
 
     folder: Path
@@ -50,12 +50,12 @@ class Sharing:
 
 
 def holds_in(folder: Path) -> Holds:
-    """What is applied by the server whose `Sharing` has this folder, for those who only look."""
+    """The holds of the server whose `Sharing` has this folder, for read access."""
     return Holds(folder / "holds")
 
 
 class IsolatedDevices:
-    """The cards of `inner`, shared as `sharing` says. `levels` are best first; the last is always available."""
+    """The GPUs of `inner`, shared as `sharing` says. `levels` are best first; the last is always available."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class IsolatedDevices:
         self._holds = holds_in(sharing.folder)
         self._claims = claims or Claims(f"data folder {sharing.folder.parent}")
         self._contexts = contexts or Contexts(sharing.folder / "contexts.json")
-        self._held: dict[str, Hold] = {}  # what the files say, by attempt
+        self._held: dict[str, Hold] = {}  # content of the files, by attempt
         self._lock = threading.RLock()
 
     def _all_levels(self) -> tuple[Level, ...]:
@@ -84,10 +84,10 @@ class IsolatedDevices:
     def _warn(self, attempt_id: str, words: str) -> None:
         self._warnings.append((attempt_id, words))
 
-    # --- what there is ------------------------------------------------------------------------------------
+    # --- inventory ----------------------------------------------------------------------------------------
 
     def inventory(self) -> Sequence[Device]:
-        """The cards of `inner`, each with its level, its slots, and what is to be said about that."""
+        """The GPUs of `inner`, each with its level, its slots, and notices about them."""
         found = self._inner.inventory()
         with self._lock:
             notices: dict[str, tuple[str, ...]] = {}
@@ -122,9 +122,9 @@ class IsolatedDevices:
         return "" if held or self._sharing.wanted == "mps" else _NOT_BY_ITSELF
 
     def _choice(self, device: Device, why_not: Mapping[Isolation, str]) -> tuple[Isolation, str]:
-        """The strongest level that holds, or the one that is wanted; and why the card takes no work, if so.
+        """The best available level, or the requested one; and the fault, if the GPU takes no work because of it.
 
-        While shares of a card are held it keeps their level: two levels side by side would hold neither.
+        While shares of a GPU are held it keeps their level: two levels at once would enforce neither.
         """
         held = next((one.isolation for one in self._shares_of(device.uuid)), None)
         if held is not None:
@@ -142,25 +142,25 @@ class IsolatedDevices:
         return (share for hold in self._held.values() for share in hold.shares if share.device_uuid == uuid)
 
     def measure(self) -> Sequence[DeviceSample]:
-        """As the cards measure."""
+        """The samples of `inner`."""
         return self._inner.measure()
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
-        """The variables of `inner` for these shares, with the contexts as they were measured."""
+        """The variables of `inner` for these shares, with the measured context sizes."""
         return {**self._inner.environment(shares), **share_environment(shares, self._contexts.known())}
 
     def note_held(self, leases: Sequence[Lease]) -> None:
-        """Passed on."""
+        """Forwarded to `inner`."""
         self._inner.note_held(leases)
 
     def resume(self, uuid: str | None = None) -> None:
-        """Passed on."""
+        """Forwarded to `inner`."""
         self._inner.resume(uuid)
 
-    # --- holding shares -----------------------------------------------------------------------------------
+    # --- enforcing shares ---------------------------------------------------------------------------------
 
     def confine(self, hold: Hold) -> Mapping[str, str]:
-        """Hold each share that is a part of its card at the level that it was given with."""
+        """Enforce each share that is a part of its GPU, at the level with which it was allocated."""
         parts = tuple(share for share in hold.shares if not share.whole)
         if not parts:
             return {}
@@ -169,7 +169,7 @@ class IsolatedDevices:
             try:
                 self._held[hold.attempt_id] = replace(hold, shares=parts)
                 self._holds.put(self._held[hold.attempt_id])
-                # Frameworks are asked to keep to their part at every level: it spares them a failure.
+                # Frameworks get their limit at every level: this avoids failed allocations.
                 variables = dict(self._by[Isolation.COOPERATIVE].apply(hold))
                 for isolation in dict.fromkeys(share.isolation for share in parts):
                     mine = tuple(share for share in parts if share.isolation is isolation)
@@ -193,7 +193,7 @@ class IsolatedDevices:
                 )
 
     def release(self, attempt_id: str) -> None:
-        """Undo all of it; what a card does not let us undo is logged."""
+        """Release all shares of the attempt; failures are logged."""
         with self._lock:
             self._held.pop(attempt_id, None)
             hold = self._holds.get(attempt_id)
@@ -205,7 +205,7 @@ class IsolatedDevices:
             self._holds.drop(attempt_id)
 
     def settle(self, live: Collection[str]) -> None:
-        """Take up the holds of those that live, release all others."""
+        """Keep the holds of live attempts, release all others."""
         with self._lock:
             for attempt_id in set(self._holds.ids()) - set(live):
                 log.info("attempt %s does not live any more: its share is released", attempt_id)
@@ -216,18 +216,18 @@ class IsolatedDevices:
                 level.settle([hold for hold in mine if hold.shares])
 
     def confined(self) -> Collection[str]:
-        """By the files."""
+        """The attempts with a hold, from the files."""
         with self._lock:
             return self._holds.ids()
 
     def take_warnings(self) -> Sequence[tuple[str, str]]:
-        """What the levels told since."""
+        """The warnings of the levels since the last call."""
         with self._lock:
             taken, self._warnings = self._warnings, []
             return [*self._inner.take_warnings(), *taken]
 
     def close(self) -> None:
-        """Let go of the driver and of the claims. What attempts hold stays held."""
+        """Close the driver and release the claims. Shares of attempts stay enforced."""
         with self._lock:
             for level in self._levels:
                 level.close()

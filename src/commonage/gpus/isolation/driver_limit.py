@@ -2,10 +2,10 @@
 
 NVML's nvmlDeviceSetMemoryLimits_v1 takes the full path of a cgroup (version 2) folder, a soft and a hard limit in
 bytes. Allocations beyond the hard limit fail; above the soft limit MPS may take memory back, so both are the share. The
-soft limit is counted on the groups above, too, and comes off them only if it is set to nothing before the group is
-removed. Needs driver 615 (CUDA 13.4), Linux, root, and a card that is not in MIG mode. For a container the same is done
-by NVIDIA's container toolkit from the variables NVIDIA_GPU_MEMORY_REQUEST and _LIMIT (whole MiB).
-Source: NVIDIA, "MPS v3 Memory Partitioning" and the NVML reference, release 615.
+soft limit is also counted on the parent groups, and is subtracted there only if it is cleared before the group is
+removed. Needs driver 615 (CUDA 13.4), Linux, root, and a GPU that is not in MIG mode. For a container NVIDIA's
+container toolkit does the same from the variables NVIDIA_GPU_MEMORY_REQUEST and _LIMIT (whole MiB). Source: NVIDIA,
+"MPS v3 Memory Partitioning" and the NVML reference, release 615.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _OLD_TOOLKIT = (
     "upgrade it"
 )
 _TOOLKIT_COUNTS_S, _TOOLKIT_WITHIN_S = 300.0, 10.0
-# It never has limits, so a driver that has them may refuse to say any. What it can is seen when one is set.
+# This group never has limits, so a driver that supports them may refuse to report any. Setting one shows the support.
 _OF_THE_TOPMOST_GROUP = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
 def _toolkit_sets_limits() -> bool:
-    """By what its programs say of themselves: older ones take no notice of the variables."""
+    """Determined from the help text of its programs: older ones ignore the variables."""
     for command in (["nvidia-cdi-hook", "--help"], ["nvidia-ctk", "hook", "--help"]):
         try:
             said = subprocess.run(command, capture_output=True, text=True, timeout=_TOOLKIT_WITHIN_S, check=False)
@@ -51,8 +51,9 @@ def _toolkit_sets_limits() -> bool:
 
 
 class DriverLimit(Level):
-    """Memory limits by the driver. `cgroup_root` is where cgroups version 2 are mounted; `in_containers`: what holds
-    shares runs in containers, whose limits NVIDIA's container toolkit sets.
+    """Memory limits by the driver. `cgroup_root` is where cgroups version 2 are mounted.
+
+    `in_containers`: workloads run in containers, whose limits NVIDIA's container toolkit sets.
     """
 
     isolation = Isolation.DRIVER_LIMIT
@@ -65,13 +66,13 @@ class DriverLimit(Level):
         in_containers: bool = False,
     ) -> None:
         self._in_containers = in_containers
-        self._toolkit = ("", 0.0)  # why it cannot, and until when that counts
+        self._toolkit = ("", 0.0)  # the reason that it cannot, and the time until which that is cached
         self._root = cgroup_root
         self._is_root = is_root
         self._asked: dict[tuple[str, str], str] = {}
 
     def available(self, device: Device) -> str:
-        """The driver is asked once for each card and driver."""
+        """The driver is asked once for each GPU and driver version."""
         if device.simulated:
             return "the card is simulated"
         if sys.platform != "linux" or not is_nvidia(device):
@@ -112,7 +113,7 @@ class DriverLimit(Level):
         return ""
 
     def apply(self, hold: Hold) -> Mapping[str, str]:
-        """Set the limits; or, for a container, say them to its runtime."""
+        """Set the limits; for a container, pass them to its runtime."""
         if hold.in_container:
             limit = str(min(share.memory_mib for share in hold.shares))
             return {"NVIDIA_GPU_MEMORY_REQUEST": limit, "NVIDIA_GPU_MEMORY_LIMIT": limit}
@@ -134,9 +135,9 @@ class DriverLimit(Level):
         return {}
 
     def release(self, hold: Hold) -> None:
-        """Lift the limits, so that the groups above get back what was counted on them."""
+        """Clear the limits, so that the parent groups no longer count them."""
         folder = _unified(hold)
-        if folder is None or not folder.is_dir():  # its limits went with it
+        if folder is None or not folder.is_dir():  # its limits were removed with it
             return
         for share in hold.shares:
             try:

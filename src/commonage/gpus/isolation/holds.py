@@ -1,7 +1,7 @@
-"""The holds that are applied, one file each in a folder of the node, so that a later process can release them.
+"""The applied holds, one file each in a folder of the node, so that a later process can release them.
 
-A file is written before anything is applied and removed after all of it was released: what a crash leaves behind is
-too much, never too little. Used by `devices.IsolatedDevices`, under its lock; `commonage node mig` reads them.
+A file is written before anything is applied and removed after all of it was released: after a crash there may be a file
+too many, never one too few. Used by `devices.IsolatedDevices`, under its lock; `commonage node mig` reads them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _SUFFIX = ".json"
 
 
 class Holds:
-    """The files in `folder`, which is made with the first one."""
+    """The files in `folder`, which is created with the first one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, hold: Hold) -> None:
-        """Remember it; over an earlier one of the same attempt. Raises OSError."""
+        """Write a hold; replaces an earlier one of the same attempt. Raises OSError."""
         path = self._path(hold.attempt_id)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = path.with_suffix(".new")
@@ -35,8 +35,10 @@ class Holds:
         os.replace(new, path)
 
     def get(self, attempt_id: str) -> Hold | None:
-        """What is applied for this attempt; None for nothing. A file that cannot be read counts as one without shares:
-        it is removed like any other, and what it named ends with its control group or with the driver."""
+        """The hold of this attempt; None if it has none. A file that cannot be read counts as a hold without shares.
+
+        It is removed like any other, and the limits it named end with its control group or with the driver.
+        """
         if not _ID.fullmatch(attempt_id):
             return None
         try:
@@ -47,7 +49,7 @@ class Holds:
             return Hold(attempt_id, ())
 
     def drop(self, attempt_id: str) -> None:
-        """All of it was released. Idempotent."""
+        """Remove the hold after its release. Idempotent."""
         if _ID.fullmatch(attempt_id):
             with suppress(FileNotFoundError, NotADirectoryError):
                 self._path(attempt_id).unlink()

@@ -10,44 +10,47 @@ from commonage.ports.devices import Hold
 
 
 class Level(Protocol):
-    """One way of holding shares. `apply` and `release` are idempotent, and may be called by a later process.
+    """One way to enforce shares. `apply` and `release` are idempotent, and may be called by a later process.
 
-    By default nothing is applied besides what `apply` gives, and nothing of ours runs.
+    By default nothing is applied besides the variables of `apply`, and no process is started.
     """
 
     @property
     def isolation(self) -> Isolation:
-        """Which level it is."""
+        """The level that this class implements."""
         ...
 
     def available(self, device: Device) -> str:
-        """Empty if it holds on this device, else why it does not and what would change that, in half a sentence."""
+        """Empty if it is available on this device, else why not and what would change that, in half a sentence."""
         ...
 
     def apply(self, hold: Hold) -> Mapping[str, str]:
-        """Hold these shares, all of this level and each a part of its card; gives the variables to add.
+        """Enforce these shares, all of this level and each a part of its GPU; returns variables to add.
 
         Raises NotConfined.
         """
         ...
 
     def release(self, hold: Hold) -> None:
-        """The attempt has no process any more. What cannot be undone (a card that fell off) is logged, not raised."""
+        """Called when the attempt has no process any more.
+
+        A failure (a GPU that fell off the bus) is logged, not raised.
+        """
         return
 
     def settle(self, holds: Sequence[Hold]) -> None:
-        """After a start: these are all that is applied. Take up again what serves them, end what serves nobody."""
+        """Called after a start with all applied holds: keep the processes that serve them, end the others."""
         return
 
     def watch(self) -> Mapping[str, tuple[str, ...]]:
-        """Look after what serves the shares; gives notices by device uuid. Called every few seconds."""
+        """Check the processes that serve the shares; returns notices by device uuid. Called every few seconds."""
         return {}
 
     def close(self) -> None:
-        """The server ends. What attempts still need stays."""
+        """The server ends. Resources that attempts still need stay."""
         return
 
 
 def is_nvidia(device: Device) -> bool:
-    """False for AMD's cards, whose compute capability is the name of an architecture, like gfx942."""
+    """False for AMD's GPUs, whose compute capability is the name of an architecture, like gfx942."""
     return not device.compute_capability.startswith("gfx")

@@ -1,8 +1,7 @@
-"""`mig`: a share is a MIG instance, all of it; the hardware keeps it apart, its memory and its compute.
+"""`mig`: a share is a whole MIG instance; the hardware isolates its memory and its compute.
 
-The inventory lists instances as devices of their own, and a request takes a whole one (`domain/parts.py`), so there is
-nothing to apply: that only this instance is visible says its uuid in CUDA_VISIBLE_DEVICES. How a card is split is the
-admin's business: `mig_split`.
+The inventory lists instances as devices, and a request takes a whole one (`domain/parts.py`), so there is nothing to
+apply: the instance's uuid in CUDA_VISIBLE_DEVICES makes only this instance visible. Admins split GPUs with `mig_split`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class Mig(Level):
     isolation = Isolation.MIG
 
     def available(self, device: Device) -> str:
-        """On instances only: a card in MIG mode is not listed itself."""
+        """On instances only: a GPU in MIG mode is not listed itself."""
         if device.parent_uuid is not None:
             return ""
         if device.simulated or not is_nvidia(device):
@@ -28,5 +27,5 @@ class Mig(Level):
         return "the card is not split into MIG instances; cards that can be are split with `commonage node mig`"
 
     def apply(self, hold: Hold) -> Mapping[str, str]:
-        """Nothing to add."""
+        """No variables to add."""
         return {}

@@ -1,8 +1,8 @@
-"""Splitting a card into MIG instances, or making it one again: what is to be run for that, and running it.
+"""Splits a GPU into MIG instances, or makes it whole again: plans the commands, and runs them.
 
-By `nvidia-smi`, which takes profiles by name, makes compute instances along with GPU instances, and is what an admin
-would type; so the plan that is shown is what is done. Called by `commonage node mig`, which sees that nothing runs.
-Source: NVIDIA, "Multi-Instance GPU User Guide".
+It uses `nvidia-smi`, which takes profiles by name, creates compute instances along with GPU instances, and is what an
+admin would use; so the commands shown are the commands run. Called by `commonage node mig`, which ensures that no
+workload runs. Source: NVIDIA, "Multi-Instance GPU User Guide".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TAIL = 500
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card as it is split now: the uuids under which it is given out, its instances' profiles, and MIG mode."""
+    """The present split of a GPU: the uuids under which it is allocated, its instances' profiles, and MIG mode."""
 
     index: int
     model: str
@@ -34,7 +34,10 @@ class Card:
 
 
 def card_of(devices: Sequence[Device], name: str) -> Card:
-    """The card with this index or uuid (an instance's counts as its card's). Raises InvalidInput with what is there."""
+    """The GPU with this index or uuid (its own or an instance's).
+
+    Raises InvalidInput, which lists the existing ones.
+    """
     real = [device for device in devices if not device.simulated]
     index = next((_card_index(device) for device in real if name in (device.uuid, device.parent_uuid)), None)
     if index is None and name.isdigit():
@@ -56,7 +59,7 @@ def _card_index(device: Device) -> int:
 
 
 def parse_profiles(text: str) -> tuple[str, ...]:
-    """`1g.10gb,2g.20gb` as a list, nothing for `off`. Raises InvalidInput that names the part."""
+    """Parse `1g.10gb,2g.20gb`; empty for `off`. Raises InvalidInput that names the wrong part."""
     if text.strip().lower() == OFF:
         return ()
     parts = tuple(part.strip().lower() for part in text.split(","))
@@ -71,7 +74,7 @@ def parse_profiles(text: str) -> tuple[str, ...]:
 
 
 def plan(card: Card, profiles: Sequence[str]) -> list[tuple[str, ...]]:
-    """The commands that bring the card there, in order; none if it is so already."""
+    """The commands that split the GPU as requested, in order; none if it is split so already."""
     if tuple(sorted(card.profiles)) == tuple(sorted(profiles)) and card.is_split is bool(profiles):
         return []
     at = ("-i", str(card.index))
@@ -86,7 +89,7 @@ def plan(card: Card, profiles: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def carry_out(commands: Iterable[Sequence[str]]) -> None:
-    """Run them; raises Conflict at the first that fails, with what it said. What was done before stays done."""
+    """Run them; raises Conflict at the first that fails, with its output. Earlier commands are not undone."""
     program = shutil.which("nvidia-smi")
     if program is None:
         raise Conflict("nvidia-smi is not on PATH: it comes with the NVIDIA driver")
@@ -105,5 +108,5 @@ def carry_out(commands: Iterable[Sequence[str]]) -> None:
         said = ended.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
         if ended.returncode != 0:
             raise Conflict(f"`{' '.join(command)}` failed: {said or f'exit code {ended.returncode}'}")
-        if "pending" in said.lower():  # it exits with 0 where the mode only changes with the next reset
+        if "pending" in said.lower():  # exit code 0, although the mode changes only with the next reset
             raise Conflict(f"`{' '.join(command)}` takes effect after a reset of the card or a reboot: {said}")

@@ -1,12 +1,12 @@
-"""`mps`: the card's workloads are clients of one MPS server, which refuses each of them memory beyond its share.
+"""`mps`: the GPU's workloads are clients of one MPS server, which refuses each of them memory beyond its share.
 
-A client is told by variables: where the daemon is, the most memory (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, `0=NNNM` for its
-first visible card; one entry for a card that it does not see would undo all limits), and the part of the card's
-multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). While the daemon runs the card is in exclusive-process mode where
-we may set that, so that a program which clears its variables gets nothing instead of everything.
+Variables tell a client the daemon's address, its memory limit (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, `0=NNNM` for its first
+visible GPU; one entry for a GPU that it does not see would disable all limits), and its part of the GPU's
+multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). While the daemon runs, the GPU is in exclusive-process mode if we
+may set that, so that a program which clears its variables gets nothing instead of everything.
 
-A fatal fault of one client ends the work of all clients of its card; the notice on the device says so. The daemon is
-started with a card's first limited share and ended with its last, so that a whole card never has one.
+A fatal fault of one client ends the work of all clients of its GPU; the notice on the device says so. The daemon is
+started with a GPU's first limited share and ended with its last, so that a whole GPU never has one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from commonage.gpus.isolation.mps_daemon import MOST_PATH, PROGRAM, MpsDaemon
 from commonage.ports.devices import Hold, NotConfined
 
 log = logging.getLogger(__name__)
-_LEAST_CAPABILITY = 7.0  # Volta: before it clients share one address space, and nothing is limited
+_LEAST_CAPABILITY = 7.0  # Volta: before it clients share one address space, without limits
 _TRY_AGAIN_S = 60.0
 _TELL_FOR_S = 3600.0
 _FAULTS = "shared by MPS: a fatal fault of one workload's program ends the programs of all that share the card"
@@ -38,7 +38,7 @@ _ESCAPE = "a program that clears its variables leaves MPS and its limits, for th
 
 @dataclass(slots=True)
 class _Served:
-    """A card's daemon and the attempts that are its clients."""
+    """A GPU's daemon and the attempts that are its clients."""
 
     daemon: MpsDaemon
     attempts: set[str] = field(default_factory=set)
@@ -49,7 +49,10 @@ class _Served:
 
 
 class Mps(Level):
-    """MPS on the cards of this machine, files in `folder`. `lost` is told who lost a daemon: attempt id and why."""
+    """MPS on the GPUs of this node, files in `folder`.
+
+    `lost` is called with each attempt that lost its daemon: attempt id and reason.
+    """
 
     isolation = Isolation.MPS
 
@@ -63,10 +66,10 @@ class Mps(Level):
         self._lost = lost
         self._now = now
         self._served: dict[str, _Served] = {}
-        self._broken: dict[str, tuple[str, float]] = {}  # why no daemon could be started, and until when that counts
+        self._broken: dict[str, tuple[str, float]] = {}  # why a daemon failed to start; cached until
 
     def available(self, device: Device) -> str:
-        """By the card's generation, and whether the program is there."""
+        """Depends on the GPU's generation, and on whether the program is installed."""
         if device.simulated:
             return "the card is simulated"
         if not is_nvidia(device):
@@ -85,7 +88,7 @@ class Mps(Level):
         return why if self._now() < until else ""
 
     def apply(self, hold: Hold) -> Mapping[str, str]:
-        """Have the daemon run, and tell the client its limits. Interrupted, it leaves what `release` removes."""
+        """Start the daemon if needed, and return the client's limits. If interrupted, `release` cleans up."""
         if len(hold.shares) > 1:
             raise NotConfined("parts of several GPUs cannot be held by MPS: each card has a daemon of its own")
         (share,) = hold.shares
@@ -115,12 +118,12 @@ class Mps(Level):
         served.escape = served.daemon.exclusive_mode()
 
     def is_exclusive(self, uuid: str) -> bool:
-        """True if nothing but MPS may use the card now, so that nobody leaves it by clearing variables."""
+        """True if only MPS can use the GPU now, so that no client escapes by clearing variables."""
         served = self._served.get(uuid)
         return served is not None and not served.escape
 
     def release(self, hold: Hold) -> None:
-        """With the last client the daemon ends."""
+        """The daemon ends with its last client."""
         for share in hold.shares:
             served = self._served.get(share.device_uuid)
             if served is None:
@@ -131,7 +134,7 @@ class Mps(Level):
                 del self._served[share.device_uuid]
 
     def settle(self, holds: Sequence[Hold]) -> None:
-        """Know the daemons of a former life by who needs them; end those that nobody does."""
+        """Find the daemons of an earlier process by the holds that need them; end those without holds."""
         for hold in holds:
             for share in hold.shares:
                 served = self._served.setdefault(share.device_uuid, _Served(self._daemon(share.device_uuid)))
@@ -145,7 +148,7 @@ class Mps(Level):
                 MpsDaemon.in_folder(folder.parent).stop()
 
     def watch(self) -> Mapping[str, tuple[str, ...]]:
-        """Start again what died, and say what an admin should know of each card that is shared so."""
+        """Restart daemons that died, and return notices about each GPU that is shared by MPS."""
         return {uuid: self._look_after(served) for uuid, served in self._served.items()}
 
     def _look_after(self, served: _Served) -> tuple[str, ...]:
@@ -176,7 +179,7 @@ class Mps(Level):
             log.error("the MPS daemon of %s cannot be started again: %s", uuid, error.message)
 
     def _daemon(self, uuid: str) -> MpsDaemon:
-        # A short name, for the sockets' sake; two cards of a machine with the same first digits there are not.
+        # A short name, because socket paths are limited; no two GPUs of a node have the same first digits.
         return MpsDaemon(uuid, self._folder / digits(uuid)[:8])
 
 

@@ -1,8 +1,9 @@
-"""One MPS control daemon for one card: started, recognised by a later process, and ended. Used by `mps` only.
+"""One MPS control daemon for one GPU: started, recognised by a later process, and ended. Used by `mps` only.
 
-The daemon (`nvidia-cuda-mps-control -d`, part of the driver) detaches itself and outlives us, as the workloads do that
-are its clients. It sees its card alone, and has pipe and log folders of its own, 0700: workloads run as we do. In the
-pipe folder it writes its process id. Source: NVIDIA, "Multi-Process Service", legacy interface (version 2).
+The daemon (`nvidia-cuda-mps-control -d`, part of the driver) detaches itself and outlives the server, as do the
+workloads that are its clients. It sees only its GPU, and has its own pipe and log folders, 0700: workloads run as the
+same user. In the pipe folder it writes its process id. Source: NVIDIA, "Multi-Process Service", legacy interface
+(version 2).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PROGRAM = "nvidia-cuda-mps-control"
 _NAME = b"nvidia-cuda-mps-"  # of the control daemon, and of the server that it starts
 PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 MOST_PATH = 80
-"""Characters of the pipe folder's path: with the names of its sockets it must stay below the system's 108."""
+"""Maximum length of the pipe folder's path: with the names of its sockets it must stay below the system's 108."""
 _STARTS_WITHIN_S, _ENDS_WITHIN_S, _LOOK_S = 20.0, 10.0, 0.05
 
 
@@ -43,7 +44,7 @@ class MpsDaemon:
 
     @classmethod
     def in_folder(cls, folder: Path) -> MpsDaemon:
-        """The one that has its files there, of whatever card; of none if that is not written any more."""
+        """The daemon with its files in this folder, for the GPU recorded there; without a GPU if none is recorded."""
         try:
             return cls((folder / "uuid").read_text(encoding="ascii"), folder)
         except OSError:
@@ -51,11 +52,11 @@ class MpsDaemon:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Where its clients find it. A container has both folders mounted at the same place."""
+        """The variables by which its clients find it. A container has both folders mounted at the same place."""
         return {PIPE: str(self.pipe), LOG: str(self.log)}
 
     def pid(self) -> int | None:
-        """Its process, if that lives."""
+        """Its process id, if it is alive."""
         try:
             pid = int((self.pipe / f"{PROGRAM}.pid").read_text(encoding="ascii").strip())
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -64,7 +65,7 @@ class MpsDaemon:
         return pid if PROGRAM.encode() in command else None
 
     def start(self) -> None:
-        """Have it run; nothing to do if it does. Raises NotConfined."""
+        """Start it unless it runs. Raises NotConfined."""
         if self.pid() is not None:
             return
         self._end()  # one that was interrupted before it wrote its process id
@@ -75,7 +76,7 @@ class MpsDaemon:
             for place in (self.folder, self.pipe, self.log):
                 place.mkdir(parents=True, exist_ok=True, mode=0o700)
             (self.folder / "uuid").write_text(self.uuid, encoding="ascii")
-            for left in self.pipe.iterdir():  # sockets of one that was killed; a new one would refuse to start
+            for left in self.pipe.iterdir():  # sockets of a killed daemon; with them a new one would refuse to start
                 if not left.is_dir() or left.is_symlink():
                     left.unlink()
                 else:
@@ -85,11 +86,11 @@ class MpsDaemon:
             self._quit()
             raise NotConfined(f"MPS does not start for {self.uuid}: {error}", retryable=True) from error
         if ended != 0 or not self._comes():
-            self._quit()  # the card's mode stays: where this was a second start, it has shares
+            self._quit()  # the GPU's mode stays: after a restart of the daemon it still has shares
             raise NotConfined(f"MPS does not start for {self.uuid}: {said or f'see {self.log}'}", retryable=True)
 
     def _run(self, program: str) -> tuple[int, str]:
-        """Its exit code, and what it said. Into a file: a daemon that keeps a pipe open would have us wait for it."""
+        """Exit code and output. The output goes to a file: a daemon that keeps a pipe open would block us."""
         with (self.log / "start.txt").open("w+b") as said:
             ended = subprocess.run(
                 [program, "-d"],
@@ -113,7 +114,7 @@ class MpsDaemon:
         return True
 
     def stop(self) -> None:
-        """End it, by force if it does not by itself; the card's compute mode is what it was before. Idempotent."""
+        """End it, by force if needed, and restore the GPU's compute mode. Idempotent."""
         self._quit()
         self.share_mode()
         self._notes.unlink(missing_ok=True)
@@ -161,12 +162,12 @@ class MpsDaemon:
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
         return {**kept, **self.variables, "CUDA_VISIBLE_DEVICES": self.uuid}
 
-    # --- the card's compute mode --------------------------------------------------------------------------
+    # --- the GPU's compute mode ---------------------------------------------------------------------------
 
     def exclusive_mode(self) -> str:
-        """Let nothing but the daemon's clients use the card: else who clears its variables has all of it.
+        """Let only the daemon's clients use the GPU: otherwise a program that clears its variables gets all of it.
 
-        Empty if that holds now, else why not. The mode from before is remembered on disk first.
+        Returns an empty string, or why this failed. The previous mode is written to disk first.
         """
         wanted = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
         try:
@@ -184,7 +185,7 @@ class MpsDaemon:
         return ""
 
     def share_mode(self) -> None:
-        """The card is for everybody again, if it was before."""
+        """Restore the shared compute mode, if the GPU had it before."""
         try:
             before = int(json.loads(self._notes.read_text(encoding="ascii"))["compute_mode_before"])
         except (OSError, ValueError, KeyError, TypeError):

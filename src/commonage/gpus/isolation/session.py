@@ -1,7 +1,7 @@
-"""NVML for those who set limits: a session of its own for each use, and its errors in our words.
+"""NVML for the modules that set limits: a separate session for each use, and its errors in words.
 
-`nvml.NvmlDevices` may shut NVML down and start it anew at any time; the library counts who uses it, so a session that
-is open meanwhile stays valid. Used by `driver_limit` and `mps`.
+`nvml.NvmlDevices` may shut NVML down and restart it at any time; the library counts its users, so a session that is
+open meanwhile stays valid. Used by `driver_limit` and `mps`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pynvml
 
 @contextmanager
 def nvml() -> Iterator[None]:
-    """NVML started for the time of the block. Raises pynvml.NVMLError."""
+    """NVML, started for the duration of the block. Raises pynvml.NVMLError."""
     pynvml.nvmlInit()
     try:
         yield
@@ -24,10 +24,10 @@ def nvml() -> Iterator[None]:
 
 
 def handle_of(uuid: str) -> Any:
-    """The driver's handle of a card. Raises pynvml.NVMLError."""
+    """The driver's handle of a GPU. Raises pynvml.NVMLError."""
     return pynvml.nvmlDeviceGetHandleByUUID(uuid)
 
 
 def words(error: pynvml.NVMLError) -> str:
-    """What the driver answered, for a sentence of ours."""
+    """The driver's error message, for use in a sentence."""
     return f"the driver answers {str(error)!r} (NVML code {error.value})"
