@@ -2,8 +2,8 @@
 
 If workloads fill the disk, users cannot sign in any more, nor start a session to delete files, because hub and
 control plane have to write a little for that. So a reserve file exists in normal operation. When the disk is full,
-the file shrinks by a portion, and again when that space is used up. It grows back once there is space. Run by the
-server; no other file is touched.
+the file shrinks by a portion, and again when that space is used up, so a process that fills the disk in one go does
+not get all of it. It grows back once there is space. Run by the server; no other file is touched.
 """
 
 from __future__ import annotations
