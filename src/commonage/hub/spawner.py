@@ -266,7 +266,7 @@ class _Refused(SpawnException):
 
     @property
     def jupyterhub_message(self) -> str:
-        """What JupyterHub shows on its pages."""
+        """The message on JupyterHub's pages."""
         return str(self.message)
 
 

@@ -160,7 +160,7 @@ def bundle_limits(settings: Settings) -> BundleLimits:
 
 
 def sharing_of(settings: Settings, data_dir: Path) -> Sharing:
-    """How this node's GPUs are shared."""
+    """The sharing of this node's GPUs."""
     inside = settings.engine != "process"
     return Sharing(data_dir.absolute() / "gpus", settings.gpu_isolation, parse_slots(settings.gpu_slots), inside)
 

@@ -34,7 +34,7 @@ class ChildFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """How to run one child.
+    """The command of one child and its readiness conditions.
 
     `ready_line` must appear in its output, and `ready` must return true, before it counts as ready (either may be
     omitted). `ready_s` is the timeout for that, `grace_s` the time between SIGTERM and SIGKILL.

@@ -122,7 +122,7 @@ def _registry(patient: Patient) -> Finding:
 
 
 def _does_not_trust(settings: Settings) -> str | None:
-    """How to make this machine's Docker trust the registry; None if it already does or does not need to."""
+    """Instructions to make this machine's Docker trust the registry; None if it does or need not."""
     host = settings.registry_host or settings.registry_bind
     # Other nodes get the certificate when they join; for a loopback address Docker asks for no certificate.
     if settings.engine != "docker" or host in ("127.0.0.1", "::1", "localhost"):

@@ -53,7 +53,7 @@ class Terminal:
 
 
 def sign_in(settings: Settings, secrets: Secrets, *, first: bool) -> list[str]:
-    """Who may sign in, and with which password. Passwords are shown only once, when they are made."""
+    """Lines with the accounts and passwords for sign-in. Passwords are shown only once, when they are made."""
     if settings.authenticator_class != "shared-password":
         # `admin` is no user there (see `hub.config`).
         named = ", ".join(name for name in settings.admin_users if name != "admin")

@@ -33,7 +33,7 @@ _HUB_TIMEOUT = httpx2.Timeout(30.0, read=None)  # the hub's event streams last
 
 @dataclass(frozen=True, slots=True)
 class WorkloadAccess:
-    """How containers reach the gateway: they connect to `ports`, and `gateway_port` of the loopback serves them."""
+    """Access of containers to the gateway: they connect to `ports`, and `gateway_port` of the loopback serves them."""
 
     ports: tuple[int, ...] = ()
     gateway_port: int = 0

@@ -122,7 +122,7 @@ class SqlMetrics:
             [{"subject": subject, "metric": metric} for subject, metric in sorted(new)],
         )
         subjects = sorted({subject for subject, _ in new})
-        for begin in range(0, len(subjects), 1000):  # a statement takes only so many parameters
+        for begin in range(0, len(subjects), 1000):  # a statement takes a limited number of parameters
             part = subjects[begin : begin + 1000]
             for row in await connection.execute(select(series).where(series.c.subject.in_(part))):
                 self._ids[row.subject, row.metric] = row.id
