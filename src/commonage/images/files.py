@@ -59,7 +59,7 @@ def unneeded(
 ) -> list[Stored]:
     """Manifests that are not in `keep` (see `needed`), and were last pushed and last needed before a time.
 
-    Manifests listed by an index that stays are excluded. `last_needed` gives times of need in unix seconds.
+    Manifests listed by an index that stays are excluded. `last_needed`: when (unix seconds) each was last needed.
     """
     everything, noted = stored(storage), last_needed or {}
     # A new image may be about to be registered, and so may an index with old parts.

@@ -59,7 +59,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node with its cards."""
+    """A node with its GPUs."""
 
     view: NodeView
     cards: tuple[Card, ...]
