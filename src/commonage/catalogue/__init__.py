@@ -1,6 +1,6 @@
-"""The environments that come with Commonage: their descriptions here, their pinned requirements in files beside it.
+"""The environments that come with Commonage: their descriptions here, their pinned requirements in files next to it.
 
-Read by bootstrap, which adds those of the settings. How an environment is made on a machine is the engines' business.
+Read by bootstrap, which adds those of the settings. The engines make an environment on a node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HERE = Path(__file__).parent
 
 @cache
 def builtin_environments() -> tuple[Environment, ...]:
-    """`base`, which stands in a moment on any machine, and `notebook`, which takes a registry and minutes once."""
+    """`base`, which is ready in a moment on any node, and `notebook`, which needs a package index and minutes once."""
     return (
         Environment(
             "base",

@@ -1,1 +1,1 @@
-"""Machines of clouds, by apache-libcloud. Implements `commonage.ports.clouds`."""
+"""Cloud machines through apache-libcloud. Implements `commonage.ports.clouds`."""

@@ -1,7 +1,8 @@
-"""A fleet's machines by apache-libcloud, which speaks to some fifty providers. Its calls block, so they are in threads.
+"""A node pool's machines through apache-libcloud, which supports some fifty providers. Its calls block, so they run in
+threads.
 
-A new machine is given the user data with which it joins. Providers call that argument differently; which one it is,
-the driver's signature tells.
+A new machine gets the user data with which it joins. Providers name that argument differently; the driver's
+signature shows which name applies.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Rental:
-    """What is rented, and from whom.
+    """The provider, the account and the kind of machine to rent.
 
-    `provider` is libcloud's name of it (`ec2`, `openstack`, `gce`, …) or the path of a driver, `module:Class`. `key`
-    and `secret` are the account's, `arguments` further ones of the driver. `size`, `image` and `location` are ids or
-    names there; `options` are further arguments of `create_node`, as the provider's own.
+    `provider` is libcloud's name of it (`ec2`, `openstack`, `gce`, …) or the path of a driver, `module:Class`.
+    `key` and `secret` are the account's, `arguments` further ones of the driver. `size`, `image` and `location` are
+    the provider's ids or names; `options` are further arguments of `create_node`, specific to the provider.
     """
 
     provider: str
@@ -45,7 +46,7 @@ class Rental:
 
 
 def driver_of(rental: Rental) -> Callable[[], NodeDriver]:
-    """Makes the provider's driver, which may ask it at once. Raises InvalidInput for one that is not known."""
+    """Makes the provider's driver, which may call the provider at once. Raises InvalidInput for an unknown one."""
     module, colon, name = rental.provider.partition(":")
     if colon:
         try:
@@ -53,7 +54,7 @@ def driver_of(rental: Rental) -> Callable[[], NodeDriver]:
         except (ImportError, AttributeError) as error:
             raise InvalidInput(f"there is no driver {rental.provider}: {error}", field="provider") from error
     else:
-        # It takes half a second, which only who has fleets should wait for.
+        # The import takes half a second, so it is only made when node pools are configured.
         from libcloud.compute.providers import get_driver  # noqa: PLC0415 - see above
         from libcloud.compute.types import Provider  # noqa: PLC0415 - see above
 
@@ -75,32 +76,32 @@ class LibcloudMachines:
         self._rental = rental
         self._make = driver_of(rental)
         self._driver: NodeDriver | None = None
-        self._image: Any = None  # once it was found
-        self._unlisted: dict[str, Node] = {}  # those that were just created, by id: some clouds list them later
+        self._image: Any = None  # set on first use
+        self._unlisted: dict[str, Node] = {}  # machines just created, by id: some clouds list them later
         self._asking = asyncio.Lock()  # a driver has one connection
 
     @property
     def provider(self) -> str:
-        """What it is called."""
+        """The provider's name."""
         return self._rental.provider.rpartition(":")[2]
 
     async def price_per_h(self) -> float | None:
-        """What one machine costs an hour, where libcloud knows it."""
+        """The price of one machine per hour, if libcloud knows it."""
         price = (await self._ask(self._size)).price
         return float(price) if price else None
 
     async def machines(self) -> Sequence[Machine]:
-        """All that are there, also those of others and those that failed."""
+        """All machines of the account, also those that others made and those that failed."""
         return [_machine(node) for node in await self._ask(self._listed)]
 
     async def create(self, name: str, user_data: str) -> Machine:
-        """One more, which begins with this user data."""
+        """Create a machine that boots with this user data."""
         node = await self._ask(lambda driver: self._create(driver, name, user_data))
         self._unlisted[str(node.id)] = node
         return _machine(node)
 
     async def destroy(self, machine: Machine) -> None:
-        """One less."""
+        """Destroy the machine."""
 
         def destroy(driver: NodeDriver) -> None:
             listed = next((one for one in self._listed(driver) if str(one.id) == machine.id), None)
@@ -109,7 +110,7 @@ class LibcloudMachines:
                 return
             try:
                 taken = driver.destroy_node(node)
-            except Exception:  # drivers raise whatever their provider's library does
+            except Exception:  # drivers raise any exception of their provider's library
                 if listed is not None:
                     raise
                 return  # it is gone, or is found by its name once it is listed
@@ -125,7 +126,7 @@ class LibcloudMachines:
         return found
 
     async def _ask(self, work: Callable[[NodeDriver], _T]) -> _T:
-        """The result of `work`; whatever goes wrong at the provider is Unavailable, in its words."""
+        """The result of `work`; any error of the provider becomes Unavailable, with its message."""
 
         def ask() -> _T:
             if self._driver is None:
@@ -137,7 +138,7 @@ class LibcloudMachines:
                 return await asyncio.to_thread(ask)
             except (Unavailable, InvalidInput):
                 raise
-            except Exception as error:  # drivers raise whatever their provider's library does
+            except Exception as error:  # drivers raise any exception of their provider's library
                 self._driver = self._image = None  # a broken connection is not kept, nor an image that may be gone
                 words = " ".join(str(error).split())[:300] or type(error).__name__
                 raise Unavailable(f"{self.provider} refused: {words}") from error
@@ -158,11 +159,11 @@ class LibcloudMachines:
         return driver.create_node(**arguments)
 
     def _find_image(self, driver: NodeDriver) -> Any:
-        """By its id if the driver can, else in the list: which at EC2 has a hundred thousand that are not asked for."""
+        """By its id if the driver can, otherwise from a list, filtered if possible: EC2 has a hundred thousand."""
         wanted = self._rental.image
         try:
             return driver.get_image(wanted)
-        except Exception:  # it cannot, or this is a name: each driver says so in its own way
+        except Exception:  # unsupported, or this is a name: each driver reports that in its own way
             can_filter = "ex_filters" in inspect.signature(driver.list_images).parameters
             only: dict[str, Any] = {"ex_filters": {"name": wanted}} if can_filter else {}
             return _named(driver.list_images(**only), wanted, "image", self.provider)
@@ -172,7 +173,7 @@ class LibcloudMachines:
 
 
 def _named(there: Iterable[Any], wanted: str, what: str, provider: str) -> Any:
-    """The one of this id, or else of this name. Raises Unavailable, with some of what is there."""
+    """The entry with this id, or else this name. Raises Unavailable, with some of the available ones."""
     found = list(there)
     for attribute in ("id", "name"):
         for one in found:
@@ -183,7 +184,7 @@ def _named(there: Iterable[Any], wanted: str, what: str, provider: str) -> Any:
 
 
 def _user_data_argument(driver: NodeDriver) -> str:
-    """What the driver calls the data with which a machine begins. Raises Unavailable if it takes none."""
+    """The driver's argument for a machine's user data. Raises Unavailable if it has none."""
     taken = inspect.signature(driver.create_node).parameters
     found = next((name for name in _USER_DATA if name in taken), None)
     if found is None:

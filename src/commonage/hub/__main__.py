@@ -1,4 +1,4 @@
-"""`python -m commonage.hub SETTINGS.json`: JupyterHub as we set it up, a child of the server."""
+"""`python -m commonage.hub SETTINGS.json`: JupyterHub with Commonage's configuration, a child of the server."""
 
 from __future__ import annotations
 

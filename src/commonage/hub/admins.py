@@ -1,6 +1,6 @@
 """Ends a user's earlier sign-ins and tokens when the user becomes an admin. Used by `hub.config` and `hub.app`.
 
-Somebody else may have signed in under the name before it was an admin's: with the shared passwords anybody can.
+Another person may have signed in under the name before it was an admin's: with the shared passwords anybody can.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from commonage.hub import scopes
 
 
 def end_earlier_sign_ins_of_new_admins() -> None:
-    """Watch what JupyterHub writes to its database: however a user gets a role, it comes by there."""
+    """Watch what JupyterHub writes to its database, because every way to give a user a role passes there."""
     if not event.contains(Session, "before_flush", _before_flush):
         event.listen(Session, "before_flush", _before_flush)
 
 
 def keep_admins(db: Session, names: Collection[str]) -> None:
-    """Take the rights of admins from all users but these."""
+    """Take the admin role from all users except these."""
     for user in db.query(orm.User).filter(orm.User.admin.is_(True), orm.User.name.not_in(names)).all():
         app_log.warning(
             "%s is no admin any more: only those of `admin_users` are, with the shared passwords.", user.name
@@ -44,7 +44,7 @@ def _before_flush(session: Session, *_: object) -> None:
 
 
 def _new_roles(user: orm.User) -> Iterable[orm.Role]:
-    """Those given to the user, and those of groups that the user joins."""
+    """Roles newly given to the user, and those of groups that the user joins."""
     return chain(_added(user, "roles"), *(group.roles for group in _added(user, "groups")))
 
 
@@ -63,7 +63,7 @@ def _end_earlier_sign_ins(user: orm.User) -> None:
         user.name,
         len(user.api_tokens),
     )
-    # What a sign-in's cookie holds, and what it has led to.
+    # The value in a sign-in's cookie, and the tokens made from that sign-in.
     user.cookie_id = orm.new_token()
     user.api_tokens = []
     user.oauth_codes = []

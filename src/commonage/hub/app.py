@@ -1,4 +1,4 @@
-"""JupyterHub, with what no setting of it does at its start."""
+"""JupyterHub, extended by start-up steps that it has no setting for."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class CommonageHub(JupyterHub):
     """Also brings older users and tokens in line with the settings."""
 
     async def init_users(self) -> None:
-        """Called once, before anybody is served."""
+        """Called once, before the first request is served."""
         await super().init_users()
         if isinstance(self.authenticator, SharedPasswordAuthenticator):
-            # It makes whoever signs in under another name no admin, either, but only then.
+            # JupyterHub also revokes admin rights of users under other names, but only when they sign in.
             keep_admins(self.db, self.authenticator.admin_users)
         if lifetime_s := self.token_expires_in_max_seconds:
             limited = limit_older_tokens(self.db, lifetime_s)

@@ -1,7 +1,7 @@
-"""How JupyterHub is set up for us. Called by `jupyterhub_config.py`.
+"""The configuration of JupyterHub. Called by `jupyterhub_config.py`.
 
-Signing in is JupyterHub's, work and machines are the control plane's: the hub neither limits nor throttles
-what people start, because the queue does.
+JupyterHub does sign-in; the control plane manages workloads and nodes. The hub neither limits nor throttles starts,
+because the queue does.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from commonage.wire.origins import label_of, session_domain
 # User names become names of folders and parts of addresses.
 _USERNAME = r"^[a-z0-9][a-z0-9._@+-]{0,62}$"
 _DAY_S = 24 * 3600
-# A page that another one opened, or fetched earlier, is out of the reach of that other one's scripts.
+# A page that was opened or fetched by another page is out of reach of the other page's scripts.
 _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-# The portal's, so that the page where people sign in is seen to belong to it.
+# The portal's style, so that users see that the sign-in page belongs to it.
 _LOGO = Path(__file__).parents[1] / "portal" / "static" / "logo.svg"
 
 
@@ -65,25 +65,24 @@ def _configure_hub(c: Config, settings: HubSettings, secrets: Path) -> None:
     c.JupyterHub.default_url = PORTAL_PATH
     c.JupyterHub.logo_file = str(_LOGO)
     c.JupyterHub.log_level = settings.log_level
-    # Sessions outlive the hub, whatever ends it.
+    # Sessions outlive the hub, however it ends.
     c.JupyterHub.cleanup_servers = False
     c.JupyterHub.shutdown_on_logout = False
-    # At its start it looks for every session, and one that waits in the queue answers late. Meanwhile it serves people;
-    # the routes of those it still looks for stay.
+    # At its start the hub checks every session, and a queued one answers late. Meanwhile it serves users;
+    # the routes of sessions that it still checks stay.
     c.JupyterHub.init_spawners_timeout = 1
     c.JupyterHub.tornado_settings = {
         "cookie_options": {"SameSite": "Lax"},
-        # No script needs to read it: pages carry the token itself.
+        # No script needs to read it: pages carry the token themselves.
         "xsrf_cookie_kwargs": {"httponly": True, "samesite": "Lax", "secure": _is_https(settings)},
         "headers": _HEADERS,
-        # A request to start answers soon: "started" (or why not), or "waiting", for which the progress page
-        # is made.
+        # A start request is answered soon: "started" (or why not), or "waiting", which the progress page is made for.
         "slow_spawn_timeout": 2,
     }
 
 
 def _configure_origins(c: Config, settings: HubSettings) -> None:
-    """Give users' servers origins of their own; services stay on the hub's, whose pages people trust as much."""
+    """Give users' servers origins of their own; services stay on the hub's, because their pages are as trusted."""
     hub = urlsplit(settings.public_url or "").hostname or ""
     domain = session_domain(settings.session_origin)
 
@@ -114,7 +113,7 @@ def _configure_proxy(c: Config, settings: HubSettings, secrets: Path) -> None:
     proxy.traefik_api_username = user
     proxy.traefik_api_password = token
     proxy.traefik_api_hashed_password = hashed
-    # The rules of an earlier run win over what is made now; this is merged in last.
+    # The rules of an earlier run override the ones made now; this is merged in last.
     http = guards(settings)
     http["middlewares"]["auth_api"] = {"basicAuth": {"users": [f"{user}:{hashed}"]}}
     proxy.extra_dynamic_config = {"http": http}
@@ -130,17 +129,18 @@ def _configure_sign_in(c: Config, settings: HubSettings, secrets: Path) -> None:
         c.SharedPasswordAuthenticator.admin_password = _secret(secrets, "admin_password")
         c.SharedPasswordAuthenticator.user_password = _secret(secrets, "users_password")
     else:
-        # `admin` is the admin of the shared passwords. Elsewhere somebody we do not know may bear that name, and
-        # JupyterHub lets every admin in; so there it has to be said in the extra configuration.
+        # `admin` is the admin of the shared passwords. With other authenticators an unknown person may have that name,
+        # and
+        # JupyterHub lets every admin in; so there the extra configuration must name the admins.
         c.Authenticator.admin_users = set(settings.admin_users) - {"admin"}
-        # Where GitHub or an OIDC provider sends people back to; who may sign in is for the extra
-        # configuration to say.
+        # The address to which GitHub or an OIDC provider sends users back. The extra configuration decides
+        # who may sign in.
         c.OAuthenticator.oauth_callback_url = f"{settings.public_url or settings.bind_url}/hub/oauth_callback"
 
 
 def _configure_permissions(c: Config, settings: HubSettings, secrets: Path) -> None:
     c.JupyterHub.custom_scopes = scopes.SCOPES
-    # A session's token is not limited by it: that one ends with its session.
+    # Does not limit a session's token: that one ends with its session.
     c.JupyterHub.token_expires_in_max_seconds = settings.token_lifetime_s
     end_earlier_sign_ins_of_new_admins()
     refuse_tokens_made_with_tokens()
@@ -150,10 +150,10 @@ def _configure_permissions(c: Config, settings: HubSettings, secrets: Path) -> N
         {
             "name": SERVICE_NAME,
             "url": settings.control_url,
-            "display": False,  # it is where everybody lands anyway
+            "display": False,  # it is the landing page anyway
             "api_token": _secret(secrets, "hub_service_token"),
-            # It mints tokens, admins' too, and makes users, which only an admin may. (Naming it in the role
-            # `admin` instead would freeze that role's members to what is configured.)
+            # It mints tokens, admins' too, and creates users, which only an admin may. (Naming it in the role
+            # `admin` instead would freeze that role's members to the configured ones.)
             "admin": True,
             "timeout": 3,  # seconds that the hub's start waits for it; its route is made in any case
             "oauth_client_id": OAUTH_CLIENT_ID,
@@ -165,10 +165,10 @@ def _configure_permissions(c: Config, settings: HubSettings, secrets: Path) -> N
 
 
 def _extend_admin_role() -> None:
-    """Give our admin scope to every admin, whoever made them one.
+    """Give Commonage's admin scope to every admin, however they became one.
 
-    JupyterHub refuses another definition of the role `admin`, and a role of our own would have to list its
-    members, who are known to the authenticator only. So the default that it compares with is extended.
+    JupyterHub refuses another definition of the role `admin`, and a role of Commonage would have to list its
+    members, who are known only to the authenticator. So the default that it compares with is extended.
     """
     original = roles.get_default_roles
 
@@ -188,8 +188,8 @@ def _configure_sessions(c: Config, settings: HubSettings, secrets: Path) -> None
     c.CommonageSpawner.api_url = f"{settings.control_url}{API_PATH}"
     c.CommonageSpawner.api_token_file = str(secrets / "spawner_token")
     c.CommonageSpawner.server_token_scopes = scopes.SESSION_SCOPES
-    # Waiting in the queue is not failing: how long a session may wait is the control plane's to say, so the
-    # hub's own limit only has to be longer than anybody waits.
+    # Waiting in the queue is no failure: the control plane limits how long a session may wait, so the
+    # hub's own limit only has to be longer than any wait.
     c.CommonageSpawner.start_timeout = 90 * _DAY_S
     c.CommonageSpawner.http_timeout = 120
     c.CommonageSpawner.poll_interval = 5

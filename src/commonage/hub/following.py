@@ -1,6 +1,6 @@
-"""Following a session from the queue until it answers: what happens to it, as steps for JupyterHub's progress page.
+"""Follows a session from the queue until it answers, and reports the steps to JupyterHub's progress page.
 
-The spawner follows one for each start; the control plane's event stream says when to look again.
+The spawner follows one session per start; the control plane's event stream triggers each check.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from commonage.sdk.asynchronous import AsyncClient
 from commonage.sdk.errors import ApiError
 from commonage.wire.workloads import TERMINAL_STATES, ExplanationOut, WorkloadOut
 
-_LOOK_AGAIN_S = 5.0  # without an event: the queue moves although nothing happens to us
-# How often its server is asked: the longer it took so far, the less a moment matters, and the more start at once.
+_LOOK_AGAIN_S = 5.0  # without an event: the queue moves although this session has no event
+# The polling interval of the session's server. It grows with the time since the start, when a short delay matters less,
+# so that more sessions can start at once.
 _ASK_S, _ASK_MOST_S, _ASK_PART = 0.05, 0.5, 0.02
 _PERCENT = {"held": 5, "queued": 10, "starting": 40, "running": 80}
 _LAST_LINES = 10
 
 
 class SessionEnded(Exception):
-    """It ended before it answered. `str(error)` says why, with the last lines it said; `state` is a terminal state."""
+    """The session ended before it answered. `str(error)` is the reason with its last lines of output; `state` is a
+    terminal state.
+    """
 
     def __init__(self, message: str, state: str) -> None:
         super().__init__(message)
@@ -34,21 +37,21 @@ class SessionEnded(Exception):
 
 @dataclass
 class Steps:
-    """What the progress page shows: everything so far to whoever comes, then what comes, until `close`."""
+    """The steps of the progress page: each reader gets all earlier steps, then new ones, until `close`."""
 
     _events: list[dict[str, Any]] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: bool = False
 
     def add(self, message: str, percent: int) -> None:
-        """Show a message, unless it is the one that stands there already."""
+        """Add a message, unless it is the same as the last one."""
         event = {"message": message, "progress": percent}
         if not self._events or self._events[-1] != event:
             self._events.append(event)
             self._wake()
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the steps."""
         self._closed = True
         self._wake()
 
@@ -71,22 +74,24 @@ class Steps:
 
 
 class Follower:
-    """Follows the workload `workload_id` and tells `show` (message, percent) what becomes of it.
+    """Follows the workload `workload_id` and reports its progress to `show` (message, percent).
 
-    Its server is asked for `path` to see whether it answers.
+    It polls the session's server at `path` until it answers.
     """
 
     def __init__(self, client: AsyncClient, workload_id: str, path: str, show: Callable[[str, int], None]) -> None:
         self._client = client
         self._id = workload_id
         self._path = path
-        self._asking_since = 0.0  # the loop's time
+        self._asking_since = 0.0  # in the event loop's time
         self._show = show
-        self._most = 0  # how full its bar was, since it was last in the queue
+        self._most = 0  # the highest percentage shown since it was last in the queue
         self._changed = asyncio.Event()
 
     async def until_it_answers(self) -> str:
-        """Where the session answers, http://HOST:PORT. Raises SessionEnded; waits out an unreachable API."""
+        """The address of the session, http://HOST:PORT, once it answers. Raises SessionEnded; waits while the API is
+        unreachable.
+        """
         listening = asyncio.create_task(self._listen())
         try:
             while True:
@@ -105,7 +110,7 @@ class Follower:
             listening.cancel()
 
     async def _look(self) -> WorkloadOut | None:
-        """The workload now, after showing it; None if there is nobody to ask."""
+        """Fetch the workload and show its state; None if the API is unreachable."""
         try:
             workload = await self._client.workload(self._id)
             message = await self._in_words(workload)
@@ -114,7 +119,7 @@ class Follower:
                 raise SessionEnded(f"the control plane no longer knows this session: {error.detail}", "lost") from error
             self._show("The control plane does not answer; waiting for it", _PERCENT["held"])
             return None
-        # What is fetched fills it further than the steps that follow would.
+        # Image progress fills the bar further than the following steps would.
         waits = workload.state in {"held", "queued"}
         self._most = _percent(workload) if waits else max(self._most, _percent(workload))
         self._show(message, self._most)
@@ -128,8 +133,8 @@ class Follower:
         return " ".join(one.message for one in (workload.reason, *workload.notes))
 
     async def _listen(self) -> None:
-        """Have the follower look again at each event of the workload."""
-        # Without the stream (the control plane restarts, say) looking every few seconds must do until it is back.
+        """Wake the follower at each event of the workload."""
+        # Without the stream (for example while the control plane restarts), polling every few seconds must suffice.
         while True:
             with contextlib.suppress(ApiError):
                 async with aclosing(self._client.events(self._id, after=0)) as events:
@@ -138,7 +143,7 @@ class Follower:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _answers(self, host: str, port: int) -> bool:
-        """Wait until something answers there: True; or until there is reason to look at the workload again: False."""
+        """True once something answers there; False when the workload should be checked again."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LOOK_AGAIN_S
         while not self._changed.is_set() and loop.time() < deadline:
@@ -159,7 +164,7 @@ class Follower:
 
 
 async def _says_something(host: str, port: int, path: str, within_s: float) -> bool:
-    """True if an HTTP server answers, whatever it says.
+    """True if an HTTP server answers, with any status.
 
     An open port does not suffice: Docker's own proxy opens it before anything in the container listens.
     """
@@ -176,7 +181,7 @@ async def _says_something(host: str, port: int, path: str, within_s: float) -> b
 
 
 def _percent(workload: WorkloadOut) -> int:
-    """How full the bar is: of what takes long while it starts, the part that is done."""
+    """The percentage of the bar: the completed part of the slow steps of a start."""
     percent = _PERCENT.get(workload.state, 100)
     if workload.state == "starting" and workload.progress is not None:
         return percent + int(workload.progress * (_PERCENT["running"] - percent - 1))
@@ -184,6 +189,6 @@ def _percent(workload: WorkloadOut) -> int:
 
 
 def _waiting(said: ExplanationOut) -> str:
-    """Why it waits, in one line; whom it waits behind, where somebody is ahead."""
+    """The reason for waiting, in one line, with the workloads ahead, if any."""
     ahead = "; ".join(one.text for one in said.in_front)
     return f"{said.summary} Ahead of it: {ahead}." if ahead else said.summary

@@ -1,6 +1,6 @@
-"""What a user may choose for a session: from the hub's form or its API to plain options, and the form itself.
+"""The options of a session: from the hub's form or its API to plain options, and the form itself.
 
-Only the shape is checked here. Whether it can be had is the control plane's to say, and it says it in words.
+Only the shape is checked here. The control plane checks availability, and explains a refusal.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import jinja2
 
 from commonage.wire.platform import LaunchOptions
 
-# What a session's owner chooses, by the same names everywhere: form, query, the hub's API, portal. They are fields of
-# `SubmitIn`; `time` and `memory` are text with a unit, as on the command line.
+# The options of a session's owner, with the same names everywhere: form, query, the hub's API, portal. They are fields
+# of `SubmitIn`; `time` and `memory` are text with a unit, as on the command line.
 CHOICES = ("environment", "cpus", "memory", "gpus", "time", "tenant", "volumes", "requeue")
-# Of which there may be several; as one text they have commas between.
+# Options with several values; as one text they are separated by commas.
 _SEVERAL = ("volumes",)
-# A tick of the form, or a truth value of the API.
+# A checkbox of the form, or a boolean of the API.
 _YES_OR_NO = ("requeue",)
-# Those that the control plane adds when it has the hub start a session. It has checked that the owner may have them;
-# from anybody else, and from the options of an earlier start, they count for nothing.
+# Options that the control plane adds when it lets the hub start a session. It has checked that the owner may have them;
+# from any other caller, and from the options of an earlier start, they are ignored.
 EXTRAS = ("key", "priority", "variables", "preemptible", "on", "one_numa", "grace")
 
 _templates = jinja2.Environment(
@@ -33,7 +33,7 @@ _templates = jinja2.Environment(
 
 
 def read_options(given: Mapping[str, Any]) -> dict[str, str]:
-    """Options as text; what was left empty is left out. Raises ValueError, with a sentence for the user.
+    """Options as text; empty ones are left out. Raises ValueError, with a sentence for the user.
 
     A form and a query give lists of strings, the API strings and numbers.
     """
@@ -62,7 +62,7 @@ def read_options(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def render_form(offer: LaunchOptions, chosen: Mapping[str, str]) -> str:
-    """The inside of the hub's form, with what may be had, what is free now, and what was chosen last time."""
+    """The inside of the hub's form, with the available choices, the free resources, and the previous choices."""
     environments = [entry for entry in offer.environments if "session" in entry.kinds]
     volumes = [one for one in offer.volumes if not one.always]
     return _templates.get_template("options_form.html").render(

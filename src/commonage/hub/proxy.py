@@ -1,8 +1,8 @@
-"""The proxy's routes, and the guards before hub and portal: what the page of a user's server may not ask of them.
+"""The proxy's routes, and the guards before hub and portal against requests from pages of users' servers.
 
-A user's server runs that user's code, and so do its pages in the browser of whoever opens them. Browsers say, in
-headers that no script can set (`Sec-Fetch-*`), who asks for a page and what for; the guards refuse what no page of hub
-or portal asks. Over plain HTTP, except on the loopback, browsers send none of this.
+A user's server runs that user's code, and so do its pages in the browsers that open them. Browsers send headers
+that no script can set (`Sec-Fetch-*`), which name the origin and purpose of a request; the guards refuse requests
+that no page of hub or portal makes. Over plain HTTP, except on the loopback, browsers send none of these headers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from commonage.wire.hub import API_PATH, PORTAL_PATH, REFUSED_PATH, HubSettings
 from commonage.wire.origins import session_domain
 from commonage.wire.proxy import UNAVAILABLE
 
-# Names of all that is made here begin so: what an earlier configuration left is found by it.
+# Prefix of all names made here, by which leftovers of an earlier configuration are found.
 _MARK = "guard-"
 _SESSION_HEADERS = f"{_MARK}session-headers"
 _TO_HUB = f"{_MARK}to-hub"
@@ -30,15 +30,15 @@ _FIRST = 1_000_000  # the priority of a route is the length of its rule, unless 
 
 _PAGES_OF_HUB = "PathPrefix(`/hub/`) && !PathPrefix(`/hub/static/`) && !Path(`/hub/logo`)"
 _PAGES = "(PathPrefix(`/hub/`) || PathPrefix(`/services/`))"
-# The portal judges by itself what is asked of its pages; the API takes no cookies.
+# The portal checks requests to its pages itself; the API takes no cookies.
 _BY_SCRIPT_OR_FRAME = "HeaderRegexp(`Sec-Fetch-Dest`, `.`) && !Header(`Sec-Fetch-Dest`, `document`)"
-# These carry a token of the hub's pages, and the hub asks for it, but not in the mode `no-cors`.
+# These carry a token of the hub's pages, and the hub checks it, but not in the mode `no-cors`.
 _BY_PAGE_OF_HUB = (
     "PathPrefix(`/hub/api/`) && Header(`Sec-Fetch-Site`, `same-origin`) && Header(`Sec-Fetch-Dest`, `empty`) "
     "&& !Header(`Sec-Fetch-Mode`, `no-cors`)"
 )
 _FORM_OF_ANOTHER_ORIGIN = "PathPrefix(`/hub/`) && Header(`Sec-Fetch-Site`, `same-site`) && !Method(`GET`)"
-# A sign-in that begins at a session, and a session that does not run, lead to these; none of them changes anything.
+# A sign-in that begins at a session, and a stopped session, lead to these pages; none of them changes anything.
 _WAY_TO_SESSION = "PathRegexp(`^/hub/(login|oauth_login|user/|api/oauth2/authorize)`)"
 _PAGES_OF_PORTAL = (
     f"PathPrefix(`{PORTAL_PATH}`) && !PathPrefix(`{API_PATH}/`) && !PathPrefix(`{PORTAL_PATH}static/`)"
@@ -48,26 +48,29 @@ _FROM_SESSION = "HeaderRegexp(`Referer`, `^https?://[^/]+/user/`)"
 
 
 class GuardedProxy(TraefikFileProviderProxy):
-    """traefik with routes as the hub wants them, and the guards."""
+    """traefik with the hub's routes, and the guards."""
 
     entry_points = List(Unicode(), default_value=["http"], help="Where traefik listens, by its names.").tag(config=True)
 
     def _dynamic_config_for_route(
         self, routespec: str, target: str, data: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As the library makes it; the pages of sessions get what guards the browsers that look at them."""
+        """The library's configuration of a route; the pages of sessions get headers that protect their visitors'
+        browsers.
+        """
         traefik, kept = super()._dynamic_config_for_route(routespec, target, data)
         for router in traefik["http"]["routers"].values():
             router["entryPoints"] = list(self.entry_points)
-            # What a session answers is its own, a 502 of an app in it as well.
+            # A session's answer is passed on unchanged, including a 502 of an app in it.
             router["middlewares"] = [_SESSION_HEADERS] if "user" in data else [UNAVAILABLE]
             if "user" not in data and self.app.subdomain_host:
-                # Whatever name somebody uses for this machine: programs may, and browsers are sent to the right one.
+                # Accept every host name of this machine: programs may use any, and browsers are redirected to the right
+                # one.
                 router["rule"] = generate_rule(routespec[routespec.index("/") :])
         return traefik, kept
 
     async def _setup_traefik_dynamic_config(self) -> None:
-        """Make anew what an earlier configuration left in the file."""
+        """Rewrite what an earlier configuration left in the file."""
         self._forget_earlier_addresses()
         http = self.dynamic_config["http"]
         for kind in ("routers", "middlewares", "services"):
@@ -93,7 +96,7 @@ class GuardedProxy(TraefikFileProviderProxy):
 
 
 def guards(settings: HubSettings) -> dict[str, Any]:
-    """traefik's routers, middlewares and services that stand before all routes."""
+    """traefik's routers, middlewares and services that come before all routes."""
     refused = [f"{_PAGES_OF_HUB} && {_BY_SCRIPT_OR_FRAME} && !({_BY_PAGE_OF_HUB})", _FORM_OF_ANOTHER_ORIGIN]
     led_to_hub = []
     stripped = ["Clear-Site-Data", "Service-Worker-Allowed"]
@@ -104,7 +107,7 @@ def guards(settings: HubSettings) -> dict[str, Any]:
         led_to_hub = [f"{sessions} && {_PAGES}", f"!{hub} && !{sessions} && {_PAGES} && {opened_by_people}"]
     else:
         refused.append(f"({_PAGES_OF_HUB} && !{_WAY_TO_SESSION} || {_PAGES_OF_PORTAL}) && {_FROM_SESSION}")
-        stripped.append("Cross-Origin-Opener-Policy")  # else it could stay in touch with a window that it opens
+        stripped.append("Cross-Origin-Opener-Policy")  # otherwise it could keep access to a window that it opens
     routers = {
         f"{_MARK}{middleware.removeprefix(_MARK)}-{number}": {
             "rule": rule,

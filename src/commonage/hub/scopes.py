@@ -1,6 +1,7 @@
-"""What a token may do at the control plane: one table, from which roles, the session's token and the docs are made.
+"""The permissions of a token at the control plane: one table, from which roles, the session's token and the docs are
+made.
 
-The names are `commonage.domain.principals.Scope`; a test holds the two together.
+The names are `commonage.domain.principals.Scope`; a test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ SCOPES: dict[str, dict[str, Any]] = {
 
 _REACH_PORTAL = f"access:services!service={SERVICE_NAME}"
 
-# What everybody who can sign in may do, and what is added to JupyterHub's own admin role.
+# Scopes of every user, and those added to JupyterHub's own admin role.
 USER_SCOPES = ["self", _REACH_PORTAL, SUBMIT, READ, TOKENS]
 ADMIN_SCOPES = [ADMIN, SUBMIT, READ]
 
-# What the portal gets to know of a user who signs in to it. Without TOKENS: a stolen sign-in is not to outlive itself.
+# Scopes of the portal's token of a signed-in user. Without TOKENS: a stolen sign-in must not outlive itself.
 PORTAL_SCOPES = [_REACH_PORTAL, ADMIN, SUBMIT, READ]
 
-# What the token inside a session may do: the two things every session does, and work with its owner's
-# workloads. Without TOKENS: it is to end with the session.
+# Scopes of the token inside a session: the two that every session needs, and access to its owner's
+# workloads. Without TOKENS: it must end with the session.
 SESSION_SCOPES = ["users:activity!user", "access:servers!server", SUBMIT, READ]

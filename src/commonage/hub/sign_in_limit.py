@@ -1,8 +1,8 @@
-"""How often signing in to the hub may fail, and how large a request to it may be. Installed by `jupyterhub_config.py`.
+"""Limits failed sign-ins to the hub, and the size of its requests. Installed by `jupyterhub_config.py`.
 
-Only failures count, so a class that signs in at the same time from behind one router is not slowed. They are counted
-for each address with each user name, and for each address with all names, wherever a password is taken: by the sign-in
-form and by the hub's API, which makes tokens for a password.
+Only failures count, so a class that signs in at the same time from behind one router is not slowed. They are
+counted for each address with each user name, and for each address with all names, at both places that accept a
+password: the sign-in form, and the hub's API, which makes tokens for a password.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from tornado import web
 from tornado.httpserver import HTTPServer
 
 MAX_BODY_BYTES = 1024 * 1024
-_ADDRESS_FACTOR = 5  # for all names together: a whole lab may be behind one address
+_ADDRESS_FACTOR = 5  # for all names together: a whole lab may share one address
 _MINUTE_S = 60.0
 _MOST_KEYS = 10_000
 _LONGEST_NAME = 64
-_IPV6_PREFIX = 64  # what one customer has
+_IPV6_PREFIX = 64  # the usual prefix of one customer
 
 
 class SignInLimit:
-    """Token buckets: `per_minute` failures at once and in a minute for an address and a name."""
+    """Token buckets: `per_minute` failures at once and per minute for an address and a name."""
 
     def __init__(self, per_minute: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._per_minute = per_minute
         self._monotonic = monotonic
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what was left, and when
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # the tokens left, and when
 
     def take(self, address: str, name: str) -> float:
-        """Count a failure, before it is known to be one. If that is too many: the seconds to wait, and none counted."""
+        """Count a failure in advance. If the limit is reached, returns the seconds to wait and counts nothing."""
         bounds = self._bounds(address, name)
         wait_s = max((1 - self._left(key, bound)) * _MINUTE_S / bound for key, bound in bounds.items())
         if wait_s > 0:
@@ -44,7 +44,7 @@ class SignInLimit:
         return 0.0
 
     def give_back(self, address: str, name: str) -> None:
-        """It was no failure."""
+        """Undo `take`, because the sign-in succeeded."""
         self._change(self._bounds(address, name), 1)
 
     def _bounds(self, address: str, name: str) -> dict[str, int]:
@@ -63,12 +63,12 @@ class SignInLimit:
 
 
 def install(per_minute: int) -> None:
-    """Have this process's hub keep to the limits, whatever its authenticator is."""
+    """Apply the limits to this process's hub, with any authenticator."""
     limit = SignInLimit(per_minute)
     authenticate, initialize = Authenticator.get_authenticated_user, HTTPServer.initialize
 
     async def limited(self: Authenticator, handler: Any, data: Any) -> Any:
-        if not data:  # who comes back from another site's sign-in has given no password here
+        if not data:  # a user who returns from another site's sign-in has given no password here
             return await authenticate(self, handler, data)
         address = client_address(handler.request.headers.get_list("X-Forwarded-For"), handler.request.remote_ip)
         name = str(data.get("username", "") if isinstance(data, Mapping) else "").strip().lower()[:_LONGEST_NAME]
@@ -81,7 +81,7 @@ def install(per_minute: int) -> None:
         return found
 
     def bounded(self: HTTPServer, *arguments: Any, **named: Any) -> None:
-        # JupyterHub's requests are small. tornado would keep 100 MiB of each in memory, of anybody's.
+        # JupyterHub's requests are small. tornado would keep 100 MiB of each in memory, from any client.
         initialize(self, *arguments, **{"max_body_size": MAX_BODY_BYTES, **named})
 
     Authenticator.get_authenticated_user = limited
@@ -89,9 +89,9 @@ def install(per_minute: int) -> None:
 
 
 def client_address(forwarded_for: list[str], peer: str) -> str:
-    """Where a request comes from: the last address in the proxies' list that is not this machine's own.
+    """The client's address: the last address in the proxies' list that is not this machine's own.
 
-    Each proxy adds whom it heard from at the end, so what a client writes there itself stands before that.
+    Each proxy appends the address of its client, so entries that a client forges come before that.
     """
     listed = [one.strip() for one in ",".join(forwarded_for).split(",") if one.strip()]
     for text in (*reversed(listed), peer):

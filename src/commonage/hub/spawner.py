@@ -1,8 +1,8 @@
 """JupyterHub's spawner for Commonage: a thin client of the control plane's API.
 
-A session is a workload of kind `session`, so that it stands in the same queue, draws on the same quota and is accounted
-for like everything else. Here it is only submitted, followed until it answers, looked after, and stopped. What holds
-across a restart of the hub is the workload's id in the hub's database.
+A session is a workload of kind `session`, so that it uses the same queue, quota and accounting as every other
+workload. The spawner only submits it, follows it until it answers, polls it, and stops it. The only state that
+survives a restart of the hub is the workload's id in the hub's database.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class CommonageSpawner(Spawner):
         self._steps = Steps()
         super().__init__(*args, **kwargs)  # loads the state
 
-    # --- what the hub keeps for us -------------------------------------------------------------------------------
+    # --- state in the hub's database -----------------------------------------------------------------------------
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take up what `get_state` gave in an earlier life of the hub."""
+        """Load the state that `get_state` gave before the hub restarted."""
         super().load_state(state)
         self.workload_id = str(state.get("workload", ""))
         self.key = str(state.get("key", ""))
 
     def get_state(self) -> dict[str, Any]:
-        """The workload's id, and the key by which it is found where the id never came back."""
+        """The workload's id, and the key that finds it if the id was never received."""
         return {**super().get_state(), "workload": self.workload_id, "key": self.key}
 
     def clear_state(self) -> None:
@@ -65,18 +65,18 @@ class CommonageSpawner(Spawner):
         self.workload_id = self.key = ""
 
     def _keep_state(self) -> None:
-        """Write the state down now. The hub itself does so only after the start, for which a session may wait days."""
+        """Save the state now. The hub itself does so only after the start, for which a session may wait days."""
         self.orm_spawner.state = self.get_state()
         self.db.commit()
 
-    # --- what the user chooses -----------------------------------------------------------------------------------
+    # --- options -------------------------------------------------------------------------------------------------
 
     @default("apply_user_options")
     def _default_apply_user_options(self) -> Any:
         return lambda spawner, options: None  # they are read at the start
 
     async def get_options_form(self) -> str:
-        """The form, made anew for each view: it says what is free now."""
+        """The form, rendered for each view, because it shows the free resources."""
         try:
             offer = await self._client.launch_options(self.user.name, self._groups)
         except ApiError as error:
@@ -84,7 +84,7 @@ class CommonageSpawner(Spawner):
         return render_form(offer, self._last_choice())
 
     def options_from_form(self, form_data: Mapping[str, list[str]]) -> dict[str, str]:
-        """What was sent with the form, or with the address after `opt-`."""
+        """The options from the form, or from query parameters with the prefix `opt-`."""
         return _options(form_data)
 
     def _last_choice(self) -> dict[str, str]:
@@ -93,7 +93,7 @@ class CommonageSpawner(Spawner):
         except ValueError:  # chosen in an earlier version
             return {}
 
-    # --- its life ------------------------------------------------------------------------------------------------
+    # --- lifecycle -----------------------------------------------------------------------------------------------
 
     async def start(self) -> str:
         """Submit the session and wait until it answers; its address. Raises SpawnException, always with a reason."""
@@ -101,7 +101,8 @@ class CommonageSpawner(Spawner):
         try:
             ask = self._ask()
             await self._stop_leftovers()
-            # Known to the hub before it is to the control plane: whenever the hub is killed, it finds it again.
+            # The hub stores the key before the control plane knows it: if the hub is killed at any time, it finds the
+            # session again.
             self.key = ask.key or ""
             self._keep_state()
             if self.key.startswith("again-"):
@@ -118,17 +119,17 @@ class CommonageSpawner(Spawner):
             self._steps.close()
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
-        """The steps of the start that is under way."""
+        """The steps of the current start."""
         async for step in self._steps.read():
             yield step
 
     async def get_url(self) -> str:
-        """Asked after a restart of the hub. A session that was waiting then is followed on until it answers."""
+        """Called after a restart of the hub. A session that was waiting then is followed until it answers."""
         self._steps = Steps()
         try:
             return f"{await self._follow()}{self.server.base_url}"
         except SessionEnded as error:
-            # The hub asks nothing but this and takes no exception: it will try the address, and give up.
+            # The hub calls only this and accepts no exception: it will try the address, and give up.
             self.log.warning("The session %s of %s ended: %s", self.workload_id, self._log_name, error)
             self.http_timeout = 1
             return str(self.server.url)
@@ -136,7 +137,7 @@ class CommonageSpawner(Spawner):
             self._steps.close()
 
     async def poll(self) -> int | None:
-        """None while it waits or runs, else how it ended. Without an answer it is taken to live on: it does."""
+        """None while it waits or runs, otherwise its exit status. Without an answer from the API it counts as alive."""
         try:
             async with asyncio.timeout(_POLL_S):
                 workload = await self._find()
@@ -151,13 +152,13 @@ class CommonageSpawner(Spawner):
         return workload.exit_code if workload.exit_code is not None else int(workload.state != "succeeded")
 
     async def stop(self, now: bool = False) -> None:
-        """Have the session end, and wait for it. One that has ended, or is unknown, is no error."""
+        """Stop the session, and wait until it has ended. One that has ended, or is unknown, is no error."""
         workload = await self._find()
         if workload is not None:
             await self._end(workload.id, "stopped from the hub")
 
     def run_post_stop_hook(self) -> Any:
-        """Revoke the session's token. After a restart the hub no longer has it at hand and would leave it in force."""
+        """Revoke the session's token. After a restart the hub no longer has it at hand and would leave it valid."""
         note = f"Server at {url_path_join(self.user.base_url, url_escape_path(self.name), '/')}"
         for token in self.user.orm_user.api_tokens:
             if token.note == note:
@@ -165,7 +166,7 @@ class CommonageSpawner(Spawner):
         self.db.commit()
         return super().run_post_stop_hook()
 
-    # --- how -----------------------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------------------
 
     @property
     def _client(self) -> AsyncClient:
@@ -181,16 +182,16 @@ class CommonageSpawner(Spawner):
 
     @property
     def _asked_by_control(self) -> bool:
-        """True if the request to start is the control plane's own, not a user's."""
+        """True if the start request comes from the control plane, not from a user."""
         asker = getattr(self.handler, "current_user", None)
         return isinstance(asker, orm.Service) and asker.name == SERVICE_NAME
 
     async def _follow(self) -> str:
-        version = url_path_join(self.server.base_url, "api")  # answers anybody
+        version = url_path_join(self.server.base_url, "api")  # needs no authentication
         return await Follower(self._client, self.workload_id, version, self._steps.add).until_it_answers()
 
     async def _find(self) -> WorkloadOut | None:
-        """The workload of this server; None if there is none."""
+        """The workload of this server; None if it does not exist."""
         if self.workload_id:
             try:
                 return await self._client.workload(self.workload_id)
@@ -207,7 +208,9 @@ class CommonageSpawner(Spawner):
         return None
 
     async def _stop_leftovers(self) -> None:
-        """End what the hub no longer knows of under this name (its database was put back, say): nobody can reach it."""
+        """Stop workloads under this name that the hub has lost (for example after its database was restored): no user
+        can reach them.
+        """
         async for workload in self._client.workloads(owner=self.user.name, kind="session", state=_LIVE):
             if workload.name == self.name:
                 await self._end(workload.id, "replaced by a new session of the same name")
@@ -221,14 +224,14 @@ class CommonageSpawner(Spawner):
                 raise
 
     def _ask(self) -> SubmitIn:
-        """The submission, from the options and what a Jupyter server needs to know of its hub."""
+        """The submission, from the options and the values that a Jupyter server needs from its hub."""
         given = self.user_options or {}
         options: dict[str, Any] = dict(_options(given))
         if "volumes" in options:
             options["volumes"] = [one.strip() for one in options["volumes"].split(",") if one.strip()]
         if self._asked_by_control:
             options |= {name: given[name] for name in EXTRAS if name in given}
-        else:  # whether its owner may have what was chosen is still to be judged
+        else:  # the control plane still checks whether the owner may have these choices
             options["groups"] = self._groups
         try:
             options = with_units_in_names(options)
@@ -259,11 +262,11 @@ class CommonageSpawner(Spawner):
 
 
 class _Refused(SpawnException):
-    """One whose words alone are shown to people, without its class and code."""
+    """An error shown to users by its message alone, without its class and code."""
 
     @property
     def jupyterhub_message(self) -> str:
-        """What JupyterHub shows on its pages."""
+        """The message on JupyterHub's pages."""
         return str(self.message)
 
 

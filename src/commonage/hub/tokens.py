@@ -1,7 +1,8 @@
-"""Rules for JupyterHub's API tokens: every one expires, and none makes another one. Used by `hub.config` and `hub.app`.
+"""Rules for JupyterHub's API tokens: every one expires, and none makes another one. Used by `hub.config` and
+`hub.app`.
 
-JupyterHub lets a token with the scope `tokens` make one that lasts longer and may do more. The control plane's API does
-not, so that API is the only way from one token to another.
+JupyterHub lets a token with the scope `tokens` make one that lasts longer and may do more. The control plane's API
+does not, so that API is the only way from one token to another.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ def _guarded(post: Any) -> Any:
 
 
 def limit_older_tokens(db: Session, lifetime_s: int) -> int:
-    """Let users' tokens that would last longer expire in `lifetime_s` seconds; how many. A session's token stays."""
+    """Let longer-lived tokens of users expire in `lifetime_s` seconds; returns their number. Session tokens stay."""
     latest = utcnow(with_tz=False) + timedelta(seconds=lifetime_s)
     running = db.query(orm.Spawner).filter(orm.Spawner.server_id.is_not(None))
-    # By the note that JupyterHub gives it; it names no other link between the two.
+    # By the note that JupyterHub gives it; nothing else links the two.
     of_sessions = {(one.user_id, f"Server at {one.server.base_url}") for one in running}
     found = db.query(orm.APIToken).filter(
         orm.APIToken.user_id.is_not(None),

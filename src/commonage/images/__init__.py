@@ -1,5 +1,5 @@
-"""Images: how they are built on a user's machine, and what the site's registry of them is made of.
+"""Images: building them on a user's machine, and the parts of the site's image registry.
 
-The server runs the registry (`server.registry`), its verbs build and push (`server.commands`). The catalogue of images
-is control's.
+The server runs the registry (`server.registry`), its commands build and push (`server.commands`). Control owns the
+catalogue of images.
 """

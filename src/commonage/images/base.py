@@ -1,6 +1,6 @@
 """A base image without any registry: Debian, made by debootstrap from the mirrors that this machine uses. Made once.
 
-It has a Python and the certificates of the usual authorities, and nothing that is this machine's own.
+It has a Python and the certificates of the usual authorities, and nothing specific to this machine.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def base_name(suite: str) -> str:
 
 
 def debian_suites(containerfile: str) -> list[str]:
-    """The releases whose base images, made on this machine, a Containerfile stands on."""
+    """The Debian releases whose base images, made on this machine, a Containerfile builds on."""
     bases = re.findall(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)", containerfile, re.MULTILINE | re.IGNORECASE)
     begin = base_name("")
     return list(dict.fromkeys(one.removeprefix(begin) for one in bases if one.startswith(begin) and one != begin))
 
 
 def own_suite(os_release: Path = Path("/etc/os-release")) -> str:
-    """The release of Debian that this machine runs, else a usual one."""
+    """The release of Debian that this machine runs, otherwise a default."""
     try:
         text = os_release.read_text(encoding="utf-8")
     except OSError:
@@ -45,7 +45,7 @@ def own_suite(os_release: Path = Path("/etc/os-release")) -> str:
 
 
 def own_mirror(suite: str) -> str | None:
-    """The mirror from which this machine itself takes that release; None where it does not."""
+    """The mirror from which this machine itself takes that release; None if it does not use one."""
     if shutil.which("apt-get") is None:
         return None
     wanted = ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
@@ -54,7 +54,7 @@ def own_mirror(suite: str) -> str | None:
 
 
 def debian_base(suite: str, mirror: str | None, again: bool, line: Line) -> str:
-    """The name of the base image, which is made if it is not there, or `again`. Raises ImageError."""
+    """The name of the base image, which is made if it does not exist, or `again`. Raises ImageError."""
     name = base_name(suite)
     if not again and buildah.exists(name):
         return name
@@ -97,7 +97,7 @@ def _bootstrap(suite: str, root: Path, mirror: str, line: Line) -> None:
             process.terminate()
             raise
     if process.returncode != 0:
-        full = shutil.disk_usage(root).free < _LEAST_ROOM  # it says of that only what it could not download
+        full = shutil.disk_usage(root).free < _LEAST_ROOM  # it reports a full disk only as failed downloads
         shown = [f"  {text[:_MOST_LETTERS]}" for text in said[-_LAST_LINES:]]
         raise ImageError(
             "\n".join(
@@ -107,7 +107,7 @@ def _bootstrap(suite: str, root: Path, mirror: str, line: Line) -> None:
 
 
 def _clean(root: Path, mirror: str) -> None:
-    """Take out what was fetched, and what debootstrap took from this machine: its name, its resolver, passwords."""
+    """Remove downloads, and files that debootstrap copied from this machine: its name, its resolver, passwords."""
     for folder in ("var/cache/apt/archives", "var/lib/apt/lists", "var/log"):
         for path in (root / folder).glob("**/*"):
             if path.is_file() and path.name != "lock":

@@ -1,4 +1,6 @@
-"""Calls of buildah: its lines as they come, its complaint as an error. Where it keeps images is its own affair."""
+"""Calls buildah: streams its output by line, and turns its failure into an error. buildah decides where images are
+stored.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 Line = Callable[[str], None]
-"""Takes a line that was said."""
+"""Takes a line of output."""
 
 _LAST_LINES = 12
 _KEPT_LINES = 40
@@ -23,7 +25,7 @@ class ImageError(Exception):
 
 
 class BuildahFailed(ImageError):
-    """buildah complained; `lines` are what it said last."""
+    """buildah failed; `lines` are its last lines of output."""
 
     def __init__(self, lines: Sequence[str], what: str) -> None:
         super().__init__(complaint(lines, what))
@@ -31,7 +33,7 @@ class BuildahFailed(ImageError):
 
 
 def program() -> str:
-    """Where buildah is. Raises ImageError."""
+    """The path of buildah. Raises ImageError."""
     found = shutil.which("buildah")
     if found is None:
         raise ImageError("images are built with buildah, which is not installed; run: apt-get install buildah")
@@ -46,7 +48,7 @@ def version() -> str:
 
 
 def call(*arguments: str, stdin: str | None = None) -> str:
-    """What it says. Raises ImageError with its complaint."""
+    """The output of buildah. Raises ImageError with its message."""
     done = subprocess.run(
         [program(), *arguments], input=stdin, capture_output=True, text=True, errors="replace", check=False
     )
@@ -56,7 +58,9 @@ def call(*arguments: str, stdin: str | None = None) -> str:
 
 
 def follow(arguments: Sequence[str], line: Line) -> None:
-    """Run it and tell each line as it comes. Raises BuildahFailed with the last of them; what was begun is ended."""
+    """Run buildah and pass on each line of output. Raises BuildahFailed with the last lines; the process is always
+    ended.
+    """
     last: deque[str] = deque(maxlen=_KEPT_LINES)
     with subprocess.Popen(
         [program(), *arguments],
@@ -78,13 +82,13 @@ def follow(arguments: Sequence[str], line: Line) -> None:
 
 
 def complaint(lines: Sequence[str], what: str) -> str:
-    """The last lines."""
+    """The error message: the last lines."""
     said = [text.strip() for text in lines if text.strip()]
     return f"{what} failed:\n" + "\n".join(f"  {text}" for text in said[-_LAST_LINES:])
 
 
 def room() -> str:
-    """How much is left where buildah keeps images, and how there is more."""
+    """The free disk space where buildah keeps images, and how to get more."""
     try:
         place = str(json.loads(call("info"))["store"]["GraphRoot"])
         free = f": {shutil.disk_usage(place).free >> 20} MiB free in {place}"
@@ -105,13 +109,13 @@ def exists(image: str) -> bool:
 
 
 def inspect(image: str) -> dict[str, Any]:
-    """What it says of an image that is here: configuration and annotations. Raises ImageError."""
+    """buildah's description of a local image: configuration and annotations. Raises ImageError."""
     found: dict[str, Any] = json.loads(call("inspect", "--type", "image", image))
     return found
 
 
 def push(image: str, target: str, options: Sequence[str], folder: Path, line: Line) -> str:
-    """Push it to `target` (HOST/REPOSITORY:TAG). Returns the digest that it has there. Raises ImageError."""
+    """Push it to `target` (HOST/REPOSITORY:TAG). Returns its digest in the registry. Raises ImageError."""
     digest = folder / "digest"
     follow(["push", *options, "--digestfile", str(digest), image, f"docker://{target}"], line)
     return digest.read_text(encoding="ascii").strip()

@@ -1,6 +1,6 @@
 """Building an image on this machine: from lists of requirements, or from a Containerfile. Called by `commonage image`.
 
-The files of a build are put together in a folder of its own, which goes with the build.
+The files of a build are collected in a temporary folder, which is removed after the build.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _SERVER_PACKAGES = ("jupyterhub", "jupyterlab")
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """How to build: buildah's isolation, where packages come from, and how to reach registries that want a password.
+    """The tools of a build: buildah's isolation, the sources of packages, and access to registries that need a
+    password.
 
     `access` are options for buildah. `again`: no layer of an earlier build is used.
     """
@@ -44,7 +45,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to build from lists: of each kernel the files with its requirements, and whether sessions run in it."""
+    """A build from lists: the requirements files of each kernel, and whether sessions run in the image."""
 
     base: str
     kernels: Mapping[str, Sequence[Path]]
@@ -54,7 +55,7 @@ class Wanted:
 
 
 def local_name(name: ImageName) -> str:
-    """What an image is called on the machine where it was built."""
+    """The image's name on the machine where it was built."""
     return f"localhost/{name.tagged}"
 
 
@@ -107,7 +108,7 @@ def _build(name: ImageName, file: Path, context: Path, said: Mapping[str, str], 
 
 @contextmanager
 def _explained(file: str = "", context: str = "") -> Iterator[None]:
-    """A build that fails is told by its step, and with what to do."""
+    """Turn a failed build into an error that names the step and the next action."""
     try:
         yield
     except BuildahFailed as error:
@@ -128,7 +129,7 @@ def secrets_of(around: Surroundings) -> Iterator[list[str]]:
 
 
 def _put_uv(folder: Path) -> None:
-    """uv, which installs: by a link where that goes, it is large."""
+    """Put uv, the installer, into the folder: as a hard link if possible, because it is large."""
     source, target = Path(find_uv_bin()).resolve(), folder / "uv"
     try:
         os.link(source, target)
@@ -152,11 +153,11 @@ def _put_kernel(folder: Path, name: str, paths: Sequence[Path]) -> Kernel:
 
 
 def _put_server(folder: Path, offline: bool, kernels: Sequence[Kernel]) -> str:
-    """What a session's server is made of: pinned as in the catalogue's own, or what a folder of wheels has."""
+    """The requirements of a session's server: pinned as in the built-in catalogue, or from a folder of wheels."""
     pinned = next(one.requirements for one in builtin_environments() if one.name == "notebook")
     place = folder / "server"
     place.mkdir()
-    # The hub and the server must understand each other, so its version is not for a folder of wheels to choose.
+    # The hub and the server must be compatible, so a folder of wheels may not choose the server's version.
     hub = next(one for one in pinned if one.startswith("jupyterhub==")).split()[0]
     asked = "\n".join([hub if name == "jupyterhub" else name for name in _SERVER_PACKAGES]) + "\n"
     bound = "" if offline else "\n".join(one.replace(" \\", "") for one in pinned) + "\n"

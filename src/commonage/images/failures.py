@@ -1,4 +1,4 @@
-"""What a failed build is told as: the step, what was said last in it, and what to do. Pure."""
+"""The error message of a failed build: the step, its last output, and the next action. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _DEBIAN = "localhost/commonage/debian:bookworm"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was to be built: by which file (empty: lists of requirements), with files of which folder."""
+    """The requested build: its file (empty: lists of requirements), and the folder of its context."""
 
     file: str
     context: str
 
 
 def told(lines: Sequence[str], asked: Asked, room: Callable[[], str]) -> str:
-    """The complaint of a build that said these lines last. `room` says how full the disk is, and what to do."""
+    """The error message for a build that ended with these lines. `room` returns the disk's free space, and advice."""
     step, since = _last_step(lines)
     said = [_bare(text.strip(), step) for text in since if text.strip() and not _ASIDE.match(text)][-_MOST_LINES:]
     begin = f"{_shortened(step, asked)}, in {asked.file}," if asked.file else _shortened(step, asked)
@@ -35,26 +35,26 @@ def told(lines: Sequence[str], asked: Asked, room: Callable[[], str]) -> str:
 
 
 def _last_step(lines: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The line of the step that began last, and what was said since; empty if there is none among these."""
+    """The line of the step that began last, and the output since; empty if the lines contain no step."""
     at = next((at for at in range(len(lines) - 1, -1, -1) if _STEP.match(lines[at])), -1)
     return (lines[at] if at >= 0 else ""), lines[at + 1 :]
 
 
 def _shortened(step: str, asked: Asked) -> str:
     found = _STEP.match(step)
-    # Of what was made from lists nobody knows the lines.
+    # A Containerfile made from lists is generated, so its line numbers mean nothing to users.
     words = (None if asked.file else step_title(step)) or re.sub(r"--mount=\S+ ?", "", found[1] if found else step)
     return words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}…"
 
 
 def _bare(text: str, step: str) -> str:
-    """A line without what the one above it says already, and without the innards of buildah."""
+    """A line without the text that the step's line has already, and without buildah's internals."""
     text = text.removeprefix("Error: ").partition(" &imagebuilder.Step{")[0]
     if not text.startswith("building at STEP "):
         return text
     found = _STEP.match(step)
     plain = text.removeprefix(f'building at STEP "{found[1] if found else ""}": ')
-    # A wrong word stands there without what is behind it.
+    # The message for an unknown instruction quotes only the word, without its arguments.
     return re.sub(r'^building at STEP "\S+ ?": ', "", plain).removeprefix("while running runtime: ")
 
 

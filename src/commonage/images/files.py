@@ -1,6 +1,6 @@
-"""What lies in the registry's folder: which images, since when, and which of them nobody needs.
+"""The contents of the registry's folder: its images, their push times, and which of them are no longer needed.
 
-The layout is docker-registry's own (`docker/registry/v2`). Only read here: the registry itself removes.
+The layout is docker-registry's own (`docker/registry/v2`). Only read here: the registry itself deletes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _Place = tuple[str, str]  # repository and digest
-# docker-registry takes no larger manifest.
+# docker-registry accepts no larger manifest.
 _MANIFEST_MAX = 4 * 1024 * 1024
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
@@ -40,7 +40,7 @@ def stored(storage: Path) -> list[Stored]:
 
 
 def tagged(storage: Path, repository: str, tag: str) -> str | None:
-    """The digest that a tag names; None where there is none."""
+    """The digest that a tag names; None if the tag does not exist."""
     link = _root(storage, "repositories") / repository / "_manifests/tags" / tag / "current/link"
     try:
         digest = link.read_text(encoding="ascii").strip()
@@ -50,19 +50,19 @@ def tagged(storage: Path, repository: str, tag: str) -> str | None:
 
 
 def needed(storage: Path, address: str, keep: Collection[str]) -> set[str]:
-    """What of the images with the names in `keep` lies here, the parts of an index too, as `REPOSITORY@sha256:…`."""
+    """The stored manifests of the images named in `keep`, including the parts of an index, as `REPOSITORY@sha256:…`."""
     return {f"{repository}@{digest}" for repository, digest in _with_parts(storage, _named(storage, address, keep))}
 
 
 def unneeded(
     storage: Path, keep: Collection[str], before: float, last_needed: Mapping[str, float] | None = None
 ) -> list[Stored]:
-    """Those that are not in `keep` (see `needed`), and were pushed, and needed last, before an instant.
+    """Manifests that are not in `keep` (see `needed`), and were last pushed and last needed before a time.
 
-    Nor does an index that stays list them. `last_needed` says when (unix seconds) which were.
+    Manifests listed by an index that stays are excluded. `last_needed`: when (unix seconds) each was last needed.
     """
     everything, noted = stored(storage), last_needed or {}
-    # What is young may be about to be registered, and so may an index whose parts are old.
+    # A new image may be about to be registered, and so may an index with old parts.
     young = [one for one in everything if max(one.at, noted.get(str(one), 0.0)) >= before]
     stays = _with_parts(storage, ((one.repository, one.digest) for one in young))
     kept = {*keep, *(f"{repository}@{digest}" for repository, digest in stays)}
@@ -70,12 +70,12 @@ def unneeded(
 
 
 def size_bytes(storage: Path) -> int:
-    """What all layers and manifests take."""
+    """The size of all layers and manifests."""
     return sum(file.stat().st_size for file in _root(storage, "blobs").glob("sha256/*/*/data"))
 
 
 def _named(storage: Path, address: str, names: Iterable[str]) -> Iterator[_Place]:
-    """Where the images with these names lie, those that lie here."""
+    """The places of the images with these names, as far as they are stored."""
     for name in names:
         if not name.startswith(f"{address}/"):
             continue
@@ -87,7 +87,7 @@ def _named(storage: Path, address: str, names: Iterable[str]) -> Iterator[_Place
 
 
 def _with_parts(storage: Path, places: Iterable[_Place]) -> Iterator[_Place]:
-    """These, and those that an index among them lists."""
+    """These, and the manifests listed by each index among them."""
     for repository, digest in places:
         yield repository, digest
         yield from ((repository, part) for part in _parts(storage, digest))

@@ -1,6 +1,6 @@
-"""What an image has for us: its kernels, a server for sessions, its search path. Found by looking into it.
+"""Inspects an image for its kernels, its server for sessions, and its search path, by running a script in it.
 
-So an image of any origin can be used: one from a Containerfile, one that somebody else built.
+So an image of any origin can be used: one from a Containerfile, or one that another person built.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from commonage.images import buildah
 from commonage.images.buildah import ImageError
 from commonage.images.recipe import SERVER, SPECS
 
-# A line break in a name would be read as the end of it; there is none in any that Jupyter takes.
+# A line break in a name would be read as the end of it; Jupyter accepts no such name.
 _SCRIPT = f"""
 for folder in {SPECS} /usr/share/jupyter/kernels /opt/*/share/jupyter/kernels; do
   for file in "$folder"/*/kernel.json; do
@@ -33,7 +33,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is in an image. `server_prefix` is None where no session can run in it; empty: it is on its own path."""
+    """The contents of an image. `server_prefix` is None if no session can run in it; empty: the server is on its own
+    path.
+    """
 
     kernels: tuple[Kernel, ...]
     server_prefix: str | None
@@ -43,7 +45,7 @@ class Found:
 
 
 def look_into(image: str, isolation: str) -> Found:
-    """Look into an image of this machine. Raises ImageError."""
+    """Inspect an image on this machine. Raises ImageError."""
     described = buildah.inspect(image)
     config = described.get("OCIv1", {}).get("config", {})
     path = next((one.partition("=")[2] for one in config.get("Env", ()) if one.startswith("PATH=")), USUAL_PATH)
@@ -59,7 +61,7 @@ def look_into(image: str, isolation: str) -> Found:
 
 
 def parse(said: str) -> tuple[tuple[Kernel, ...], str | None]:
-    """The kernels, and the folder of the server's environment, out of what the script says."""
+    """The kernels, and the folder of the server's environment, from the script's output."""
     kernels: dict[str, Kernel] = {}
     server: str | None = None
     for part in said.split("\x1e")[1:]:
@@ -85,7 +87,7 @@ def _kernel(name: str, content: str) -> Kernel | None:
 
 
 def _prefix(program: str) -> str:
-    """The environment that a program belongs to; empty where the image's own path leads to it or to such as it."""
+    """The environment of a program; empty if the image's own path already leads to it or to an equivalent one."""
     folder = posixpath.dirname(program)
     if posixpath.basename(folder) != "bin" or folder in USUAL_PATH.split(":"):
         return ""

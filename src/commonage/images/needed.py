@@ -1,7 +1,8 @@
-"""When the catalogue last had what lies in the registry: noted by each collection, in a file beside its storage.
+"""When the catalogue last needed each image in the registry: recorded by each collection, in a file next to its
+storage.
 
-So an image that another one took the place of, or that was removed, stays for as long as a young one: attempts that
-began to start in it fetch it still, and its digest may be registered again. Blocks: for threads.
+So a replaced or removed image stays for as long as a new one: attempts that began to start in it still pull it, and
+its digest may be registered again. Blocks: for threads.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def last_needed(file: Path) -> dict[str, float]:
-    """When (unix seconds) each image (`REPOSITORY@sha256:…`) was last needed, as far as that was noted."""
+    """The last recorded time (unix seconds) at which each image (`REPOSITORY@sha256:…`) was needed."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         return {str(name): float(at) for name, at in found.items()}
@@ -28,9 +29,9 @@ def last_needed(file: Path) -> dict[str, float]:
 
 
 def note_needed(file: Path, before: Mapping[str, float], now: Mapping[str, float], there: Collection[str]) -> None:
-    """Keep what was noted `before` and what is `now`, of the images that are still `there`. Whole or not at all.
+    """Store the times of `before` and `now` for the images that are still `there`, atomically.
 
-    Where it cannot be written that is logged: on a full disk images must go all the same.
+    A write error is only logged: on a full disk images must be deleted all the same.
     """
     kept = {name: at for name, at in {**before, **now}.items() if name in there}
     new = file.with_suffix(".new")

@@ -1,6 +1,6 @@
-"""Who built an image, when and from what: labels of the image, so that they go wherever it goes.
+"""The builder, time and sources of an image: labels of the image, so that they are kept wherever it is copied.
 
-The names are OCI's where it has some; a Containerfile's base stands in annotations that buildah makes itself.
+The names are OCI's where OCI defines them; a Containerfile's base is in annotations that buildah makes itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def labels(builder: str, at: float, files: Sequence[SourceFile], commit: Commit 
 
 
 def provenance(known: Mapping[str, str], annotations: Mapping[str, str]) -> Provenance:
-    """What an image's labels and annotations say; nothing where it was built otherwise."""
+    """The provenance in an image's labels and annotations; empty if it was built by other tools."""
     try:
         files = {str(path): str(digest) for path, digest in json.loads(known.get(f"{_OURS}.files", "{}")).items()}
     except (ValueError, AttributeError):
@@ -68,7 +68,7 @@ def _instant(text: str) -> float | None:
 
 
 def source_file(path: Path, name: str | None = None) -> SourceFile:
-    """A file and what is in it, however large it is. Raises OSError."""
+    """A file with the digest of its content, of any size. Raises OSError."""
     with path.open("rb") as opened:
         return SourceFile(name or path.name, f"sha256:{hashlib.file_digest(opened, 'sha256').hexdigest()}")
 
@@ -79,7 +79,7 @@ def digest_of(content: bytes) -> str:
 
 
 def context_files(folder: Path) -> list[SourceFile]:
-    """The files of a build's folder; where they are many, one digest of them all stands for them. Raises OSError."""
+    """The files of a build's folder; if they are many, one digest of all of them. Raises OSError."""
     found = sorted(_files(folder))
     if len(found) <= _MOST_FILES:
         return [source_file(path, path.relative_to(folder).as_posix()) for path in found]
@@ -96,7 +96,7 @@ def _files(folder: Path) -> Iterable[Path]:
 
 
 def commit_of(folder: Path) -> Commit | None:
-    """The git commit of a folder; None where it is in no repository, or git is not there."""
+    """The git commit of a folder; None if it is in no repository, or git is not installed."""
     head = _git(folder, "rev-parse", "--verify", "HEAD")
     if head is None:
         return None

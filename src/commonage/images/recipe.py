@@ -1,8 +1,8 @@
 """From lists of requirements to a Containerfile: the kernels, each in a virtual environment of its own. Pure.
 
-An image has in /opt/commonage/kernels/NAME the packages of each kernel, which may contradict those of the others, and
-in /opt/commonage/server what a session needs. While it is built, the files of the build are at /run/commonage, and the
-secrets beside them; nothing of both stays in the image.
+An image has in /opt/commonage/kernels/NAME the packages of each kernel, which may conflict with those of the
+others, and in /opt/commonage/server the server of a session. During the build, its files and secrets are at
+/run/commonage; neither stays in the image.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ WORK = "/run/commonage"
 TOLD = "/run/commonage-told.sh"
 CERTIFICATES = "/run/commonage-ca.crt"
 _CACHE = "/run/commonage-cache"
-# What notebooks name that name no other: so theirs open in it at once.
+# Notebooks that name no kernel use this name, so they open in this kernel at once.
 DEFAULT_KERNEL = "python3"
-# Jupyter takes a kernel of this name for the Python that its own server runs on.
+# Jupyter uses a kernel of this name for the Python that its own server runs on.
 _NOT_A_KERNEL = "python"
 _KERNEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,30}", re.ASCII)
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{1,100}", re.ASCII)
 
 
 class RecipeError(ValueError):
-    """What is to be built cannot be; the message says why."""
+    """The build is impossible; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Kernel:
 
     @property
     def title(self) -> str:
-        """As people see it."""
+        """The display name."""
         return "Python" if self.name == DEFAULT_KERNEL else f"Python ({self.name})"
 
     @property
@@ -52,10 +52,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What to build on `base`. `server` is the digest of the server's list; empty: the image is for jobs only.
+    """An image to build on `base`. `server` is the digest of the server's list; empty: the image is for jobs only.
 
-    `packages` are Debian's, installed first. `places` are folders of this machine that packages come from; `offline`:
-    from nowhere else.
+    `packages` are Debian's, installed first. `places` are folders of this machine with packages; `offline`: use no
+    other source.
     """
 
     base: str
@@ -67,7 +67,7 @@ class Recipe:
 
 
 def check_kernel(name: str) -> str:
-    """The name of a kernel. Raises RecipeError."""
+    """Validate the name of a kernel. Raises RecipeError."""
     if name == _NOT_A_KERNEL:
         raise RecipeError(
             f"no kernel can be called {name!r}: Jupyter would start its own Python instead; call it {DEFAULT_KERNEL}, "
@@ -81,14 +81,14 @@ def check_kernel(name: str) -> str:
 
 
 def check_package(name: str) -> str:
-    """The name of a Debian package. Raises RecipeError."""
+    """Validate the name of a Debian package. Raises RecipeError."""
     if not _PACKAGE.fullmatch(name):
         raise RecipeError(f"{name[:40]!r} is no name of a Debian package")
     return name
 
 
 def containerfile(recipe: Recipe) -> str:
-    """The Containerfile. Each kernel is a layer, so that those that did not change are not built again."""
+    """The Containerfile. Each kernel is a layer, so that unchanged kernels are not built again."""
     steps = [f"FROM {recipe.base}", "ENV LANG=C.UTF-8"]
     if recipe.packages:
         steps.append(_packages(recipe.packages))
@@ -102,7 +102,7 @@ def containerfile(recipe: Recipe) -> str:
 
 
 def kernel_spec(kernel: Kernel) -> str:
-    """What Jupyter is told of a kernel: kernel.json. Programs started in it are those of its environment."""
+    """Jupyter's description of a kernel: kernel.json. Programs started in it are those of its environment."""
     return json.dumps(
         {
             "argv": [f"{kernel.prefix}/bin/python", "-m", "ipykernel_launcher", "-f", "{connection_file}"],
@@ -116,7 +116,7 @@ def kernel_spec(kernel: Kernel) -> str:
 
 
 def step_title(line: str) -> str | None:
-    """What a line of buildah's (`[1/2] STEP 3/5: RUN …`) begins, in words; None for any other line."""
+    """The step that a line of buildah (`[1/2] STEP 3/5: RUN …`) begins, in words; None for any other line."""
     found = re.match(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (\w+) ?(.*)", line)
     if found is None:
         return None
@@ -148,7 +148,7 @@ def _kernel(recipe: Recipe, kernel: Kernel) -> str:
 
 def _server(recipe: Recipe) -> str:
     install = _installed(recipe, SERVER, f"-r {WORK}/server/requirements.txt $(cat {WORK}/server/arguments)")
-    # The server's own Python is no kernel: what people install goes into theirs.
+    # The server's own Python is no kernel: users install their packages into theirs.
     alone = f"rm -rf {SERVER}/share/jupyter/kernels && mkdir -p {SERVER}/etc/jupyter"
     told = f"cat {WORK}/server/settings.json > {SERVER}/etc/jupyter/jupyter_server_config.json"
     return f"RUN {_mounts(recipe)} {install} && {alone} && {told} # server {recipe.server}"
@@ -174,6 +174,6 @@ def _mounts(recipe: Recipe) -> str:
 
 
 def told(variables: dict[str, str]) -> str:
-    """The secret that tells uv where packages come from: lines for a shell."""
+    """The secret that tells uv the sources of packages: lines for a shell."""
     fixed = {"UV_CACHE_DIR": _CACHE, "UV_LINK_MODE": "copy", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in (variables | fixed).items())

@@ -1,6 +1,6 @@
-"""What this machine knows of where packages come from, for the time of a build: indexes, proxies, certificates.
+"""This machine's settings for package sources, for the time of a build: indexes, proxies, certificates.
 
-It goes into a build as secrets and mounts, and stays in no image. uv is told in its own words, for Containerfiles there
+They enter a build as secrets and mounts, and stay in no image. uv gets its own variables; for Containerfiles there
 is a pip.conf.
 """
 
@@ -41,7 +41,9 @@ class Surroundings:
 
 
 def surroundings(environ: Mapping[str, str], wheels: Sequence[Path] = ()) -> Surroundings:
-    """Those of this machine. With folders of `wheels` packages come from there alone, and no network is needed."""
+    """The surroundings of this machine. With folders of `wheels`, packages come only from there, and no network is
+    needed.
+    """
     told = uv_environment(environ, read_pip_settings(environ))
     variables = {name: value for name, value in told.items() if _FOR_PACKAGES.fullmatch(name)}
     if wheels:
@@ -60,20 +62,22 @@ def _certificates(told: Mapping[str, str]) -> str:
 
 
 def _places(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """The folders of this machine among the places that packages come from."""
+    """The folders of this machine among the package sources."""
     words = [word for name in _PLACES for word in re.split(r"[\s,]+", variables.get(name, "")) if word]
     paths = [unquote(urlsplit(word).path) if word.startswith("file://") else word for word in words]
     return tuple(dict.fromkeys(_whole(path) for path in paths if path.startswith("/") and Path(path).is_dir()))
 
 
 def _whole(path: str) -> str:
-    """An index that is a folder called `simple` has its packages beside it, as a rule."""
+    """An index in a folder called `simple` usually has its packages in the parent folder."""
     folder = Path(path)
     return str(folder.parent if folder.name == "simple" else folder)
 
 
 def _pip_conf(environ: Mapping[str, str]) -> str:
-    """What pip is told here, by files and variables, in one file; the certificates are a secret of the build."""
+    """pip's configuration on this machine, from files and variables, in one file; the certificates are a secret of the
+    build.
+    """
     found = {name: value for name, value in read_pip_settings(environ).items() if name in _PIP}
     for name in _PIP:
         value = environ.get("PIP_" + name.replace("-", "_").upper())
@@ -87,5 +91,5 @@ def _pip_conf(environ: Mapping[str, str]) -> str:
 
 
 def readable(folder: Path) -> bool:
-    """True if it is a folder that has at least one wheel or source archive in it."""
+    """True if it is a folder with at least one wheel or source archive."""
     return folder.is_dir() and any(name.endswith((".whl", ".tar.gz")) for name in os.listdir(folder))

@@ -1,6 +1,7 @@
-"""Tokens that the registry believes: signed here, checked there by the certificate that stands in its settings.
+"""Tokens for the registry: signed here, verified there by the certificate in its settings.
 
-The form is that of the registries' token protocol; the key identifier is made as docker-registry makes it of the key.
+The form is that of the registries' token protocol; the key identifier is derived from the key as docker-registry
+does it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _CLOCKS_MAY_DIFFER_S = 60
 
 
 class Signer:
-    """One key, for one run of the registry: nobody can keep what nobody wrote down."""
+    """A key for one run of the registry. It is only in memory, so it cannot leak from a file."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._key_id = key_id(self._key.public_key())
 
     def certificate(self, now: float) -> str:
-        """What the registry checks tokens by, PEM. It stands for the key alone: no authority is behind it."""
+        """The certificate by which the registry verifies tokens, PEM. It only carries the key: it is self-signed."""
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Commonage registry tokens")])
         moment = dt.datetime.fromtimestamp(int(now), tz=dt.UTC)
         built = (

@@ -1,7 +1,7 @@
-"""The portal's static files: own ones (in git) and those of others that the build puts into static/vendor.
+"""The portal's static files: its own (in git), and third-party ones that the build puts into static/vendor.
 
-Each address carries a digest of the content, so that a browser may keep a file for ever and never shows an
-old one.
+Each address carries a digest of the content, so that a browser may cache a file for ever and never shows an old
+one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FOR_EVER = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file that is served. `digest` is the start of its SHA-256."""
+    """One static file. `digest` is the start of its SHA-256."""
 
     path: Path
     media_type: str
@@ -29,7 +29,7 @@ class Asset:
 
 
 class Assets:
-    """All static files, known from the start: nothing outside the folder can ever be asked for."""
+    """All static files, listed at the start: no request can reach a file outside the folder."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._assets = {
@@ -39,7 +39,7 @@ class Assets:
         }
 
     def url(self, name: str) -> str:
-        """The address of a file, relative to the portal's. Raises KeyError for one that is not there."""
+        """The address of a file, relative to the portal's. Raises KeyError for an unknown name."""
         return f"static/{name}?v={self._assets[name].digest}"
 
     async def serve(self, request: Request) -> Response:

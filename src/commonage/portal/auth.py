@@ -1,8 +1,8 @@
-"""Signing in to the portal, by the hub's OAuth, and staying signed in. Called by `site` for every request.
+"""Sign-in to the portal by the hub's OAuth, and the session cookie. Called by `site` for every request.
 
 The hub's token travels in a cookie that only this server can read: encrypted and signed, so that a restart of the
-control plane signs nobody out and no table of sessions is needed. Whether the token still holds is the hub's to
-say, each time (the identity port remembers the answer for half a minute).
+control plane signs nobody out and no table of sessions is needed. The hub decides at each request whether the token
+is still valid (the identity port caches the answer for half a minute).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LONGEST_NEXT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who looks at a page. `csrf` must come back with everything that changes something.
+    """The user of a page. `csrf` must be sent back with every change.
 
     `address` is the IP address of the browser, empty if unknown.
     """
@@ -47,15 +47,16 @@ class Visitor:
 
 
 class SignInNeeded(Unauthenticated):
-    """Nobody is signed in on this browser, or not any more."""
+    """Nobody is signed in on this browser, or the sign-in has expired."""
 
 
 class PortalAuth:
     """Sign-in, session cookie and the guard of every POST.
 
     `secret` is any text that only this installation knows and that outlives a restart; the key is derived from it.
-    `host_cookies` is for HTTPS where users' servers have names below ours: they may set cookies for our name as well,
-    but none with the prefix `__Host-`. Such a cookie has no path, so it is not for servers at our own name.
+    `host_cookies` is for HTTPS where users' servers have names below the portal's: they may set cookies for the
+    portal's name as well, but none with the prefix `__Host-`. Such a cookie has no path, so it cannot be used if
+    users' servers share the portal's own name.
     """
 
     def __init__(self, identity: Identity, clock: Clock, secret: str, *, host_cookies: bool = False) -> None:
@@ -67,7 +68,7 @@ class PortalAuth:
         self._csrf_key = derive[32:]
 
     async def visitor(self, request: Request) -> Visitor:
-        """Who this is. Raises SignInNeeded, or Unavailable while the hub does not answer."""
+        """The visitor of this request. Raises SignInNeeded, or Unavailable while the hub does not answer."""
         session = self._open("session", self._cookie(request, SESSION_COOKIE), SESSION_S)
         if session is None:
             raise SignInNeeded("sign in to see this page")
@@ -79,7 +80,7 @@ class PortalAuth:
     def to_sign_in(self, request: Request, back_to: str) -> Response:
         """Send the browser to the hub; it comes back to the callback, and then to `back_to`.
 
-        The state binds the answer to this browser: a link made by somebody else signs nobody in.
+        The state binds the answer to this browser: a link made by another person signs nobody in.
         """
         browser = self._cookie(request, BROWSER_COOKIE)
         if not 20 <= len(browser) <= 64:
@@ -90,7 +91,7 @@ class PortalAuth:
         return response
 
     async def callback(self, request: Request) -> Response:
-        """The way back from the hub. Raises Unauthenticated with a sentence for whatever does not fit."""
+        """The way back from the hub. Raises Unauthenticated with a sentence if the answer does not match."""
         query = request.query_params
         if refused := query.get("error"):
             raise Unauthenticated(f"the hub did not let you in ({refused[:100]}); sign in again, or ask an admin")
@@ -107,23 +108,24 @@ class PortalAuth:
         return response
 
     def forget(self, response: Response) -> Response:
-        """Take the session from the browser. The hub's own sign-out, which follows, ends the token."""
-        secure = bool(self._prefix)  # else the browser does not take the prefix, and keeps the cookie
+        """Remove the session from the browser. The hub's own sign-out, which follows, ends the token."""
+        secure = bool(self._prefix)  # otherwise the browser rejects the prefix, and keeps the cookie
         name = f"{self._prefix}{SESSION_COOKIE}"
         response.delete_cookie(name, path=self._path, secure=secure, httponly=True, samesite="lax")
         return response
 
     def guard_reading(self, request: Request, visitor: Visitor) -> None:
-        """Show a page to a person who opens it, and to a script or frame only with the token of a page of ours.
+        """Show a page to a person who opens it, and to a script or frame only with the token of a portal page.
 
-        Else a page of somebody's server at the same origin could fetch it, and the token in it. Raises Forbidden.
+        Otherwise a page of a user's server at the same origin could fetch it, and the token in it. Raises
+        Forbidden.
         """
         asked_by_person = request.headers.get("sec-fetch-dest", "document") == "document"
         if not asked_by_person and not self._is_token(visitor, request.headers.get("x-csrf-token", "")):
             raise Forbidden("this page is not shown to scripts and frames of other pages; load it again", code="csrf")
 
     def check_origin(self, request: Request) -> None:
-        """Let a change pass only from a page of ours, by what the browser says. Raises Forbidden."""
+        """Allow a change only from a portal page, judged by the browser's headers. Raises Forbidden."""
         site = request.headers.get("sec-fetch-site")
         origin = request.headers.get("origin")
         foreign = site not in (None, "same-origin", "none")
@@ -133,7 +135,7 @@ class PortalAuth:
             raise _forged()
 
     def check_form(self, visitor: Visitor, given: str) -> None:
-        """Let a change pass only with the token of a form that was made for this visitor. Raises Forbidden."""
+        """Allow a change only with the token of a form that was made for this visitor. Raises Forbidden."""
         if not self._is_token(visitor, given):
             raise _forged()
 
@@ -151,12 +153,12 @@ class PortalAuth:
         return self._box.encrypt_at_time(text.encode(), int(self._clock.now())).decode()
 
     def _open(self, purpose: str, sealed: str | None, age_s: int) -> dict[str, str] | None:
-        """What we sealed for this purpose, at most `age_s` seconds ago; None for anything else."""
+        """The content that the portal sealed for this purpose at most `age_s` seconds ago; None for anything else."""
         if not sealed:
             return None
         try:
             content = self._box.decrypt_at_time(sealed, age_s, int(self._clock.now()))
-        except (InvalidToken, ValueError):  # ValueError: not even text that could be one
+        except (InvalidToken, ValueError):  # ValueError: the text cannot be a token
             return None
         opened: dict[str, str] = json.loads(content)
         return opened if opened.get("for") == purpose else None
@@ -172,6 +174,8 @@ def _forged() -> Forbidden:
 
 
 def _own_path(path: str) -> str:
-    """`path` if it is a page of the portal, else its front page: nobody is sent elsewhere by a crafted link."""
+    """`path` if it is a page of the portal, otherwise its front page, so that a crafted link cannot redirect
+    elsewhere.
+    """
     plain = path.startswith(HOME) and len(path) <= _LONGEST_NEXT and path.isprintable() and "\\" not in path
     return path if plain and not path.startswith(CALLBACK_PATH) else HOME

@@ -1,4 +1,4 @@
-"""What is known of a card, as label and words for the nodes page. What is not known is left out. Used by `cards`."""
+"""The known facts of a GPU, as label and words for the nodes page. Unknown facts are left out. Used by `cards`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Fact = tuple[str, str]
 
 
 def facts_of(view: DeviceView, labels: Mapping[str, str]) -> tuple[Fact, ...]:
-    """`labels`: how the machine's cards are called, by uuid."""
+    """`labels`: the display names of the node's GPUs, by UUID."""
     measured = _measured(view.sample) if view.sample is not None else ()
     return (*_what(view.device), *_where(view.device, labels), *measured)
 

@@ -1,4 +1,4 @@
-"""How machines and cards are drawn: shares as segments of a bar, in proportion to their VRAM. For overview and nodes.
+"""The layout of nodes and GPUs: shares as segments of a bar, in proportion to their VRAM. For overview and nodes.
 
 Only arithmetic and words; the templates draw.
 """
@@ -17,14 +17,14 @@ from commonage.portal.card_facts import Fact, facts_of
 from commonage.portal.templating import percent
 
 _COLOURS = 6
-_NARROW = 14.0  # per cent of a card below which a segment has no room for words
+_NARROW = 14.0  # percent of a GPU below which a segment has no space for words
 
 _FREE_NARROW = 26.0
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A share on a card. `x` and `width` in per cent; `workload_id` only if the one who looks may open it."""
+    """A share of a GPU. `x` and `width` in percent; `workload_id` only if the visitor may open it."""
 
     x: str
     width: str
@@ -52,32 +52,32 @@ class Card:
 
     @property
     def free_from(self) -> str | None:
-        """Where the free part begins, in per cent; None if it has no room for words."""
+        """Start of the free part in percent; None if it has no space for words."""
         free = 100 * self.view.free_mib / self.memory_mib if self.memory_mib else 0
         return percent(self.memory_mib - self.view.free_mib, self.memory_mib) if free >= _FREE_NARROW else None
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node with its cards."""
+    """A node with its GPUs."""
 
     view: NodeView
     cards: tuple[Card, ...]
 
     @property
     def held_cpus_milli(self) -> int:
-        """CPU given away."""
+        """Allocated CPU."""
         return self.view.node.report.cpus_milli - self.view.free_cpus_milli
 
     @property
     def held_memory_mib(self) -> int:
-        """Memory given away."""
+        """Allocated memory."""
         return self.view.node.report.memory_mib - self.view.free_memory_mib
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """One figure over all machines: `held` of `whole`, as text and as numbers."""
+    """One figure over all nodes: `held` of `whole`, as text and as numbers."""
 
     label: str
     held: int
@@ -87,13 +87,15 @@ class Total:
 
 
 def machines(views: Sequence[NodeView], who: Principal) -> list[Machine]:
-    """Nodes as `who` may see them: everybody sees how full a card is and whose, not what others call their work."""
+    """Nodes as `who` may see them: every user sees how full a GPU is and the owners of its shares, but not the names
+    of other users' workloads.
+    """
     found = [Machine(view, tuple(_card(device, who, _labels(view)) for device in view.devices)) for view in views]
-    return sorted(found, key=lambda machine: not machine.cards)  # those with cards first, else as they came
+    return sorted(found, key=lambda machine: not machine.cards)  # nodes with GPUs first, otherwise in the given order
 
 
 def totals(views: Sequence[NodeView]) -> list[Total]:
-    """VRAM, CPU and memory over all machines; VRAM only where there are cards."""
+    """VRAM, CPU and memory over all nodes; VRAM only if there are GPUs."""
     devices = [device for view in views for device in view.devices]
     vram = sum(one.device.memory_mib for one in devices)
     free_vram = sum(one.free_mib for one in devices)

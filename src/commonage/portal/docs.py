@@ -1,4 +1,4 @@
-"""The documentation, as docs/build.py puts it into the package. It is public: it tells nothing of an installation."""
+"""The documentation, built by docs/build.py. It is public: it contains nothing about an installation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOR_EVER = "public, max-age=31536000, immutable"
 
 
 class Docs:
-    """Serves the files of one folder; StaticFiles keeps to it and answers 304 to a browser that has a file already."""
+    """Serves the files of one folder; StaticFiles stays inside it and answers 304 for a file that the browser has."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._files = StaticFiles(directory=folder, html=True, check_dir=False)

@@ -1,4 +1,4 @@
-"""The images that work can run in: what is in them, made from what, on which machines. Live."""
+"""The images that workloads can run in: their contents, their sources, and the nodes that have them. Live."""
 
 from __future__ import annotations
 

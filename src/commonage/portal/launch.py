@@ -1,4 +1,4 @@
-"""Launch a session, a job or a service: one form, and beside it what would become of it, asked anew while typing."""
+"""Launch a session, a job or a service: one form, with a dry run next to it that is repeated while the user types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SECRET = "secret-"  # noqa: S105 - what the names of the fields begin with in w
 
 
 def routes(site: Site) -> list[Route]:
-    """GET and POST launch; POST launch/dry-run for what the form asks while typing."""
+    """GET and POST launch; POST launch/dry-run for the form's requests while the user types."""
     view = _Launch(site)
     return [
         Route("/launch", site.page(view.page), methods=["GET"]),
@@ -61,13 +61,13 @@ class _Launch:
             submitted = await self._control.work.submit(visitor.who, submission)
         except InvalidInput as error:
             return await self._show(request, visitor, form.refused(error), earlier, 422)
-        except CommonageError as error:  # whatever it is: nothing that was typed is lost
+        except CommonageError as error:  # on any error the entered values are kept
             form = form.refused(InvalidInput(messages.of_error(error)))
             return await self._show(request, visitor, form, earlier, 409)
         return RedirectResponse(f"{HOME}workloads/{submitted.workloads[0].id}", status_code=303)
 
     async def dry_run(self, request: Request, visitor: Visitor) -> Response:
-        """The verdict and the errors beside the fields, as parts of the page."""
+        """The verdict and the errors of the fields, as parts of the page."""
         form = await _sent(request)
         earlier = await self._earlier(visitor.who, form.values["again"])
         form, explanation, never = await self._considered(visitor.who, form, earlier)
@@ -81,7 +81,7 @@ class _Launch:
     async def _considered(
         self, who: Principal, form: LaunchForm, earlier: Earlier | None
     ) -> tuple[LaunchForm, Explanation | None, str | None]:
-        """The form with its errors, what would become of it, and why it never could start."""
+        """The form with its errors, the result of the dry run, and the reason if it could never start."""
         submission, form = form.submission(earlier, considered=True)
         if submission is None:
             return form, None, None
@@ -95,7 +95,7 @@ class _Launch:
             return form, None, messages.of_error(error)
 
     async def _suggestion(self, who: Principal, form: LaunchForm, earlier: Earlier | None) -> Suggestion | None:
-        """What earlier runs of the same needed; None while the form cannot be read."""
+        """The suggestion from earlier runs of the same; None while the form cannot be read."""
         submission, _ = form.submission(earlier)
         if submission is None:
             return None
@@ -108,7 +108,7 @@ class _Launch:
         query = request.query_params
         form = LaunchForm.read(query)
         earlier = await self._earlier(who, form.values["again"])
-        if earlier is not None:  # else it is gone, or not theirs: an empty form will do
+        if earlier is not None:  # otherwise it is gone or not visible to the user: show an empty form
             form = LaunchForm.again(earlier.workload)
             form = form.changed(**{name: query[name] for name in FIELDS if name in query})
         else:
@@ -116,7 +116,7 @@ class _Launch:
         return form.changed(key=f"portal-{secrets.token_hex(12)}"), earlier
 
     async def _earlier(self, who: Principal, workload_id: str) -> Earlier | None:
-        """The workload that is run again; None if there is none, or it is not the visitor's to see."""
+        """The workload to run again; None if it does not exist or the visitor may not see it."""
         if not workload_id:
             return None
         try:

@@ -1,6 +1,6 @@
-"""The launch form: what was typed, as it was typed, and the submission that comes of it. Pure; used by `launch`.
+"""The launch form: the entered values, unchanged, and the submission made from them. Pure; used by `launch`.
 
-A value that cannot be read becomes an error beside its field, and what was typed stays.
+A value that cannot be read becomes an error at its field, and the entered value stays.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FIELDS = (
     "volumes", "array", "grace", "again", "keep",
 )  # fmt: skip
 KEPT = ("files", "variables", "secrets", "dependencies")
-"""What the server takes from the workload that is run again; the browser gets only the names."""
-# Which field an error of control belongs to, where it has another name there.
+"""Taken by the server from the workload that is run again; the browser gets only the names."""
+# The field of each error of control that has another name there.
 _ALIASES = {"time_limit_s": "time", "depends_on": "keep", "secrets": "keep"}
 _SHELL = re.compile(r"[|&;<>()$`*?\[\]{}#~!\n\\]|^\s*\w+=")
 _LONGEST = 200_000
@@ -46,25 +46,25 @@ class Earlier:
 
     @property
     def variables(self) -> Variables:
-        """Without what the hub gives a session at each start."""
+        """Without the variables that the hub gives a session at each start."""
         return own_variables(self.workload.spec)
 
     @property
     def secrets(self) -> Variables:
-        """Those that need not be entered again: the visitor's own, until the workload ends."""
+        """Secrets that the user need not enter again: the visitor's own, until the workload ends."""
         spec = self.workload.spec
         return spec.secrets if spec.owner == self.who and spec.kind is not Kind.SESSION else ()
 
     @property
     def secrets_to_enter(self) -> tuple[str, ...]:
-        """The names of the others. A session has none but the hub's, which each start sets."""
+        """The names of the other secrets. A session has only the hub's, which each start sets."""
         spec = self.workload.spec
         return () if self.secrets or spec.kind is Kind.SESSION else spec.secret_names
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchForm:
-    """The fields as text, and the errors beside them; the key "" holds an error of the whole.
+    """The fields as text, and their errors; the key "" holds an error of the whole form.
 
     `secrets` are values that were entered. No page shows them.
     """
@@ -75,7 +75,7 @@ class LaunchForm:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> LaunchForm:
-        """From a form or a query; unknown names are ignored."""
+        """Read a form or a query; unknown names are ignored."""
         values = {name: given.get(name, "").strip()[:_LONGEST] for name in FIELDS}
         if values["kind"] not in set(Kind):
             values["kind"] = Kind.SESSION.value
@@ -83,7 +83,7 @@ class LaunchForm:
 
     @classmethod
     def again(cls, workload: Workload) -> LaunchForm:
-        """What would run the same once more."""
+        """The form that would run the same workload again."""
         spec = workload.spec
         return cls.read(
             {
@@ -112,20 +112,20 @@ class LaunchForm:
 
     @property
     def kind(self) -> Kind:
-        """What is to be launched."""
+        """The kind of workload to launch."""
         return Kind(self.values["kind"])
 
     @property
     def keeps(self) -> frozenset[str]:
-        """What of `KEPT` is to be taken over."""
+        """The names in `KEPT` that are taken over."""
         return frozenset(self.values["keep"].split(",")) & frozenset(KEPT)
 
     def changed(self, **values: str) -> LaunchForm:
-        """With these values instead."""
+        """A copy with these values replaced."""
         return replace(self, values={**self.values, **values})
 
     def refused(self, error: InvalidInput) -> LaunchForm:
-        """With an error of control beside its field."""
+        """A copy with an error of control at its field."""
         name = _ALIASES.get(error.field or "", error.field or "")
         return replace(self, errors={**self.errors, name if name in FIELDS else "": messages.of_error(error)})
 
@@ -134,7 +134,7 @@ class LaunchForm:
     ) -> tuple[Submission | None, LaunchForm]:
         """The submission, or None and the form with its errors. `earlier` is the workload that is run again.
 
-        `considered`: an empty command, or a secret that was not entered yet, is no error.
+        `considered`: for a dry run; an empty command, or a secret that was not entered yet, is no error.
         """
         errors: dict[str, str] = {}
 
@@ -187,7 +187,9 @@ class LaunchForm:
         return (None if errors else submission), replace(self, errors=errors)
 
     def _taken_over(self, earlier: Earlier, submission: Submission) -> dict[str, Any]:
-        """What the form does not show, by field of the submission. A session takes only what the hub passes on."""
+        """Values that the form does not show, by field of the submission. A session takes only values that the hub
+        passes on.
+        """
         spec = earlier.workload.spec
         taken: dict[str, Any] = {"one_numa": spec.request.one_numa}
         if "variables" in self.keeps:
@@ -208,7 +210,7 @@ class LaunchForm:
 
 
 def command_words(text: str) -> tuple[str, ...]:
-    """The command: words of one simple line, or the shell's business where it has pipes, variables or several lines."""
+    """The command: the words of one simple line, or a call of the shell if it has pipes, variables or several lines."""
     text = text.replace("\r\n", "\n").strip()
     if "\x00" in text:
         raise InvalidInput("the command has a character that no command can have", field="command")
@@ -221,7 +223,7 @@ def command_words(text: str) -> tuple[str, ...]:
 
 
 def command_text(command: tuple[str, ...]) -> str:
-    """The text that `command_words` makes this command of."""
+    """The text from which `command_words` makes this command."""
     if len(command) == 3 and command[:2] == ("sh", "-c") and _SHELL.search(command[2]):
         return command[2]
     return shlex.join(command)
@@ -237,7 +239,7 @@ def _round_memory(mib: int) -> str:
 
 
 def _priority(text: str) -> int | str:
-    """A number, or the name of a class for control to know."""
+    """A number, or the name of a class that control checks."""
     try:
         return int(text or "0")
     except ValueError:
@@ -251,7 +253,7 @@ def _nodes(text: str) -> int:
 
 
 def _array(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10) or not int(text):  # control knows how many at most
+    if not (text.isascii() and text.isdigit() and len(text) < 10) or not int(text):  # control checks the maximum
         raise InvalidInput(f"the array size must be a number from 1, not {text[:40]!r}", field="array")
     return int(text)
 

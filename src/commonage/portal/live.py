@@ -1,6 +1,6 @@
-"""Live pages: one stream of server-sent events for each open page, at most one update a second, only what changed.
+"""Live pages: one stream of server-sent events per open page, at most one update per second, only changed parts.
 
-A page's view gives a function that draws its changing parts; what it draws is sent as htmx partials, each swapped into
+A page's view gives a function that draws its changing parts. The result is sent as htmx partials, each swapped into
 the element of its id. Charts and logs travel on the same stream as named events, for the page's own script.
 """
 
@@ -22,10 +22,10 @@ from commonage.ports.clock import Clock
 
 LEAST_S = 1.0  # between two updates
 MOST_S = 5.0  # measurements change without an event
-STREAM_S = 600.0  # then the browser comes again
+STREAM_S = 600.0  # then the browser reconnects
 _LAST_WORDS_S = 5.0
 
-# Element id -> what is inside it.
+# Element id -> its inner HTML.
 Parts = Mapping[str, str]
 
 
@@ -45,21 +45,21 @@ def json_message(event: str, value: Any, *, id_: str | None = None) -> str:
 
 
 def partials(parts: Parts) -> str:
-    """Parts as htmx takes them: each morphed into its element, so that focus and selection stay."""
+    """Parts in htmx's format: each is morphed into its element, so that focus and selection stay."""
     return "".join(
         f'<hx-partial hx-target="#{name}" hx-swap="innerMorph">{html}</hx-partial>' for name, html in parts.items()
     )
 
 
-# X-Accel-Buffering: an nginx in front must not wait for more before it passes on what there is.
+# X-Accel-Buffering: an nginx in front must not buffer the stream.
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class LongResponse(StreamingResponse):
     """A response that holds its connection while it is sent (see `control.connections`).
 
-    One connection too many is answered with `refuse`. A connection whose identity no longer holds just ends: the
-    browser comes again, and is sent to sign in.
+    A connection above the limit is answered with `refuse`. A connection whose identity is no longer valid is
+    closed: the browser reconnects, and is redirected to sign in.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LongResponse(StreamingResponse):
         self._hold, self._refuse = hold, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         has_begun = False
 
         async def noted(message: Message) -> None:
@@ -90,7 +90,7 @@ class LongResponse(StreamingResponse):
             if not has_begun:
                 await self._refuse(error)(scope, receive, send)
                 return
-            with contextlib.suppress(TimeoutError):  # a browser that reads nothing is not waited for
+            with contextlib.suppress(TimeoutError):  # do not wait for a browser that does not read
                 async with asyncio.timeout(_LAST_WORDS_S):
                     await send({"type": "http.response.body", "body": b""})
 
@@ -99,7 +99,7 @@ Draw = Callable[[], Awaitable[Parts]]
 
 
 def only_changed(draw: Draw) -> Draw:
-    """`draw`, less what it drew the last time."""
+    """`draw` without the parts that are the same as in its last result."""
     before: dict[str, str] = {}
 
     async def fresh() -> Parts:
@@ -112,7 +112,7 @@ def only_changed(draw: Draw) -> Draw:
 
 
 async def updates(clock: Clock, changes: AsyncIterator[Event], draw: Draw) -> AsyncIterator[str]:
-    """What `draw` draws: at once, after changes, and every few seconds. Nothing is sent where it draws nothing."""
+    """The results of `draw`: at once, after changes, and every few seconds. An empty result is not sent."""
     changed = asyncio.Event()
 
     async def listen() -> None:
@@ -137,7 +137,7 @@ async def updates(clock: Clock, changes: AsyncIterator[Event], draw: Draw) -> As
 
 
 async def merged(*sources: AsyncIterator[str]) -> AsyncIterator[str]:
-    """Messages of all, as they come; ends when the first of `sources` does."""
+    """Messages of all sources in order of arrival; ends when the first of `sources` does."""
     queue: asyncio.Queue[str | None] = asyncio.Queue(maxsize=8)
 
     async def pump(source: AsyncIterator[str], *, is_first: bool) -> None:
@@ -155,7 +155,7 @@ async def merged(*sources: AsyncIterator[str]) -> AsyncIterator[str]:
 
 
 async def end(*tasks: asyncio.Task[None]) -> None:
-    """Cancel and wait. An error of theirs ends the stream and nothing else: the browser connects again."""
+    """Cancel and wait. An error of a task only ends the stream: the browser connects again."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,6 +1,6 @@
-"""A program's output as text for a page: batches of lines, without what only terminals understand.
+"""A program's output as text for a page: batches of lines, without terminal control sequences.
 
-The plain log, by its own link, is untouched.
+The plain log, at its own link, is unchanged.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from commonage.ports.clock import Clock
 LONGEST_LINE = 4_000  # characters shown
 _MOST_AT_ONCE = 5_000  # lines in one message
 _PAUSE_S = 0.25  # between two messages
-# Escape sequences: CSI (colours, cursor), OSC (titles), and the short ones.
+# Escape sequences: CSI (colors, cursor), OSC (titles), and the short ones.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def shown(text: str) -> str:
-    """One line as a terminal would leave it: what was overwritten after a carriage return is gone, colours are too."""
+    """One line as a terminal would show it: without text overwritten after a carriage return, and without colors."""
     text = text.rstrip("\r")
     if "\r" in text:
         text = text.rpartition("\r")[2]
@@ -34,9 +34,9 @@ def shown(text: str) -> str:
 
 
 async def batches(lines: AsyncIterator[LogLine], clock: Clock) -> AsyncIterator[list[LogLine]]:
-    """Lines in lists, a few lists a second: a program that prints fast costs a page no more than a slow one.
+    """Lines in lists, a few lists per second: a program that prints fast costs a page no more than a slow one.
 
-    Raises what `lines` raises, after what came before it.
+    Raises the errors of `lines`, after the lines before them.
     """
     queue: asyncio.Queue[LogLine | None] = asyncio.Queue(maxsize=_MOST_AT_ONCE)
 

@@ -1,4 +1,4 @@
-"""Machines and cards: what they are, measure and lack; admins drain and resume them. Live."""
+"""Nodes and GPUs: their hardware, measurements and faults; admins drain and resume them. Live."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class _Nodes:
         return _answer(request, _said(node))
 
     async def _drained(self, request: Request, visitor: Visitor, name: str) -> Node:
-        """With `requeue` 1 what may is sent elsewhere now, with `by` all by then, in UTC where no zone is named."""
+        """With `requeue` 1 requeue jobs now; with `by` all workloads must leave by then, in UTC if no time zone is
+        given.
+        """
         form, control = await request.form(), self._site.control
         by = form_text(form, "by")
         deadline = deadline_of(by, UTC, control.clock.now()) if by else None
@@ -101,7 +103,7 @@ def _said(node: Node) -> str:
 
 
 async def gather(control: Control, who: Principal) -> dict[str, Any]:
-    """Machines, and for each card the last hour of its measurements as sparklines."""
+    """Nodes, and for each GPU the last hour of its measurements as sparklines."""
     views = control.fleet.nodes()
     now = control.clock.now()
     lines: dict[str, dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""The front page: how full the machines are, who waits and why, what happened lately. Live."""
+"""The front page: use of the nodes, waiting workloads with their reasons, recent events. Live."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Overview:
 
 
 async def gather(control: Control, who: Principal) -> dict[str, Any]:
-    """Everything the page shows, as `who` may see it."""
+    """All values of the page, as `who` may see them."""
     views = control.fleet.nodes()
     waiting = await control.look.workloads(who, Filter(states=(State.QUEUED, State.HELD)), limit=_WAITING)
     active = await control.look.workloads(who, Filter(states=(State.RUNNING, State.STARTING)), limit=_ACTIVE)
@@ -68,7 +68,7 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
         "machines": cards.machines(views, who),
         "totals": cards.totals(views),
         "simulated": control.fleet.simulated_gpus,
-        # The next to start stands first.
+        # The next to start comes first.
         "waiting": sorted(waiting.items, key=lambda one: (standings[one.id].position or 1 << 30, one.id)),
         "more_waiting": waiting.next_cursor is not None,
         "active": active.items,

@@ -1,6 +1,6 @@
-"""The newest events, newest first, and what the workloads in them are called.
+"""The newest events, newest first, and the titles of their workloads.
 
-The store gives events from a number on, so this looks back in widening steps.
+The store returns events from a number on, so this looks back in growing steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PAGE = 500
 
 
 async def recent_events(control: Control, who: Principal, want: int) -> Sequence[Event]:
-    """At most `want` events that `who` may see, of the last twenty thousand there were."""
+    """At most `want` events that `who` may see, from the last twenty thousand."""
     last = await control.store.last_event_seq()
     found: list[Event] = []
     for step in _STEPS:
@@ -29,7 +29,7 @@ async def recent_events(control: Control, who: Principal, want: int) -> Sequence
 
 
 async def titles(control: Control, who: Principal, workload_ids: Iterable[str]) -> dict[str, str]:
-    """What these workloads are called; those that are gone, or not for `who` to see, are left out."""
+    """The titles of these workloads; those that are gone, or that `who` may not see, are left out."""
     found = {}
     for workload_id in set(workload_ids):
         try:

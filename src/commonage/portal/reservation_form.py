@@ -1,4 +1,4 @@
-"""The form of a reservation: what was typed, and what is wanted by it. Pure; used by `reservations`."""
+"""The form of a reservation: the entered values, and the reservation made from them. Pure; used by `reservations`."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class ReservationForm:
-    """The fields as text, and the errors beside them; the key "" holds an error of the whole."""
+    """The fields as text, and their errors; the key "" holds an error of the whole form."""
 
     values: Mapping[str, str]
     errors: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> ReservationForm:
-        """From a form; unknown names are ignored."""
+        """Read a form; unknown names are ignored."""
         return cls({name: given.get(name, "").strip()[:_LONGEST] for name in FIELDS})
 
     def refused(self, error: InvalidInput) -> ReservationForm:
-        """With an error beside its field."""
+        """A copy with an error at its field."""
         name = error.field if error.field in FIELDS else ""
         return replace(self, errors={**self.errors, name or "": messages.of_error(error)})
 
     def wanted(self, now: float, settings: ControlSettings) -> tuple[Wanted | None, ReservationForm]:
-        """What is to be reserved, or None and the form with its errors."""
+        """The wanted reservation, or None and the form with its errors."""
         errors: dict[str, str] = {}
 
         def parsed(name: str, parse: Callable[[str], T], otherwise: T) -> T:

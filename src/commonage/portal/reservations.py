@@ -1,4 +1,4 @@
-"""What is kept for whom and when; admins keep room and give it back."""
+"""Reservations, with their tenants and times; admins make and cancel them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from commonage.portal.site import Site, form_text
 
 
 def routes(site: Site) -> list[Route]:
-    """GET reservations; POST reservations to keep room, reservations/ID/remove to give it back."""
+    """GET reservations; POST reservations to reserve, reservations/ID/remove to cancel."""
     view = _Reservations(site)
     return [
         Route("/reservations", site.page(view.page), methods=["GET"]),
@@ -45,7 +45,7 @@ class _Reservations:
             made = await self._control.reservations.add(visitor.who, wanted)
         except InvalidInput as error:
             return self._show(request, visitor, form.refused(error), status=422)
-        except CommonageError as error:  # whatever it is: nothing that was typed is lost
+        except CommonageError as error:  # on any error the entered values are kept
             return self._show(request, visitor, form.refused(InvalidInput(messages.of_error(error))), status=409)
         if made.lacks:
             fresh = ReservationForm.read({"time_zone": form.values["time_zone"], "count": "1"})

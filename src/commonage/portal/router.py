@@ -1,5 +1,5 @@
-"""The portal's routes together. Called by the server's bootstrap, which includes this router after the API's:
-it ends with a page for every address below the portal's that leads nowhere.
+"""The portal's routes together. Called by the server's bootstrap, which includes this router after the API's, because
+it ends with an error page for every unknown address below the portal's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from commonage.portal.site import Site
 from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
 
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-# A page in between: a form's answer may not lead to another host, and the hub's sign-out may.
+# An intermediate page: the answer to a form may not redirect to another host, and the hub's sign-out may do so.
 _SIGNED_OUT = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>Signed out</title>'
     '<meta http-equiv="refresh" content="0; url=/hub/logout"><p><a href="/hub/logout">Go on to sign out</a></p></html>'
@@ -41,7 +41,7 @@ def create_router(control: Control, auth: PortalAuth) -> APIRouter:
 
 
 def _own(site: Site) -> list[Route]:
-    """Sign-in and sign-out, static files, the documentation, and what leads nowhere."""
+    """Sign-in and sign-out, static files, the documentation, and unknown addresses."""
     docs = Docs()
 
     async def callback(request: Request) -> Response:
@@ -51,7 +51,7 @@ def _own(site: Site) -> list[Route]:
         return site.auth.forget(HTMLResponse(_SIGNED_OUT))
 
     async def refused(request: Request) -> Response:
-        path = request.headers.get("x-replaced-path", "")[:200]  # the proxy's, as it was asked for
+        path = request.headers.get("x-replaced-path", "")[:200]  # the original path, from the proxy
         where = f"type its address: {path} after the name of this site" if path.startswith("/") else "type its address"
         raise Forbidden(
             "This page was not opened by a person, but asked for by the page of a session, or by a script or a frame, "

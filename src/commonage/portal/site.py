@@ -1,4 +1,4 @@
-"""What every page shares: who looks at it, how an error is shown, what the headers say. Used by all view files.
+"""Shared by all pages: the visitor, error pages, response headers. Used by all view files.
 
 A view is `async (request, visitor) -> Response`; `Site.page` makes an endpoint of it.
 """
@@ -80,15 +80,15 @@ class Site:
                 if request.method in {"GET", "HEAD"}:
                     self.auth.guard_reading(request, found)
                 else:
-                    self.auth.check_origin(request)  # before anything that it sent is read
+                    self.auth.check_origin(request)  # before any of the request's content is read
                     self.auth.check_form(found, form_text(await _form(request), "csrf"))
-                visitor = found  # a page for somebody who was refused above must not hold their token
+                visitor = found  # a page for a user who was refused above must not hold their token
                 response = await view(request, visitor)
             except SignInNeeded as needed:
                 response = self._sign_in(request, needed)
             except errors.CommonageError as error:
                 response = self.error(request, visitor, error)
-            except Exception:  # a page that breaks must still be a page with a way out; what broke is for the log
+            except Exception:  # an unexpected error must still give a page with a way out; the error is logged
                 log.exception("%s %s broke", request.method, request.url.path)
                 response = self.error(request, visitor, errors.CommonageError(_BROKEN))
             return _guarded(response)
@@ -96,7 +96,7 @@ class Site:
         return endpoint
 
     def open(self, view: Endpoint) -> Endpoint:
-        """An endpoint for which nobody need be signed in."""
+        """An endpoint that needs no sign-in."""
 
         async def endpoint(request: Request) -> Response:
             try:
@@ -124,7 +124,9 @@ class Site:
         return HTMLResponse(html, status_code=status)
 
     def parts(self, visitor: Visitor, template: str) -> Callable[[str, Mapping[str, Any]], str]:
-        """What draws a part of a page anew, for its live updates: it takes a macro of `template` and its values."""
+        """A function that redraws a part of a page for its live updates: it takes a macro of `template` and its
+        values.
+        """
         module = self._templates.get_template(template).make_module(
             {
                 "home": HOME,
@@ -140,7 +142,8 @@ class Site:
         return draw
 
     def stream(self, request: Request, visitor: Visitor, chunks: AsyncIterator[str], **response: Any) -> Response:
-        """A response that may take long, counted as one of the visitor's streams; `response` as LongResponse has it.
+        """A response that may take long, counted as one of the visitor's streams; `response` are arguments of
+        LongResponse.
 
         It ends when the visitor is no longer signed in.
         """
@@ -155,7 +158,7 @@ class Site:
         return LongResponse(chunks, hold, refuse, **response)
 
     def error(self, request: Request, visitor: Visitor | None, error: errors.CommonageError) -> Response:
-        """An error as a page with a way out, or as a notice where only a part of a page was asked for."""
+        """An error as a page with a way out, or as a notice if only a part of a page was requested."""
         status = error.status
         if isinstance(error, errors.EngineFailure) and error.native:
             log.warning("%s %s: %s", request.method, request.url.path, error)
@@ -170,7 +173,7 @@ class Site:
 
     def _sign_in(self, request: Request, needed: SignInNeeded) -> Response:
         if request.headers.get("hx-request") == "true":
-            # htmx loads the whole page anew, and that leads to the hub.
+            # htmx reloads the whole page, and that leads to the hub.
             return Response(needed.message, status_code=401, headers={"HX-Refresh": "true"})
         back_to = request.url.path if request.method == "GET" else HOME
         if request.method == "GET" and request.url.query:
@@ -180,7 +183,7 @@ class Site:
 
 def notice(text: str, *, status: int = 204, tone: str = "good") -> Response:
     """An answer that changes nothing on the page but shows a short notice."""
-    # Headers are latin-1; \u escapes carry the rest through.
+    # Headers are latin-1; other characters are sent as \u escapes.
     trigger = json.dumps({"notice": {"text": text, "tone": tone}})
     return Response(status_code=status, headers={"HX-Trigger": trigger, "HX-Reswap": "none"})
 
@@ -198,6 +201,6 @@ async def _form(request: Request) -> FormData:
 
 
 def form_text(form: FormData, name: str) -> str:
-    """A field of a form as text, without blanks around it; empty when it is absent or a file."""
+    """A field of a form as text, without surrounding blanks; empty when it is absent or a file."""
     value = form.get(name)
     return value.strip() if isinstance(value, str) else ""

@@ -1,7 +1,7 @@
-"""Templates and how quantities look in them. Everything is escaped unless it was made here as markup.
+"""The template environment and its filters for quantities. Everything is escaped except markup made here.
 
-Instants are written as UTC for those without scripts; the page's script shows them in the reader's own time and keeps
-"3 min ago" true.
+Times are written as UTC for browsers without scripts; the page's script shows them in the reader's time zone and
+updates "3 min ago".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DOCS = re.compile(rf"{DOCS_PATH}(?:[\w/-]+\.html(?:#[\w-]+)?)?")
 
 
 def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
-    """The environment of all templates; a name that is not there is an error, not an empty text."""
+    """The environment of all templates; an unknown name is an error, not an empty text."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -87,7 +87,7 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
 def instant(at: float, form: str) -> Markup:
     """`at` (unix seconds) as a time element.
 
-    `form`: `ago`, `for` (how long since), `left`, `moment` (day and time) or `clock` (time).
+    `form`: `ago`, `for` (duration since), `left`, `moment` (day and time) or `clock` (time).
     """
     when = datetime.fromtimestamp(at, UTC)
     shown = when.strftime("%H:%M:%S UTC" if form == "clock" else "%Y-%m-%d %H:%M UTC")
@@ -115,13 +115,13 @@ def linked(text: str) -> Markup:
 
 
 def percent(part: float, whole: float) -> str:
-    """`part` of `whole` in per cent, for geometry: `37.5`, within 0..100."""
+    """`part` of `whole` in percent, for geometry: `37.5`, within 0..100."""
     if whole <= 0:
         return "0"
     return f"{min(100.0, max(0.0, 100 * part / whole)):.2f}".rstrip("0").rstrip(".")
 
 
 def money(value: float, currency: str) -> str:
-    """`1.25 EUR`; what is less than a hundredth is said to be so."""
+    """`1.25 EUR`; amounts below one hundredth are marked as such."""
     shown = "< 0.01" if 0 < value < 0.01 else f"{value:,.2f}"
     return f"{shown} {currency}".strip()

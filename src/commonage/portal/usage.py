@@ -1,4 +1,4 @@
-"""What was held, for how long, and what it cost: one's own, for admins everybody's."""
+"""Allocated resources, their duration and their cost: the user's own, for admins of all users."""
 
 from __future__ import annotations
 

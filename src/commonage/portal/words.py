@@ -1,4 +1,4 @@
-"""How states and other words of the domain are shown: label, tone and sign. Colour alone never tells a state."""
+"""Labels, tones and icons for states and other words of the domain. Color alone never indicates a state."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def sign_of(workload: Workload) -> Sign:
 
 
 def title_of(workload: Workload) -> str:
-    """What to call it: its name, or what it is."""
+    """The workload's name, or a description if it has none."""
     name = workload.spec.name or ("Session" if workload.spec.kind is Kind.SESSION else workload.id)
     return name if workload.array_index is None else f"{name} [{workload.array_index}]"
 
 
 def link_to(workload: Workload, visitor: Visitor, settings: ControlSettings) -> str | None:
-    """Where its owner opens a running session or service; None if there is nothing that this browser could open."""
+    """The address where the owner opens a running session or service; None if this browser cannot open it."""
     if workload.spec.owner != visitor.who.name or workload.state is not State.RUNNING or workload.stop is not None:
         return None
     if workload.spec.kind is Kind.SESSION:
@@ -98,20 +98,20 @@ def link_to(workload: Workload, visitor: Visitor, settings: ControlSettings) -> 
 
 
 def service_address(workload: Workload) -> str | None:
-    """Where a running service answers on the network of its site, as `commonage ps` shows it."""
+    """The address of a running service on the network of its site, as `commonage ps` shows it."""
     if workload.spec.kind is not Kind.SERVICE or workload.state is not State.RUNNING or workload.attempt is None:
         return None
     return workload.attempt.url
 
 
 def ssh_forward(address: str) -> str:
-    """The option of ssh that forwards a service's port through the server's computer, to the same port of one's own."""
+    """The option of ssh that forwards a service's port through the server's host to the same local port."""
     url = urlsplit(address)
     return f"-L {url.port}:{url.hostname}:{url.port}"
 
 
 def reaches(visitor: Visitor, address: str, settings: ControlSettings) -> bool:
-    """True for a browser on the server's computer, and for one that the nodes' firewalls let through."""
+    """True for a browser on the server's host, and for one that the nodes' firewalls allow."""
     try:
         came_from = ip_address(visitor.address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""My work: the list of workloads, filtered, paged by cursor, with live states. Admins may look at everybody's."""
+"""My work: the list of workloads, with filters, cursor paging and live states. Admins may see all users' workloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from commonage.ports.store import Filter
 PAGE = 50
 _PARTS = "parts/work.html"
 _LONGEST_TEXT = 200
-# What the tabs above the list mean.
+# The states behind each tab above the list.
 GROUPS: Mapping[str, tuple[str, frozenset[State] | None]] = {
     "": ("All", None),
     "active": ("Active", frozenset(State) - TERMINAL),
@@ -47,7 +47,7 @@ def routes(site: Site) -> list[Route]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the address asks for. What it asks wrongly is left out: a list is better than an error."""
+    """The list's filter from the query. Invalid values are ignored, because a list is better than an error."""
 
     state: str = ""
     kind: str = ""
@@ -57,7 +57,7 @@ class Wanted:
 
     @classmethod
     def of(cls, request: Request, who: Principal) -> Wanted:
-        """From the query; `owner` is for admins: a name, or `*` for everybody (which is what they see at first)."""
+        """Read the query; `owner` is for admins: a name, or `*` for all users (their default)."""
         query = request.query_params
         state, kind = query.get("state", ""), query.get("kind", "")
         return cls(
@@ -69,7 +69,7 @@ class Wanted:
         )
 
     def filter(self, who: Principal, *, any_state: bool = False) -> Filter:
-        """As the store takes it."""
+        """The filter in the store's form."""
         owner: str | None = self.owner or who.name
         return Filter(
             owner=None if owner == "*" else owner,
@@ -79,14 +79,14 @@ class Wanted:
         )
 
     def query(self, **changes: str) -> str:
-        """The query of this list with some of it changed; from the first page on, unless a cursor is given."""
+        """The query of this list with some values changed; it starts at the first page unless a cursor is given."""
         fields = {"state": self.state, "kind": self.kind, "text": self.text, "owner": self.owner, **changes}
         given = {name: value for name, value in fields.items() if value}
         return f"?{urlencode(given)}" if given else ""
 
     @property
     def tag(self) -> str:
-        """Differs from list to list: each has its own element for its live stream, so that the old stream ends."""
+        """Differs between lists: each has its own element for its live stream, so that the old stream ends."""
         return f"{crc32(self.query(cursor=self.cursor).encode()):08x}"
 
 

@@ -1,4 +1,6 @@
-"""One workload: its state and why, log, measurements, events; stop it or run it again. All live, on one stream."""
+"""One workload: its state with the reason, log, measurements, events; stop it or run it again. All live, on one
+stream.
+"""
 
 from __future__ import annotations
 
@@ -73,10 +75,10 @@ class _Workload:
         return self._site.stream(request, visitor, live.merged(parts, output.measures(), output.lines(resume)))
 
     async def log(self, request: Request, visitor: Visitor) -> Response:
-        """The whole log as text, untouched."""
+        """The whole log as text, unchanged."""
         workload_id, number = request.path_params["id"], _attempt_asked(request)
         lines = self._control.look.logs(visitor.who, workload_id, attempt=number)
-        first = await anext(aiter(lines), None)  # now, so that what cannot be read is an error page
+        first = await anext(aiter(lines), None)  # now, so that an unreadable log gives an error page
         headers = {"Content-Disposition": f'inline; filename="{workload_id}.log"'}
         return self._site.stream(
             request, visitor, _text(first, lines), media_type="text/plain; charset=utf-8", headers=headers
@@ -91,7 +93,7 @@ class _Workload:
 
 
 async def gather(control: Control, who: Principal, workload_id: str, number: int | None) -> dict[str, Any]:
-    """Everything the page shows but log and charts. `number`: the attempt to show, None for the newest."""
+    """All values of the page except log and charts. `number`: the attempt to show, None for the newest."""
     look = control.look
     workload = await look.workload(who, workload_id)
     attempts = await look.attempts(who, workload_id)
@@ -115,7 +117,7 @@ async def gather(control: Control, who: Principal, workload_id: str, number: int
 
 
 async def _events(control: Control, who: Principal, workload_id: str) -> Sequence[Event]:
-    """The newest, newest first; of those that only say how much further something is, the last."""
+    """The newest events, newest first; of consecutive progress events only the last."""
     found = await control.look.events(who, workload_id=workload_id, limit=500)
     behind = [*found[1:], None]
     told = [one for one, after in zip(found, behind, strict=True) if after is None or not _is_said_again(one, after)]
@@ -123,7 +125,7 @@ async def _events(control: Control, who: Principal, workload_id: str) -> Sequenc
 
 
 def _is_said_again(one: Event, after: Event) -> bool:
-    """True if `after` says the same with other figures."""
+    """True if `after` has the same message with other figures."""
     if one.kind is not EventKind.PROGRESS or after.kind is not EventKind.PROGRESS:
         return False
     return _without_figures(one.reason) == _without_figures(after.reason)
@@ -156,7 +158,7 @@ def _resume(last_event_id: str | None) -> tuple[int, int]:
 
 
 async def _once(draw: live.Draw, output: _Output, resume: tuple[int, int]) -> AsyncIterator[str]:
-    """The stream of one that has ended: everything once, then the word that the browser need not come again."""
+    """The stream of an ended workload: all messages once, then the one that tells the browser not to reconnect."""
     yield live.message(live.partials(await draw()))
     yield await output.series()
     async for one in output.lines(resume):
@@ -208,7 +210,7 @@ class _Output:
             await clock.sleep(1.0)
 
     async def measures(self) -> AsyncIterator[str]:
-        """`series` with all so far, then `points` with what came since."""
+        """`series` with all measurements so far, then `points` with the new ones."""
         clock = self._control.clock
         shown_of = None
         since = 0.0
@@ -226,7 +228,7 @@ class _Output:
             await clock.sleep(_SAMPLE_S)
 
     async def series(self) -> str:
-        """The message with the whole attempt's metrics (instants and means), and the VRAM of its share in MiB."""
+        """The message with the whole attempt's metrics (times and means), and the VRAM of its share in MiB."""
         attempt = await self._attempt()
         if attempt is None:
             return live.json_message("series", {"metrics": {}, "vram_mib": 0})
@@ -254,5 +256,5 @@ class _Output:
 
 
 def _newest(series: dict[str, list[list[float]]], at_least: float) -> float:
-    """Just behind the newest instant of any."""
+    """A time just after the newest point of any series."""
     return max([at_least, *(ats[-1] + 0.1 for ats, _ in series.values() if ats)])

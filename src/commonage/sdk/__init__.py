@@ -1,7 +1,7 @@
 """The Python client of Commonage: `Client` and, for programs on asyncio, `AsyncClient`.
 
-Used by people's scripts, the command line and the hub's spawner. Sees only the messages (`commonage.wire`) and HTTP.
-Importing it costs nothing: what it needs is imported when one of its names is first used.
+Used by people's scripts, the command line and the hub's spawner. It imports only the messages (`commonage.wire`)
+and HTTP. Importing it is cheap: its dependencies are imported when one of its names is first used.
 
     from commonage.sdk import Client, SubmitIn
 

@@ -1,6 +1,6 @@
-"""The client for programs on asyncio; the hub's spawner is one.
+"""The client for programs that use asyncio, such as the hub's spawner.
 
-The same calls as `synchronous.Client`; what they send stands in `calls`, so that the two cannot differ.
+It has the same calls as `synchronous.Client`. Both take their requests from `calls`, so that the two cannot differ.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """`url` is where the installation answers (`http://127.0.0.1:8000`), `token` a hub token.
+    """`url` is the address of the installation (`http://127.0.0.1:8000`), `token` a hub token.
 
-    Every call raises ApiError: a refusal with its `code`, or Unreachable after `patience_s` seconds of trying again
-    (only what may safely be sent twice is). Use as `async with`, or call `aclose` at the end.
+    Every call raises ApiError: a refusal with its `code`, or Unreachable after `patience_s` seconds of retries.
+    Only calls that may safely be sent twice are retried. Use it as `async with`, or call `aclose` at the end.
     """
 
     def __init__(
@@ -84,22 +84,22 @@ class AsyncClient:
         """Close the connections."""
         await self._http.aclose()
 
-    # --- work ---------------------------------------------------------------------------------------------------
+    # --- workloads ----------------------------------------------------------------------------------------------
 
     async def submit(self, ask: SubmitIn) -> SubmitOut:
-        """Submit a workload or an array. It is durable when this returns; with `ask.key`, asking again is harmless."""
+        """Submit a workload or an array. It is durable on return; with `ask.key`, a repeated call is harmless."""
         return await self._call(calls.submit(ask))
 
     async def dry_run(self, ask: SubmitIn) -> ExplanationOut:
-        """What would become of it: whether it could start now, else what it would wait for."""
+        """Explain the submission without making it: whether it could start now, otherwise what it would wait for."""
         return await self._call(calls.dry_run(ask))
 
     async def workload(self, workload_id: str) -> WorkloadOut:
-        """One workload, as it stands now."""
+        """One workload in its current state."""
         return await self._call(calls.workload(workload_id))
 
     async def workloads(self, **which: Unpack[Which]) -> AsyncGenerator[WorkloadOut]:
-        """All that match, newest first, page after page."""
+        """All workloads that match, newest first, page by page."""
         cursor: str | None = None
         while True:
             page = await self.workload_page(limit=200, cursor=cursor, **which)
@@ -112,23 +112,25 @@ class AsyncClient:
     async def workload_page(
         self, *, limit: int = 100, cursor: str | None = None, counts: bool = False, **which: Unpack[Which]
     ) -> WorkloadPage:
-        """One page of those that match; `counts` adds how many there are in each state."""
+        """One page of the workloads that match; `counts` adds the number in each state."""
         return await self._call(calls.workload_page(which, limit, cursor, counts))
 
     async def stop(self, workload_id: str, reason: str = "") -> WorkloadOut:
-        """Have it end. ApiError `already-ended` if it has."""
+        """Stop a workload. Raises ApiError `already-ended` if it has ended."""
         return await self._call(calls.stop(workload_id, reason))
 
     def exec(
         self, workload_id: str, command: Sequence[str] = (), *, terminal: TerminalIn | None = None
     ) -> AbstractAsyncContextManager[Exec]:
-        """`async with`: a command beside a running workload; a shell if it is empty. Leaving ends it."""
+        """Run a command in a running workload, as `async with`; an empty command is a shell. Leaving the block ends
+        it.
+        """
         from commonage.sdk import execs  # noqa: PLC0415 (its HTTP client takes long to import)
 
         return execs.connected(self._place(workload_id), command, terminal)
 
     async def execute(self, workload_id: str, command: Sequence[str], *, stdin: bytes = b"") -> Executed:
-        """Run a command beside a running workload to its end."""
+        """Run a command in a running workload and wait until it ends."""
         from commonage.sdk import execs  # noqa: PLC0415 (its HTTP client takes long to import)
 
         return await execs.execute(self._place(workload_id), command, stdin)
@@ -145,25 +147,25 @@ class AsyncClient:
         return transport.place_of(self._http, path, why)
 
     async def explain(self, workload_id: str) -> ExplanationOut:
-        """Why it waits, and until when."""
+        """Explain why the workload waits, and when it is expected to start."""
         return await self._call(calls.explain(workload_id))
 
     async def attempts(self, workload_id: str) -> Sequence[AttemptOut]:
-        """All its tries, oldest first."""
+        """All attempts of the workload, oldest first."""
         return (await self._call(calls.attempts(workload_id))).items
 
     async def workload_usage(self, workload_id: str) -> UsageOut:
-        """What it has used so far."""
+        """The resources that the workload has used so far."""
         return await self._call(calls.workload_usage(workload_id))
 
     async def workload_metrics(
         self, workload_id: str, *, since: float | None = None, until: float | None = None, points: int = 200
     ) -> MetricsOut:
-        """What it measured: cores, memory, VRAM. The last hour if not said otherwise."""
+        """Measured CPU, memory and VRAM of a workload. Default: the last hour."""
         return await self._call(calls.workload_metrics(workload_id, since, until, points))
 
     async def wait(self, workload_id: str, timeout_s: float | None = None) -> WorkloadOut:
-        """Return it once it has ended. Raises TimeoutError."""
+        """Wait until the workload has ended and return it. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             workload = await self.workload(workload_id)
             if workload.state in TERMINAL_STATES:
@@ -176,7 +178,7 @@ class AsyncClient:
                         break
             return workload
 
-    # --- what it says -------------------------------------------------------------------------------------------
+    # --- output and events --------------------------------------------------------------------------------------
 
     async def logs(
         self,
@@ -187,7 +189,9 @@ class AsyncClient:
         offset: int | None = None,
         tail: int | None = None,
     ) -> AsyncGenerator[LogLineOut]:
-        """Its output, line by line; with `follow` until it ends. Goes on where it was when the connection breaks."""
+        """The workload's output, line by line; with `follow` until it ends. Resumes where it was if the connection
+        breaks.
+        """
         query = given(attempt=attempt, tail=tail, follow="true" if follow else "false")
         last_id = None if offset is None else str(offset)
         async with aclosing(self._stream(calls.workload_path(workload_id, "logs"), query, last_id)) as stream:
@@ -197,9 +201,10 @@ class AsyncClient:
                     yield line
 
     async def events(self, workload_id: str | None = None, *, after: int | None = None) -> AsyncGenerator[EventOut]:
-        """What happens, as it happens, without end: to one workload or to all of yours.
+        """A live stream of events, without end: of one workload, or of all workloads of the user.
 
-        From now on, or first all behind the event number `after`. A broken connection is taken up again where it was.
+        It starts now, or with the first event after the number `after`. It resumes where it was if the connection
+        breaks.
         """
         last_id = None if after is None else str(after)
         async with aclosing(self._stream(calls.events_path(workload_id), {}, last_id)) as stream:
@@ -209,49 +214,52 @@ class AsyncClient:
                     yield happening
 
     async def event_page(self, workload_id: str | None = None, *, after: int = 0, limit: int = 500) -> EventPage:
-        """What has happened behind the event number `after`, oldest first."""
+        """Past events after the event number `after`, oldest first."""
         return await self._call(calls.event_page(workload_id, after, limit))
 
     # --- the installation ---------------------------------------------------------------------------------------
 
     async def nodes(self) -> Sequence[NodeOut]:
-        """The machines, their cards, and what is free."""
+        """The nodes, their GPUs, and the free resources."""
         return (await self._call(calls.nodes())).items
 
     async def node_metrics(
         self, site: str, name: str, *, since: float | None = None, until: float | None = None, points: int = 200
     ) -> MetricsOut:
-        """What a machine and its cards measured. The last hour if not said otherwise."""
+        """Measurements of a node and its GPUs. Default: the last hour."""
         return await self._call(calls.node_metrics(site, name, since, until, points))
 
     async def drain(
         self, site: str, name: str, *, requeue: bool = False, by: str | None = None, time_zone: str | None = None
     ) -> NodeOut:
-        """Let the machine take no more work. For admins.
+        """Drain a node: no workload starts on it any more. For admins.
 
-        With `requeue` jobs queue again now; `by` (`2h`, `18:00` in `time_zone`) is when all that still runs must leave.
+        With `requeue` its jobs are requeued now. `by` (`2h`, `18:00` in `time_zone`) is when all remaining
+        workloads must leave.
         """
         return await self._call(calls.drain(site, name, requeue, by, time_zone))
 
     async def remove_node(self, site: str, name: str, *, force: bool = False) -> Sequence[str]:
-        """Know a machine no more, and let it in no more: one that is not ready, and on which nothing runs. For admins.
+        """Remove a node that is not ready and runs nothing, and refuse it when it connects again. For admins.
 
-        With `force` what is still counted as running on a lost one counts as lost. Says what was done.
+        With `force` the workloads that still count as running on a lost node become lost. Returns the steps taken.
         """
         return (await self._call(calls.remove_node(site, name, force))).done
 
     async def resume(self, site: str, name: str, *, gpu: str | None = None) -> NodeOut:
-        """Let the machine take work again; with `gpu` (index or uuid) forget the faults of that one. For admins."""
+        """Let the node accept work again; with `gpu` (index or UUID) clear the faults of that GPU. For admins."""
         return await self._call(calls.resume(site, name, gpu))
 
     async def join_token(
         self, *, for_s: int = 3600, cloud_init: bool = False, options: Sequence[str] = ()
     ) -> JoinTokenOut:
-        """A token with which machines join for so many seconds; on wish with user data for a cloud's. For admins."""
+        """A token with which machines join for a limited number of seconds; optionally with user data for a cloud. For
+        admins.
+        """
         return await self._call(calls.join_token(for_s, cloud_init, options))
 
     async def revoke_join_tokens(self) -> Sequence[str]:
-        """Have no token that was made until now be good any more. For admins."""
+        """Revoke all join tokens made until now. For admins."""
         return (await self._call(calls.revoke_join_tokens())).done
 
     async def join_kit(self) -> JoinKitOut:
@@ -259,83 +267,87 @@ class AsyncClient:
         return await self._call(calls.join_kit())
 
     async def environments(self) -> Sequence[EnvironmentOut]:
-        """The catalogue."""
+        """The environments of the catalogue."""
         return (await self._call(calls.environments())).items
 
     async def volumes(self) -> VolumeList:
-        """The volumes that one may have, and the room that one's home takes."""
+        """The volumes that the user may mount, and the disk space that the user's home takes."""
         return await self._call(calls.volumes())
 
     async def images(self) -> Sequence[ImageOut]:
-        """The images of the catalogue that one may see."""
+        """The images of the catalogue that the user may see."""
         return (await self._call(calls.images())).items
 
     async def image(self, name: str) -> ImageOut:
-        """One of them: what it was made from, where it lies, how much work is in it."""
+        """One image: its sources, its location, and the number of workloads in it."""
         return await self._call(calls.image(name))
 
     async def check_image_name(self, name: str) -> ImageNameOut:
-        """What is known of a name under which one may push. Raises ApiError for any other, with the reason."""
+        """Check a name to push an image under. Raises ApiError with the reason if the user may not push it."""
         return await self._call(calls.check_image_name(name))
 
     async def register_image(self, ask: ImageIn) -> ImageOut:
-        """Have the catalogue know an image that was pushed."""
+        """Register a pushed image in the catalogue."""
         return await self._call(calls.register_image(ask))
 
     async def remove_image(self, name: str) -> RemovedOut:
-        """Take an image out of the catalogue. What runs in it goes on."""
+        """Remove an image from the catalogue. Workloads that run in it continue."""
         return await self._call(calls.remove_image(name))
 
     async def prepull(self, name: str, nodes: Sequence[str] = ()) -> ImageOut:
-        """Have an image brought to these machines, or to all that take work."""
+        """Pull an image in advance on these nodes, or on all nodes that accept work."""
         return await self._call(calls.prepull(name, nodes))
 
     async def usage(self, *, since: float | None = None, until: float | None = None, by: str = "owner") -> UsageOut:
-        """What was held within [since, until), the last 30 days if not said otherwise."""
+        """Allocated resources within [since, until). Default: the last 30 days."""
         return await self._call(calls.usage(since, until, by))
 
     async def tenants(self) -> Sequence[TenantOut]:
-        """Who shares the machines: quotas, and what each holds. One's own, for admins all."""
+        """The tenants with their quotas and allocated resources: the user's own, for admins all."""
         return (await self._call(calls.tenants())).items
 
     async def fleets(self) -> Sequence[FleetOut]:
-        """Machines that are rented while work waits for them, and what they cost. For admins."""
+        """The node pools (fleets): machines rented while work waits for them, and their cost. For admins."""
         return (await self._call(calls.fleets())).items
 
     async def reservations(self) -> Sequence[ReservationOut]:
-        """What is kept for one's tenants, and when; for admins all."""
+        """The reservations of the user's tenants, with their times; for admins all."""
         return (await self._call(calls.reservations())).items
 
     async def reserve(self, ask: ReservationIn) -> ReservedOut:
-        """Keep room for a tenant in a window of time. For admins."""
+        """Reserve resources for a tenant in a window of time. For admins."""
         return await self._call(calls.reserve(ask))
 
     async def unreserve(self, reservation_id: str) -> ReservationOut:
-        """Take a reservation away. For admins."""
+        """Cancel a reservation. For admins."""
         return await self._call(calls.unreserve(reservation_id))
 
     async def registry(self) -> RegistryOut:
-        """Where the site's registry of images is, and the authority behind it. Raises ApiError where there is none."""
+        """The address of the site's image registry, and its certificate authority. Raises ApiError if the site has no
+        registry.
+        """
         return await self._call(calls.registry())
 
     async def collect_registry(self) -> CollectedOut:
-        """Throw out of the registry what is old and not in the catalogue. For admins."""
+        """Delete old images that are not in the catalogue from the registry. For admins."""
         return await self._call(calls.collect_registry())
 
     async def info(self) -> InfoOut:
-        """This installation, and who you are to it."""
+        """This installation, and the user's identity in it."""
         return await self._call(calls.info())
 
     async def health(self) -> HealthOut:
-        """Whether the control plane does its work. Needs no token."""
+        """Health of the control plane. Needs no token."""
         return await self._call(calls.health())
 
     async def launch_options(self, user: str | None = None, groups: Sequence[str] = ()) -> LaunchOptions:
-        """What you (admins and the hub: what `user`, who is in `groups`) may have, and what is free now."""
+        """The launch options of the user, and what is free now. Admins and the hub may ask for `user`, a member of
+        `groups`.
+        """
         return await self._call(calls.launch_options(user, groups))
 
     async def bundle(self, files: str | PathLike[str] | Mapping[str, str | PathLike[str]]) -> BundleOut:
-        """Send a folder, a file, or files by their names in the bundle; submit with its `digest`."""
+        """Upload a folder, a file, or files by their names in the bundle; submit with its `digest`."""
         with await asyncio.to_thread(bundles.pack, files) as archive:
             content = await asyncio.to_thread(archive.read)
         return await self._retry(
@@ -346,10 +358,10 @@ class AsyncClient:
     async def token(
         self, *, note: str = "made by the SDK", expires_s: int | None = None, scopes: list[str] | None = None
     ) -> TokenOut:
-        """A new token for yourself."""
+        """Create a new token for the user."""
         return await self._call(calls.token(TokenIn(note=note, expires_s=expires_s, scopes=scopes)))
 
-    # --- how ----------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------
 
     async def _call(self, call: Call[Answer]) -> Answer:
         return await self._retry(call, transport.request(call))
@@ -372,7 +384,7 @@ class AsyncClient:
     async def _stream(
         self, path: str, query: dict[str, Any], last_id: str | None
     ) -> AsyncGenerator[httpx2.ServerSentEvent]:
-        """A stream's events until the server says `end`; taken up again behind the last one wherever it breaks."""
+        """The events of a stream until the server sends `end`; a broken stream resumes after the last event."""
         patience = Patience(self._patience_s)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Packing files to be sent along with a workload: the same files always give the same bytes, hence the same digest."""
+"""Packs files that are sent along with a workload. The same files always give the same bytes, hence the same digest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, cast
 
 HEADERS = {"Content-Type": "application/gzip"}
-# What nobody means to send along when they send a folder.
+# Nobody wants to upload these when they upload a folder.
 LEFT_OUT = frozenset(
     {".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".ipynb_checkpoints", ".mypy_cache"}
 )
@@ -20,10 +20,10 @@ _IN_MEMORY = 8 * 1024 * 1024
 
 
 def pack(files: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]) -> IO[bytes]:
-    """An open tar.gz, at its start, of a folder's content, of one file, or of files by their names in it.
+    """Pack a folder's content, one file, or files by their names in the archive into a tar.gz, opened at its start.
 
-    Of a folder, what is in LEFT_OUT stays behind, and so do links that lead out of it, sockets and devices. Raises
-    OSError for what cannot be read.
+    Of a folder, names in LEFT_OUT, links that lead out of it, sockets and devices are left out. Raises OSError for
+    a file that cannot be read.
     """
     archive = cast(IO[bytes], SpooledTemporaryFile(max_size=_IN_MEMORY))  # noqa: SIM115 (the caller closes it)
     try:
@@ -63,7 +63,7 @@ def _belongs(path: Path, root: Path) -> bool:
 
 
 def _add(tar: tarfile.TarFile, name: str, path: Path) -> None:
-    """One file, with nothing of it but its name, content and whether it can be run."""
+    """Add one file with only its name, content and executable bit."""
     with path.open("rb") as content:
         entry = tarfile.TarInfo(name)
         status = os.fstat(content.fileno())

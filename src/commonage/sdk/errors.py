@@ -1,8 +1,9 @@
-"""What a call may raise. Imports nothing, so that the command line can catch these before it needs anything else.
+"""The errors that a call may raise. Imports nothing, so that the command line can catch them before it needs anything
+else.
 
 ApiError            the control plane refused; has the fields of its problem document
-└── Unreachable     nobody answered, or not in time
-    └── Untrusted   who answered has no certificate that is trusted here
+└── Unreachable     no answer, or not in time
+    └── Untrusted   the server's certificate is not trusted here
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """A refusal. `code` is stable, `detail` is a sentence for people, `field` the culprit's name where there is one.
+    """A refusal. `code` is stable, `detail` is a sentence for people, `field` names the invalid field, if one is
+    known.
 
-    `status` is HTTP's (0 where there was no answer); `retryable`: the same call may succeed later, after
-    `retry_after_s` if the server says when. `errors` lists every culprit where there are several, each with `field`,
-    `code` and `detail`.
+    `status` is the HTTP status (0 without an answer). `retryable`: the same call may succeed later, after
+    `retry_after_s` if the server gives it. `errors` lists all invalid fields if there are several, each with
+    `field`, `code` and `detail`.
     """
 
     def __init__(self, code: str, detail: str, *, status: int = 0, retryable: bool = False) -> None:
@@ -33,7 +35,7 @@ class ApiError(Exception):
 
     @classmethod
     def of(cls, status: int, body: bytes, retry_after: str | None = None) -> ApiError:
-        """Make one from an answer that is no success: a problem document, or what a proxy in between had to say.
+        """Make an error from an unsuccessful answer: a problem document, or the answer of a proxy in between.
 
         `retry_after` is the header of that name; a date in it is ignored, as the control plane sends none.
         """
@@ -57,7 +59,7 @@ class ApiError(Exception):
 
     @classmethod
     def _from_between(cls, status: int) -> ApiError:
-        """An answer that the control plane did not give."""
+        """An error from an answer that the control plane did not give."""
         if status in GATEWAY:
             return Unreachable(f"the control plane does not answer now (HTTP {status} from the proxy)", status=status)
         return cls(
@@ -68,15 +70,15 @@ class ApiError(Exception):
 
 
 class Unreachable(ApiError):
-    """Nobody answered, or not in time."""
+    """The server gave no answer, or not in time."""
 
     def __init__(self, detail: str, *, status: int = 0) -> None:
         super().__init__("unreachable", detail, status=status, retryable=True)
 
 
 class Untrusted(Unreachable):
-    """Somebody answered whose certificate is of no authority that this machine trusts."""
+    """The server's certificate is not signed by an authority that this machine trusts."""
 
 
-# What a proxy says while the server behind it is away; 503 is also the control plane's own "not now".
+# A proxy answers with these while the server behind it is down; 503 is also the control plane's own "not now".
 GATEWAY = frozenset({502, 503, 504})

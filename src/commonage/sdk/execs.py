@@ -1,6 +1,6 @@
-"""Commands beside a workload, over a WebSocket: `AsyncClient.exec` gives an `Exec`, `execute` does all at once.
+"""Commands in running workloads, over a WebSocket: `AsyncClient.exec` gives an `Exec`, `execute` runs one to its end.
 
-Imported when it is used: it takes a client that nothing else here needs.
+Imported on first use, because it needs an HTTP client that nothing else here needs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BROKEN = "the connection broke, and the command was ended with it"
 
 
 class Exec:
-    """A command that runs. Reading and writing may go on at the same time. Everything may raise ApiError."""
+    """A running command. Reading and writing may go on at the same time. Every method may raise ApiError."""
 
     def __init__(self, link: aiohttp.ClientWebSocketResponse) -> None:
         self._link = link
@@ -35,7 +35,9 @@ class Exec:
         """Known once `read` has given None."""
 
     async def write(self, data: bytes) -> None:
-        """Give it input, as fast as it takes it. `read` must go on meanwhile: it hears what was taken."""
+        """Write to its input, as fast as it reads. `read` must run meanwhile, because it receives the
+        acknowledgements.
+        """
         for start in range(0, len(data), CHUNK):
             part = data[start : start + CHUNK]
             while self._room < len(part) and not self._is_over:
@@ -44,19 +46,19 @@ class Exec:
             if self._is_over:
                 return
             self._room -= len(part)
-            with suppress(OSError):  # `read` says what happened
+            with suppress(OSError):  # `read` reports the failure
                 await self._link.send_bytes(part)
 
     async def close_stdin(self) -> None:
-        """Its input has an end."""
+        """Close its input."""
         await self._send(ToCommand(end=True))
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Its terminal has another size."""
+        """Change the size of its terminal."""
         await self._send(ToCommand(resize=SizeIn(columns=columns, rows=rows)))
 
     async def read(self) -> tuple[int, bytes] | None:
-        """What it says next, and on which stream (OUT, ERR); None at its end."""
+        """Read the next output and its stream (OUT, ERR); None at the end."""
         try:
             return await self._read()
         finally:
@@ -83,7 +85,7 @@ class Exec:
             self.exit_code = said.exit
 
     async def begin(self, ask: ExecIn) -> None:
-        """Have it started."""
+        """Start the command."""
         await self._link.send_str(ask.model_dump_json(exclude_none=True))
         message = await self._link.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
@@ -102,7 +104,7 @@ class Exec:
 
 @asynccontextmanager
 async def connected(place: Place, command: Sequence[str], terminal: TerminalIn | None) -> AsyncIterator[Exec]:
-    """Have a command run; leaving ends it. Raises ApiError."""
+    """Connect and start a command; leaving the block ends it. Raises ApiError."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECTS_WITHIN_S)
     async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session:
         try:
@@ -120,7 +122,7 @@ async def connected(place: Place, command: Sequence[str], terminal: TerminalIn |
 
 
 def _notice_silence(link: aiohttp.ClientWebSocketResponse) -> None:
-    """Have the kernel find out when the other side is gone without a word."""
+    """Let the kernel detect a peer that is gone without closing the connection."""
     plug = link.get_extra_info("socket")
     if plug is not None:
         plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -130,7 +132,7 @@ def _notice_silence(link: aiohttp.ClientWebSocketResponse) -> None:
 
 
 async def execute(place: Place, command: Sequence[str], stdin: bytes) -> Executed:
-    """Run a command with this input to its end."""
+    """Run a command with this input and wait until it ends."""
     said = {OUT: bytearray(), ERR: bytearray()}
 
     async def give(made: Exec) -> None:
@@ -150,7 +152,7 @@ async def execute(place: Place, command: Sequence[str], stdin: bytes) -> Execute
 
 
 def execute_blocking(place: Place, command: Sequence[str], stdin: bytes) -> Executed:
-    """The same for those without an event loop, or with one that is not to be waited on: in a thread of its own."""
+    """`execute` in a thread of its own, for callers without an event loop, or with one that must not block."""
     result: list[Executed | BaseException] = []
 
     def run() -> None:

@@ -1,6 +1,7 @@
 """The client for scripts and the command line.
 
-The same calls as `asynchronous.AsyncClient`; what they send stands in `calls`, so that the two cannot differ.
+It has the same calls as `asynchronous.AsyncClient`. Both take their requests from `calls`, so that the two cannot
+differ.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ from commonage.wire.workloads import (
 
 
 class Client:
-    """`url` is where the installation answers (`http://127.0.0.1:8000`), `token` a hub token.
+    """`url` is the address of the installation (`http://127.0.0.1:8000`), `token` a hub token.
 
-    Every call raises ApiError: a refusal with its `code`, or Unreachable after `patience_s` seconds of trying again
-    (only what may safely be sent twice is). Use it in a `with`, or call `close` at the end.
+    Every call raises ApiError: a refusal with its `code`, or Unreachable after `patience_s` seconds of retries.
+    Only calls that may safely be sent twice are retried. Use it in a `with`, or call `close` at the end.
     """
 
     def __init__(
@@ -81,22 +82,22 @@ class Client:
         """Close the connections."""
         self._http.close()
 
-    # --- work ---------------------------------------------------------------------------------------------------
+    # --- workloads ----------------------------------------------------------------------------------------------
 
     def submit(self, ask: SubmitIn) -> SubmitOut:
-        """Submit a workload or an array. It is durable when this returns; with `ask.key`, asking again is harmless."""
+        """Submit a workload or an array. It is durable on return; with `ask.key`, a repeated call is harmless."""
         return self._call(calls.submit(ask))
 
     def dry_run(self, ask: SubmitIn) -> ExplanationOut:
-        """What would become of it: whether it could start now, else what it would wait for."""
+        """Explain the submission without making it: whether it could start now, otherwise what it would wait for."""
         return self._call(calls.dry_run(ask))
 
     def workload(self, workload_id: str) -> WorkloadOut:
-        """One workload, as it stands now."""
+        """One workload in its current state."""
         return self._call(calls.workload(workload_id))
 
     def workloads(self, **which: Unpack[Which]) -> Generator[WorkloadOut, None, None]:
-        """All that match, newest first, page after page."""
+        """All workloads that match, newest first, page by page."""
         cursor: str | None = None
         while True:
             page = self.workload_page(limit=200, cursor=cursor, **which)
@@ -108,15 +109,15 @@ class Client:
     def workload_page(
         self, *, limit: int = 100, cursor: str | None = None, counts: bool = False, **which: Unpack[Which]
     ) -> WorkloadPage:
-        """One page of those that match; `counts` adds how many there are in each state."""
+        """One page of the workloads that match; `counts` adds the number in each state."""
         return self._call(calls.workload_page(which, limit, cursor, counts))
 
     def stop(self, workload_id: str, reason: str = "") -> WorkloadOut:
-        """Have it end. ApiError `already-ended` if it has."""
+        """Stop a workload. Raises ApiError `already-ended` if it has ended."""
         return self._call(calls.stop(workload_id, reason))
 
     def execute(self, workload_id: str, command: Sequence[str], *, stdin: bytes = b"") -> Executed:
-        """Run a command beside a running workload to its end. One that is talked to: `AsyncClient.exec`."""
+        """Run a command in a running workload and wait until it ends. For an interactive one: `AsyncClient.exec`."""
         from commonage.sdk import execs  # noqa: PLC0415 (its HTTP client takes long to import)
 
         path = calls.workload_path(workload_id, "exec")
@@ -130,25 +131,25 @@ class Client:
         return execs.execute_blocking(transport.place_of(self._http, path, why), command, stdin)
 
     def explain(self, workload_id: str) -> ExplanationOut:
-        """Why it waits, and until when."""
+        """Explain why the workload waits, and when it is expected to start."""
         return self._call(calls.explain(workload_id))
 
     def attempts(self, workload_id: str) -> Sequence[AttemptOut]:
-        """All its tries, oldest first."""
+        """All attempts of the workload, oldest first."""
         return self._call(calls.attempts(workload_id)).items
 
     def workload_usage(self, workload_id: str) -> UsageOut:
-        """What it has used so far."""
+        """The resources that the workload has used so far."""
         return self._call(calls.workload_usage(workload_id))
 
     def workload_metrics(
         self, workload_id: str, *, since: float | None = None, until: float | None = None, points: int = 200
     ) -> MetricsOut:
-        """What it measured: cores, memory, VRAM. The last hour if not said otherwise."""
+        """Measured CPU, memory and VRAM of a workload. Default: the last hour."""
         return self._call(calls.workload_metrics(workload_id, since, until, points))
 
     def wait(self, workload_id: str, timeout_s: float | None = None) -> WorkloadOut:
-        """Return it once it has ended. Raises TimeoutError."""
+        """Wait until the workload has ended and return it. Raises TimeoutError."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         pause = 0.05
         while (workload := self.workload(workload_id)).state not in TERMINAL_STATES:
@@ -158,7 +159,7 @@ class Client:
             pause = min(0.5, pause * 1.5)
         return workload
 
-    # --- what it says -------------------------------------------------------------------------------------------
+    # --- output and events --------------------------------------------------------------------------------------
 
     def logs(
         self,
@@ -169,7 +170,9 @@ class Client:
         offset: int | None = None,
         tail: int | None = None,
     ) -> Generator[LogLineOut, None, None]:
-        """Its output, line by line; with `follow` until it ends. Goes on where it was when the connection breaks."""
+        """The workload's output, line by line; with `follow` until it ends. Resumes where it was if the connection
+        breaks.
+        """
         query = given(attempt=attempt, tail=tail, follow="true" if follow else "false")
         last_id = None if offset is None else str(offset)
         with closing(self._stream(calls.workload_path(workload_id, "logs"), query, last_id)) as stream:
@@ -179,9 +182,10 @@ class Client:
                     yield line
 
     def events(self, workload_id: str | None = None, *, after: int | None = None) -> Generator[EventOut, None, None]:
-        """What happens, as it happens, without end: to one workload or to all of yours.
+        """A live stream of events, without end: of one workload, or of all workloads of the user.
 
-        From now on, or first all behind the event number `after`. A broken connection is taken up again where it was.
+        It starts now, or with the first event after the number `after`. It resumes where it was if the connection
+        breaks.
         """
         last_id = None if after is None else str(after)
         with closing(self._stream(calls.events_path(workload_id), {}, last_id)) as stream:
@@ -191,47 +195,50 @@ class Client:
                     yield happening
 
     def event_page(self, workload_id: str | None = None, *, after: int = 0, limit: int = 500) -> EventPage:
-        """What has happened behind the event number `after`, oldest first."""
+        """Past events after the event number `after`, oldest first."""
         return self._call(calls.event_page(workload_id, after, limit))
 
     # --- the installation ---------------------------------------------------------------------------------------
 
     def nodes(self) -> Sequence[NodeOut]:
-        """The machines, their cards, and what is free."""
+        """The nodes, their GPUs, and the free resources."""
         return self._call(calls.nodes()).items
 
     def node_metrics(
         self, site: str, name: str, *, since: float | None = None, until: float | None = None, points: int = 200
     ) -> MetricsOut:
-        """What a machine and its cards measured. The last hour if not said otherwise."""
+        """Measurements of a node and its GPUs. Default: the last hour."""
         return self._call(calls.node_metrics(site, name, since, until, points))
 
     def drain(
         self, site: str, name: str, *, requeue: bool = False, by: str | None = None, time_zone: str | None = None
     ) -> NodeOut:
-        """Let the machine take no more work. For admins.
+        """Drain a node: no workload starts on it any more. For admins.
 
-        With `requeue` jobs queue again now; `by` (`2h`, `18:00` in `time_zone`) is when all that still runs must leave.
+        With `requeue` its jobs are requeued now. `by` (`2h`, `18:00` in `time_zone`) is when all remaining
+        workloads must leave.
         """
         return self._call(calls.drain(site, name, requeue, by, time_zone))
 
     def remove_node(self, site: str, name: str, *, force: bool = False) -> Sequence[str]:
-        """Know a machine no more, and let it in no more: one that is not ready, and on which nothing runs. For admins.
+        """Remove a node that is not ready and runs nothing, and refuse it when it connects again. For admins.
 
-        With `force` what is still counted as running on a lost one counts as lost. Says what was done.
+        With `force` the workloads that still count as running on a lost node become lost. Returns the steps taken.
         """
         return self._call(calls.remove_node(site, name, force)).done
 
     def resume(self, site: str, name: str, *, gpu: str | None = None) -> NodeOut:
-        """Let the machine take work again; with `gpu` (index or uuid) forget the faults of that one. For admins."""
+        """Let the node accept work again; with `gpu` (index or UUID) clear the faults of that GPU. For admins."""
         return self._call(calls.resume(site, name, gpu))
 
     def join_token(self, *, for_s: int = 3600, cloud_init: bool = False, options: Sequence[str] = ()) -> JoinTokenOut:
-        """A token with which machines join for so many seconds; on wish with user data for a cloud's. For admins."""
+        """A token with which machines join for a limited number of seconds; optionally with user data for a cloud. For
+        admins.
+        """
         return self._call(calls.join_token(for_s, cloud_init, options))
 
     def revoke_join_tokens(self) -> Sequence[str]:
-        """Have no token that was made until now be good any more. For admins."""
+        """Revoke all join tokens made until now. For admins."""
         return self._call(calls.revoke_join_tokens()).done
 
     def join_kit(self) -> JoinKitOut:
@@ -239,83 +246,87 @@ class Client:
         return self._call(calls.join_kit())
 
     def environments(self) -> Sequence[EnvironmentOut]:
-        """The catalogue."""
+        """The environments of the catalogue."""
         return self._call(calls.environments()).items
 
     def volumes(self) -> VolumeList:
-        """The volumes that one may have, and the room that one's home takes."""
+        """The volumes that the user may mount, and the disk space that the user's home takes."""
         return self._call(calls.volumes())
 
     def images(self) -> Sequence[ImageOut]:
-        """The images of the catalogue that one may see."""
+        """The images of the catalogue that the user may see."""
         return self._call(calls.images()).items
 
     def image(self, name: str) -> ImageOut:
-        """One of them: what it was made from, where it lies, how much work is in it."""
+        """One image: its sources, its location, and the number of workloads in it."""
         return self._call(calls.image(name))
 
     def check_image_name(self, name: str) -> ImageNameOut:
-        """What is known of a name under which one may push. Raises ApiError for any other, with the reason."""
+        """Check a name to push an image under. Raises ApiError with the reason if the user may not push it."""
         return self._call(calls.check_image_name(name))
 
     def register_image(self, ask: ImageIn) -> ImageOut:
-        """Have the catalogue know an image that was pushed."""
+        """Register a pushed image in the catalogue."""
         return self._call(calls.register_image(ask))
 
     def remove_image(self, name: str) -> RemovedOut:
-        """Take an image out of the catalogue. What runs in it goes on."""
+        """Remove an image from the catalogue. Workloads that run in it continue."""
         return self._call(calls.remove_image(name))
 
     def prepull(self, name: str, nodes: Sequence[str] = ()) -> ImageOut:
-        """Have an image brought to these machines, or to all that take work."""
+        """Pull an image in advance on these nodes, or on all nodes that accept work."""
         return self._call(calls.prepull(name, nodes))
 
     def usage(self, *, since: float | None = None, until: float | None = None, by: str = "owner") -> UsageOut:
-        """What was held within [since, until), the last 30 days if not said otherwise."""
+        """Allocated resources within [since, until). Default: the last 30 days."""
         return self._call(calls.usage(since, until, by))
 
     def tenants(self) -> Sequence[TenantOut]:
-        """Who shares the machines: quotas, and what each holds. One's own, for admins all."""
+        """The tenants with their quotas and allocated resources: the user's own, for admins all."""
         return self._call(calls.tenants()).items
 
     def fleets(self) -> Sequence[FleetOut]:
-        """Machines that are rented while work waits for them, and what they cost. For admins."""
+        """The node pools (fleets): machines rented while work waits for them, and their cost. For admins."""
         return self._call(calls.fleets()).items
 
     def reservations(self) -> Sequence[ReservationOut]:
-        """What is kept for one's tenants, and when; for admins all."""
+        """The reservations of the user's tenants, with their times; for admins all."""
         return self._call(calls.reservations()).items
 
     def reserve(self, ask: ReservationIn) -> ReservedOut:
-        """Keep room for a tenant in a window of time. For admins."""
+        """Reserve resources for a tenant in a window of time. For admins."""
         return self._call(calls.reserve(ask))
 
     def unreserve(self, reservation_id: str) -> ReservationOut:
-        """Take a reservation away. For admins."""
+        """Cancel a reservation. For admins."""
         return self._call(calls.unreserve(reservation_id))
 
     def registry(self) -> RegistryOut:
-        """Where the site's registry of images is, and the authority behind it. Raises ApiError where there is none."""
+        """The address of the site's image registry, and its certificate authority. Raises ApiError if the site has no
+        registry.
+        """
         return self._call(calls.registry())
 
     def collect_registry(self) -> CollectedOut:
-        """Throw out of the registry what is old and not in the catalogue. For admins."""
+        """Delete old images that are not in the catalogue from the registry. For admins."""
         return self._call(calls.collect_registry())
 
     def info(self) -> InfoOut:
-        """This installation, and who you are to it."""
+        """This installation, and the user's identity in it."""
         return self._call(calls.info())
 
     def health(self) -> HealthOut:
-        """Whether the control plane does its work. Needs no token."""
+        """Health of the control plane. Needs no token."""
         return self._call(calls.health())
 
     def launch_options(self, user: str | None = None, groups: Sequence[str] = ()) -> LaunchOptions:
-        """What you (admins and the hub: what `user`, who is in `groups`) may have, and what is free now."""
+        """The launch options of the user, and what is free now. Admins and the hub may ask for `user`, a member of
+        `groups`.
+        """
         return self._call(calls.launch_options(user, groups))
 
     def bundle(self, files: str | PathLike[str] | Mapping[str, str | PathLike[str]]) -> BundleOut:
-        """Send a folder, a file, or files by their names in the bundle; submit with its `digest`."""
+        """Upload a folder, a file, or files by their names in the bundle; submit with its `digest`."""
         with bundles.pack(files) as archive:
             content = archive.read()
         return self._retry(
@@ -326,10 +337,10 @@ class Client:
     def token(
         self, *, note: str = "made by the SDK", expires_s: int | None = None, scopes: list[str] | None = None
     ) -> TokenOut:
-        """A new token for yourself."""
+        """Create a new token for the user."""
         return self._call(calls.token(TokenIn(note=note, expires_s=expires_s, scopes=scopes)))
 
-    # --- how ----------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------
 
     def _call(self, call: Call[Answer]) -> Answer:
         return self._retry(call, transport.request(call))
@@ -352,7 +363,7 @@ class Client:
     def _stream(
         self, path: str, query: dict[str, Any], last_id: str | None
     ) -> Generator[httpx2.ServerSentEvent, None, None]:
-        """A stream's events until the server says `end`; taken up again behind the last one wherever it breaks."""
+        """The events of a stream until the server sends `end`; a broken stream resumes after the last event."""
         patience = Patience(self._patience_s)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What both clients need of HTTP: how they connect, and which failures mean what."""
+"""HTTP for both clients: connection settings, and the errors made from failures."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from commonage.sdk.calls import JSON, SILENCE_S, STREAM, Call, address
 from commonage.sdk.errors import ApiError, Unreachable, Untrusted
 from commonage.wire.workloads import EventOut, LogLineOut
 
-# A line of output may be long; this bounds what a broken server could make us hold.
+# A line of output may be long; this limits the memory that a broken server could make the client use.
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 _NOT_REACHED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to connect by WebSocket, with which headers. `why` asks by plain HTTP why that is refused."""
+    """A WebSocket's address and headers. `why` asks by plain HTTP for the reason if the server refuses it."""
 
     url: str
     headers: Mapping[str, str]
@@ -28,14 +28,14 @@ class Place:
 
 
 def options(url: str, token: str | None, timeout_s: float) -> dict[str, Any]:
-    """The settings of an httpx2 client. `token` None: only what needs none can be called."""
+    """The settings of an httpx2 client. Without a `token`, only calls that need none succeed."""
     headers = {"Accept": JSON, "User-Agent": f"commonage/{__version__}"}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     return {
         "base_url": address(url),
         "headers": headers,
-        # A session is only answered once the hub has taken it up, which may take it ten seconds.
+        # A session is answered only after the hub has accepted it, which may take it ten seconds.
         "timeout": httpx2.Timeout(timeout_s, connect=5.0),
         "limits": httpx2.Limits(max_connections=200, max_keepalive_connections=50),
     }
@@ -55,7 +55,7 @@ def request(call: Call[Any]) -> dict[str, Any]:
 
 
 def stream_request(path: str, query: dict[str, Any], last_id: str | None) -> dict[str, Any]:
-    """The arguments of httpx2's `stream` for a stream taken up behind the event `last_id`."""
+    """The arguments of httpx2's `stream` for a stream that resumes after the event `last_id`."""
     headers = {"Accept": STREAM}
     if last_id is not None:
         headers["Last-Event-ID"] = last_id
@@ -64,12 +64,12 @@ def stream_request(path: str, query: dict[str, Any], last_id: str | None) -> dic
 
 
 def events_of(response: httpx2.Response) -> httpx2.EventSource:
-    """The events of an answer that is a stream."""
+    """The events of a streamed answer."""
     return httpx2.EventSource(response, max_event_size=MAX_EVENT_BYTES)
 
 
 def failure(error: httpx2.TransportError, where: httpx2.URL) -> tuple[ApiError, bool]:
-    """What happened, as an error of ours, and whether the server may have seen the request."""
+    """The failure as an ApiError, and whether the server may have received the request."""
     reached = not isinstance(error, _NOT_REACHED)
     what = "broke off" if reached else "cannot be reached"
     reason = str(error) or type(error).__name__
@@ -84,7 +84,7 @@ def failure(error: httpx2.TransportError, where: httpx2.URL) -> tuple[ApiError, 
 
 
 def broke_off() -> ApiError:
-    """A stream that ended although its server had not said so."""
+    """The error for a stream that ended without the server's `end`."""
     return Unreachable("the control plane ended the stream")
 
 
@@ -96,23 +96,23 @@ def told(event: httpx2.ServerSentEvent) -> ApiError:
 
 
 def log_line(event: httpx2.ServerSentEvent) -> LogLineOut | None:
-    """The line an event of a log's stream carries, if it does."""
+    """The line in an event of a log stream, if it carries one."""
     return LogLineOut.model_validate_json(event.data) if event.event == "line" else None
 
 
 def happening(event: httpx2.ServerSentEvent) -> EventOut | None:
-    """The event that an event of the events' stream carries, if it does."""
+    """The event in a message of the event stream, if it carries one."""
     return EventOut.model_validate_json(event.data) if event.event != "end" else None
 
 
 def place_of(http: httpx2.Client | httpx2.AsyncClient, path: str, why: Callable[[], Awaitable[ApiError]]) -> Place:
-    """Where this client's server takes the WebSocket of this path."""
+    """The address of the WebSocket at this path of the client's server."""
     headers = {name: http.headers[name] for name in ("User-Agent", "Authorization") if name in http.headers}
     return Place(f"{str(http.base_url).rstrip('/')}{path}", headers, why)
 
 
 def why_not(response: httpx2.Response) -> ApiError:
-    """Why a WebSocket is refused, by what plain HTTP gets at the same place."""
+    """The reason for a refused WebSocket, from the answer to plain HTTP at the same address."""
     error = ApiError.of(response.status_code, response.content)
     if error.code == "upgrade-required":
         return ApiError(

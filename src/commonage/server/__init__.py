@@ -1,1 +1,1 @@
-"""The server: settings, data folder, wiring, child processes. The only room that knows all others."""
+"""The server: settings, data folder, wiring and child processes. The only package that may import all others."""

@@ -1,4 +1,4 @@
-"""The listener for the agents of other machines, where the engine has such. Called by the bootstrap."""
+"""The listener for the agents of other nodes, on engines that have agents. Called by the bootstrap."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _WITH_AGENTS = frozenset({"swarm"})
 
 
 def agents_of(settings: Settings, data_dir: Path, gateway_port: int) -> LinkedAgents | None:
-    """Those of the site, not listened for yet; None for an engine whose only machine is this. Raises AuthorityError.
+    """The agents of the site, before their listener opens; None for an engine whose only node is this machine.
 
-    `gateway_port` is the workload gateway's on the loopback. Blocks a moment when the authority is made.
+    `gateway_port` is the workload gateway's on the loopback. Raises AuthorityError. Blocks briefly when the
+    authority is created.
     """
     if str(settings.engine) not in _WITH_AGENTS:
         return None
@@ -31,10 +32,10 @@ def _memory(data_dir: Path) -> Path:
 
 
 def told_last(data_dir: Path) -> Mapping[str, Heard]:
-    """What agents told of their machines, as it was kept last, by the machines' names. Blocks a moment."""
+    """The last stored reports of the agents, by node name. Blocks briefly."""
     return {one.node: one for one in remembered.read(_memory(data_dir))}
 
 
 async def listen_for_agents(settings: Settings, agents: LinkedAgents, departures: Departures) -> None:
-    """From now on. Raises ListenError."""
+    """Start to listen for agents. Raises ListenError."""
     await agents.open(settings.agents_bind, settings.agents_port, departures)

@@ -1,4 +1,4 @@
-"""Where this installation keeps its certificate authority. For all of the server that needs a certificate."""
+"""Locates this installation's certificate authority. For all modules of the server that need a certificate."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from commonage.link.ca import Authority
 
 
 def authority_of(data_dir: Path) -> Authority:
-    """The authority of this data folder; made when there is none. Raises AuthorityError."""
+    """The authority of this data folder, created if it does not exist. Raises AuthorityError."""
     return Authority.open(data_dir.absolute() / "authority")

@@ -1,6 +1,7 @@
-"""All wiring, in this one file: which adapter stands behind which port, and the web application over all of it.
+"""All wiring, in this one file: the adapter behind each port, and the web application over all of it.
 
-Called by the server's main, which starts and stops what is made here. Decides nothing that a setting could.
+Called by the server's main, which starts and stops the parts made here. Decides nothing that a setting could
+decide.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from commonage.wire.hub import API_PATH
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What uvicorn serves, and how to end its live streams, which would go on for ever."""
+    """The application that uvicorn serves, and the function that ends its live streams, which are endless otherwise."""
 
     serve: Any
     end_streams: Callable[[], None]
@@ -64,7 +65,7 @@ class Application:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What has to be opened, run and closed."""
+    """The parts that have to be opened, run and closed."""
 
     control: Control
     store: SqlStore
@@ -85,20 +86,22 @@ def database_of(settings: Settings, data_dir: Path) -> str:
 
 
 def catalogue_of(settings: Settings) -> list[Environment]:
-    """The environments there are: ours, and those of the settings, which win where they have the same name."""
+    """The environments on offer: the built-in ones, and those of the settings, which override built-in ones of the
+    same name.
+    """
     own = {one.name: one for one in builtin_environments()}
-    if settings.engine != "process":  # what is in the image is for its makers to say
+    if settings.engine != "process":  # the makers of an image decide what is in it
         own = {name: replace(one, image=settings.docker_image, description="") for name, one in own.items()}
     return list((own | {entry.name: entry.entry() for entry in settings.environments}).values())
 
 
 def without_image(settings: Settings) -> list[Environment]:
-    """Those in which nothing can run here, as workloads run in containers. They are not on offer."""
+    """Environments without an image. They cannot run where workloads run in containers, so they are not on offer."""
     return [] if settings.engine == "process" else [one for one in catalogue_of(settings) if one.image is None]
 
 
 def hub_plan(settings: Settings, data: DataDir, ports: Ports, port: int) -> HubPlan:
-    """How hub and proxy are to run. Raises InvalidInput where the origins do not fit together."""
+    """The plan of the hub and its proxy. Raises InvalidInput if the origins contradict each other."""
     origins = origins_of(settings, port)
     return HubPlan(
         data_dir=data.path,
@@ -119,7 +122,7 @@ def hub_plan(settings: Settings, data: DataDir, ports: Ports, port: int) -> HubP
 
 
 def control_settings(settings: Settings) -> ControlSettings:
-    """What control is told. Raises InvalidInput where a tenant names what is not there."""
+    """The settings of control. Raises InvalidInput if a tenant names something that does not exist."""
     return ControlSettings(
         name=settings.name,
         rules=rules_of(settings, [one.name for one in catalogue_of(settings)], [SITE]),
@@ -146,7 +149,7 @@ def control_settings(settings: Settings) -> ControlSettings:
 
 
 def bundle_limits(settings: Settings) -> BundleLimits:
-    """How much may be sent along."""
+    """The size limits of bundles."""
     return BundleLimits(
         per_user=settings.bundles_per_user,
         per_user_mib=settings.bundle_space_per_user,
@@ -157,13 +160,13 @@ def bundle_limits(settings: Settings) -> BundleLimits:
 
 
 def sharing_of(settings: Settings, data_dir: Path) -> Sharing:
-    """How this machine's cards are shared."""
+    """The sharing of this node's GPUs."""
     inside = settings.engine != "process"
     return Sharing(data_dir.absolute() / "gpus", settings.gpu_isolation, parse_slots(settings.gpu_slots), inside)
 
 
 def registry_of(settings: Settings, data: DataDir, secrets: Secrets, port: int) -> PlatformRegistry | None:
-    """The registry of images, where there is to be one. `port` is the one that people reach. Raises AuthorityError."""
+    """The image registry, or None if it is not enabled. `port` is the one that users reach. Raises AuthorityError."""
     if not settings.registry:
         return None
     everywhere = settings.registry_bind in ("0.0.0.0", "::")
@@ -191,12 +194,12 @@ async def assemble(
     access: WorkloadAccess = NO_ACCESS,
     registry: PlatformRegistry | None = None,
 ) -> Parts:
-    """Make all parts, wired, none of them open yet but the cards. Raises InvalidInput, DevicesUnavailable."""
+    """Make and wire all parts. None of them is open yet except the GPUs. Raises InvalidInput, DevicesUnavailable."""
     clock = SystemClock()
     node_name = settings.node_name or socket.gethostname()
     sharing = sharing_of(settings, data.path)
     agents = await asyncio.to_thread(agents_of, settings, data.path, access.gateway_port)
-    # Where there are agents, the cards of this machine are given out by its own.
+    # On engines with agents, this node's own agent allocates its GPUs.
     wanted = settings.gpus if agents is None else "none"
     cards = await asyncio.to_thread(share_devices, wanted, sharing, node_name=node_name, clock=clock)
     if agents is not None:
@@ -234,7 +237,7 @@ async def assemble(
 def _application(
     control: Control, secrets: Secrets, registry: PlatformRegistry | None, joining: Joining | None, origins: Origins
 ) -> Application:
-    """API, portal and /metrics, measured."""
+    """API, portal and /metrics, with request metrics."""
     meter = HttpMeter()
     identity, clock = control.identity, control.clock
     apart_by_https = bool(origins.sessions) and (origins.hub or "").startswith("https:")

@@ -1,4 +1,4 @@
-"""What a child process says: line by line into its own log file (rotated by size) and into our log.
+"""Copies the output of a child process line by line into its own log file (rotated by size) and into the server's log.
 
 Used by `server.children` alone.
 """
@@ -23,7 +23,7 @@ _LEVELS = dict.fromkeys(("E", "C", "ERR", "FTL", "PNC"), logging.WARNING) | dict
 
 
 class ChildOutput:
-    """The output of all lives of one child."""
+    """The output of one child, over all its restarts."""
 
     def __init__(self, name: str, path: Path) -> None:
         self._name = name
@@ -35,7 +35,7 @@ class ChildOutput:
         self._quiet = False
 
     async def pump(self, stream: asyncio.StreamReader) -> None:
-        """Take everything in until the stream ends."""
+        """Read until the stream ends."""
         rest = ""
         while chunk := await stream.read(65536):
             *lines, rest = (rest + chunk.decode(errors="replace")).split("\n")
@@ -47,15 +47,15 @@ class ChildOutput:
             self._take([rest])
 
     async def seen(self, text: str) -> None:
-        """Return when a line that contains `text` is said after this call."""
+        """Return when the child prints a line that contains `text` after this call."""
         event = self._awaited.setdefault(text, asyncio.Event())
         event.clear()
         await event.wait()
 
     def last_lines(self) -> list[str]:
-        """The last twenty lines that people read, oldest first: of a traceback only what it ends with."""
+        """The last twenty lines that are useful to people, oldest first: of a traceback only its last line."""
         found: list[str] = []
-        inside: int | None = None  # how far the traceback that we are in is indented
+        inside: int | None = None  # indentation of the current traceback
         for line in self._last:
             indented = len(line) - len(line.lstrip())
             if line.lstrip().startswith("Traceback (most recent call last)"):
@@ -66,7 +66,7 @@ class ChildOutput:
         return found[-_LINES_SHOWN:]
 
     def be_quiet(self) -> None:
-        """The child is being stopped: what it says from now on goes to its file only."""
+        """Log to the child's file only from now on, because the child is being stopped."""
         self._quiet = True
 
     def close(self) -> None:
@@ -86,6 +86,6 @@ class ChildOutput:
 
 
 def _level(line: str) -> int:
-    """A child's error is our warning, its warning a piece of information; the rest is in the file anyway."""
+    """A child's error is a warning of the server, its warning an info message; the rest is in its file anyway."""
     found = _LEVEL.match(line)
     return _LEVELS.get(found[1] or found[2], logging.DEBUG) if found else logging.DEBUG

@@ -1,7 +1,7 @@
-"""Child processes of the control plane (JupyterHub and its proxy): started, watched, restarted, stopped with it.
+"""Child processes of the control plane (JupyterHub and its proxy): started, watched, restarted and stopped with it.
 
-`server.hub` describes the children, the server's main runs one `Supervisor` over them. What the children say
-goes line by line into logs/NAME.log and into our own log. Sessions and jobs are no children: they outlive the
+`server.hub` describes the children; the server's main runs one `Supervisor` over them. The output of the children
+goes line by line into logs/NAME.log and into the server's log. Sessions and jobs are no children: they outlive the
 control plane and belong to the engines.
 """
 
@@ -23,21 +23,21 @@ log = logging.getLogger(__name__)
 
 _FIRST_DELAY_S = 0.2
 _LONGEST_DELAY_S = 10.0
-_STEADY_AFTER_S = 60.0  # a child that lived this long starts its back-off anew
+_STEADY_AFTER_S = 60.0  # a child that ran this long resets its back-off
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)  # loaded before any fork: a forked child must not load anything
 
 
 class ChildFailed(RuntimeError):
-    """A child did not become ready; the message ends with the last lines it said."""
+    """A child did not become ready; the message ends with its last lines of output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """How to run one child.
+    """The command of one child and its readiness conditions.
 
-    `ready_line` must appear in its output, and `ready` must return true, before it counts as ready (either
-    may be left out). `ready_s` is how long that may take, `grace_s` how long it has to end after SIGTERM.
+    `ready_line` must appear in its output, and `ready` must return true, before it counts as ready (either may be
+    omitted). `ready_s` is the timeout for that, `grace_s` the time between SIGTERM and SIGKILL.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Child:
 
 @dataclass(slots=True)
 class ChildState:
-    """What is known of a child right now; `pid` is None while it is down."""
+    """The current state of a child; `pid` is None while it is down."""
 
     name: str
     pid: int | None = None
@@ -62,7 +62,7 @@ class ChildState:
 
 
 class Supervisor:
-    """Keeps children running from `start` to `stop`, in the order given; stops them in reverse.
+    """Keeps children running from `start` to `stop`. Starts them in the given order and stops them in reverse.
 
     Must be started from the main thread: the kernel ties "end with the parent" to the thread that forked.
     """
@@ -71,7 +71,10 @@ class Supervisor:
         self._keepers = [_Keeper(child) for child in children]
 
     async def start(self) -> None:
-        """Start one after the other, each when the one before is ready. Raises ChildFailed; none is left then."""
+        """Start the children one after the other, each when the previous one is ready.
+
+        Raises ChildFailed; no child is left running then.
+        """
         try:
             for keeper in self._keepers:
                 await keeper.start()
@@ -80,7 +83,7 @@ class Supervisor:
             raise
 
     async def stop(self) -> None:
-        """Stop all; returns when no process of theirs is left."""
+        """Stop all children; returns when none of their processes is left."""
         for keeper in reversed(self._keepers):
             await keeper.stop()
 
@@ -92,12 +95,12 @@ class Supervisor:
         await self.stop()
 
     def states(self) -> list[ChildState]:
-        """The children as they are now, in the order of start."""
+        """The current states of the children, in start order."""
         return [keeper.state for keeper in self._keepers]
 
 
 class _Keeper:
-    """Runs one child again and again until told to stop."""
+    """Runs one child again and again until it has to stop."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -118,7 +121,7 @@ class _Keeper:
         if self._task is not None and self._first_ready is not None:
             await self._task
             if self._first_ready.done():
-                self._first_ready.exception()  # whoever awaited the start may be gone; then it is nobody's concern
+                self._first_ready.exception()  # the caller of start may be gone; then nobody needs the exception
         self._output.close()
 
     async def _keep(self) -> None:
@@ -126,7 +129,7 @@ class _Keeper:
         while not self._stopping.is_set():
             lived_s, failure = await self._run_once()
             if self._first_ready is not None and not self._first_ready.done():
-                # The first start is the caller's: it decides what a failure means.
+                # The first start belongs to the caller, which decides what a failure means.
                 self._first_ready.set_exception(failure or ChildFailed(f"{self._child.name} was stopped"))
                 return
             if self._stopping.is_set():
@@ -143,7 +146,7 @@ class _Keeper:
             delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
 
     async def _run_once(self) -> tuple[float, ChildFailed | None]:
-        """One life of the child: (seconds it lived, why it never became ready)."""
+        """Run the child once. Returns the seconds it ran, and why it never became ready."""
         loop = asyncio.get_running_loop()
         born = loop.time()
         try:
@@ -163,14 +166,14 @@ class _Keeper:
             self.state.ready = False
             await _end(process, exited, self._child.grace_s)
             self.state.pid = None
-            # What left the child's group may hold its output open for ever; nobody waits for that.
+            # A process that left the child's group may hold its output open for ever; nobody waits for that.
             await asyncio.wait({pump}, timeout=1)
             pump.cancel()
         log.info("%s ended with code %s", self._child.name, process.returncode, extra={"child": self._child.name})
         return loop.time() - born, failure
 
     async def _until_ready(self, exited: asyncio.Task[int]) -> ChildFailed | None:
-        """Wait for readiness, an early end, or the wish to stop, whatever comes first."""
+        """Wait for readiness, an early exit, or the request to stop, whichever comes first."""
         readiness = asyncio.create_task(self._ready())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -208,7 +211,9 @@ class _Keeper:
 
 
 async def _spawn(child: Child) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
-    """The process and what it says. The pipe is ours: with asyncio's own, `wait` waits for all who hold it open."""
+    """The process and its output. The pipe is made here: with asyncio's own, `wait` waits for all processes that hold
+    it open.
+    """
     parent = os.getpid()
     loop = asyncio.get_running_loop()
     ours, theirs = os.pipe()
@@ -228,7 +233,7 @@ async def _spawn(child: Child) -> tuple[asyncio.subprocess.Process, asyncio.Stre
             stdin=asyncio.subprocess.DEVNULL,
             stdout=theirs,
             stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # its own group: Ctrl-C in the terminal is ours, not the child's
+            start_new_session=True,  # its own group: Ctrl-C in the terminal is for the server, not for the child
             preexec_fn=end_with_parent,
         )
     finally:
@@ -237,7 +242,9 @@ async def _spawn(child: Child) -> tuple[asyncio.subprocess.Process, asyncio.Stre
 
 
 async def _end(process: asyncio.subprocess.Process, exited: asyncio.Task[int], grace_s: float) -> None:
-    """SIGTERM to the child's group, SIGKILL after the grace, and to whatever of the group is left when it has ended."""
+    """SIGTERM to the child's group, SIGKILL after the grace period, and to processes of the group that outlive the
+    child.
+    """
     if not exited.done():
         _signal_group(process.pid, signal.SIGTERM)
         await asyncio.wait({exited}, timeout=grace_s)
@@ -251,7 +258,7 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 async def _first_of(*tasks: asyncio.Task[object]) -> None:
-    """Return when one is done; the event waits among them are cancelled, a process' exit is left to its owner."""
+    """Return when one task is done. Waits for events are cancelled; a wait for a process exit is left to its owner."""
     _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
         if task is not tasks[0]:

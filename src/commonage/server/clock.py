@@ -1,4 +1,4 @@
-"""The clock port on this machine's clock."""
+"""The clock port, implemented by this machine's clock."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 
 
 class SystemClock:
-    """What time it is here."""
+    """The system clock."""
 
     def now(self) -> float:
         """Unix seconds, UTC."""
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait, and let others work."""
+        """Sleep without blocking the event loop."""
         await asyncio.sleep(seconds)

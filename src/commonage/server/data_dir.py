@@ -1,7 +1,7 @@
-"""The data folder: its layout, the lock that keeps a second server out, and what may be wrong with it.
+"""The data folder: its layout, the lock that keeps a second server out, and checks of its state.
 
-Prepared by `commonage up` before anything else; the other verbs of the server look into it with `running_server`. What
-is inside `secrets/`, `hub/` and `proxy/` belongs to their own modules.
+Prepared by `commonage up` before anything else; the other server commands read it with `running_server`. The
+content of `secrets/`, `hub/` and `proxy/` belongs to their own modules.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DataDirError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The loopback ports of an installation. They stay the same, for sessions that outlive us know them."""
+    """The loopback ports of an installation. They stay the same, because sessions that outlive the server know them."""
 
     control: int
     hub: int
@@ -43,7 +43,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a running server says of itself in its lock file. `url` is where people reach it."""
+    """The contents of a running server's lock file. `url` is the address for users."""
 
     pid: int
     host: str
@@ -54,7 +54,7 @@ class Running:
 
 
 class DataDir:
-    """A prepared folder that this process holds, as a context manager; the kernel frees the lock of a dead process."""
+    """A prepared folder, locked by this process; a context manager. The kernel releases a dead process's lock."""
 
     def __init__(self, path: Path, lock: IO[str]) -> None:
         self.path = path
@@ -67,7 +67,7 @@ class DataDir:
 
     @property
     def logs(self) -> Path:
-        """What we and our children say."""
+        """The log files of the server and its children."""
         return self.path / "logs"
 
     def folder(self, name: str) -> Path:
@@ -75,14 +75,14 @@ class DataDir:
         return self.path / name
 
     def announce(self, running: Running) -> None:
-        """Tell who holds the lock and where it answers."""
+        """Write the lock's holder and its address into the lock file."""
         self._lock.seek(0)
         self._lock.truncate()
         json.dump(asdict(running), self._lock)
         self._lock.flush()
 
     def close(self) -> None:
-        """Give the folder free. Idempotent."""
+        """Release the lock. Idempotent."""
         if not self._lock.closed:
             self._lock.seek(0)
             self._lock.truncate()
@@ -98,7 +98,7 @@ class DataDir:
 
 
 def prepare(path: Path) -> DataDir:
-    """Make the folder if need be, take its lock, check that it can hold what we write. Raises DataDirError."""
+    """Create the folder if needed, lock it, check that it is writable and has space. Raises DataDirError."""
     path = path.absolute()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def prepare(path: Path) -> DataDir:
 
 
 def sentence(error: OSError, path: Path) -> str:
-    """What an error of the file system means for whoever starts the server."""
+    """An error of the file system as a sentence for the person who starts the server."""
     culprit = error.filename or path
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
@@ -141,7 +141,7 @@ def sentence(error: OSError, path: Path) -> str:
 
 
 def running_server(path: Path) -> Running | None:
-    """The server that holds this folder now; None if none does. Raises DataDirError for what cannot be read."""
+    """The server that holds this folder now, or None. Raises DataDirError if the lock file cannot be read."""
     lock = path.absolute() / "commonage.lock"
     try:
         with lock.open(encoding="utf-8") as file:
@@ -157,7 +157,9 @@ def running_server(path: Path) -> Running | None:
 
 
 def keep_ports(data: DataDir, wanted: Ports) -> Ports:
-    """The loopback ports: those wanted; where 0, the one of the last start, or a free one that is kept from now on."""
+    """The loopback ports: the requested ones; for 0, the one of the last start, or a free one that is kept from now
+    on.
+    """
     file = data.path / "ports.json"
     kept = _kept_ports(file)
     ports = Ports(
@@ -173,7 +175,7 @@ def keep_ports(data: DataDir, wanted: Ports) -> Ports:
 
 
 def free_port(bind: str = "127.0.0.1") -> int:
-    """A port that nobody listens on now, from a range that the kernel gives to nobody's outgoing connections."""
+    """A port without a listener, from a range that the kernel does not use for outgoing connections."""
     first = random.SystemRandom().randrange(len(_OUR_PORTS))
     for number in range(len(_OUR_PORTS)):
         port = _OUR_PORTS[(first + number) % len(_OUR_PORTS)]
@@ -195,7 +197,7 @@ def _is_free(bind: str, port: int) -> bool:
 
 
 def _still_free(kept: int) -> int:
-    """The port of the last start; another one if somebody has taken it since."""
+    """The port of the last start, or another one if it is taken now."""
     if kept and _is_free("127.0.0.1", kept):
         return kept
     if kept:
@@ -207,7 +209,7 @@ def _kept_ports(file: Path) -> Ports:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         return Ports(int(found["control"]), int(found["hub"]), int(found["proxy_api"]))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):  # torn by a crash: as good as none
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # torn by a crash: the same as no file
         return Ports(0, 0, 0)
 
 
@@ -229,7 +231,7 @@ def _take_lock(path: Path) -> IO[str]:
 
 
 def _lock_patiently(file: IO[str]) -> None:
-    """Take the lock, also from one who only looks (`running_server`) or is about to end."""
+    """Take the lock. Retries while another process only reads (`running_server`) or is about to end."""
     for _ in range(9):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -247,7 +249,7 @@ def _emptied(file: IO[str]) -> IO[str]:
 def _read(text: str) -> Running:
     try:
         return Running(**json.loads(text))
-    except (ValueError, TypeError):  # it has the lock but has not said yet who it is
+    except (ValueError, TypeError):  # it holds the lock but has not written the file yet
         return Running(0, "", 0.0)
 
 
@@ -275,7 +277,7 @@ def _check_version(path: Path) -> None:
 
 
 def _check_writable(path: Path) -> None:
-    """Write as much as a database at rest needs; a full disk says so here and not in the middle of a migration."""
+    """Write as much as a database at rest needs, so that a full disk is reported here and not during a migration."""
     probe = path / ".probe"
     try:
         with probe.open("wb") as file:

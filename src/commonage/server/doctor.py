@@ -1,4 +1,4 @@
-"""What may be wrong with this machine and its server, each check a function that says what it found and what to do.
+"""Checks of this machine and its server. Each check is a function that returns its finding and advice.
 
 Called by `commonage doctor`. Starts nothing and changes nothing.
 """
@@ -49,7 +49,7 @@ _MOUNTS = Path("/proc/self/mounts")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: `bad` means that something will not work. `advice` is what to do, empty if nothing."""
+    """The result of one check: `bad` means that something will not work. `advice` is what to do, empty if nothing."""
 
     check: str
     verdict: Verdict
@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """What is looked at."""
+    """The settings and state that the checks examine."""
 
     settings: Settings
     running: Running | None
@@ -122,9 +122,9 @@ def _registry(patient: Patient) -> Finding:
 
 
 def _does_not_trust(settings: Settings) -> str | None:
-    """What has this machine's Docker trust the registry; None if it does, or needs not."""
+    """Instructions to make this machine's Docker trust the registry; None if it does or need not."""
     host = settings.registry_host or settings.registry_bind
-    # Other machines are given it when they join; on a loopback address Docker asks for no certificate.
+    # Other nodes get the certificate when they join; for a loopback address Docker asks for no certificate.
     if settings.engine != "docker" or host in ("127.0.0.1", "::1", "localhost"):
         return None
     place, ours = _TRUSTED / f"{host}:{settings.registry_port}", settings.data_dir.absolute() / "authority" / "ca.crt"
@@ -182,7 +182,7 @@ def _docker(patient: Patient) -> Finding:
 
 
 def _volumes(patient: Patient) -> Finding:
-    """The way to a folder must be root's; what is mounted below it does not come along where it is read-only."""
+    """The path to a folder must belong to root. File systems mounted below it are missing from a read-only mount."""
     settings = patient.settings
     if settings.engine == "process":
         return Finding("volumes", "ok", "links, nothing is mounted (engine = process)")
@@ -252,7 +252,7 @@ def _port(patient: Patient) -> Finding:
 
 
 def _origins(patient: Patient) -> Finding:
-    """Sessions need origins of their own, and a name below each of which browsers find them."""
+    """Sessions need origins of their own, and browsers must resolve a name below each of them."""
     settings = patient.settings
     try:
         origins = origins_of(settings, settings.port)
@@ -307,7 +307,7 @@ def _answers(check: str, url: str, log: Path) -> Finding:
 
 
 def _clock(patient: Patient) -> Finding:
-    """Ours beside the edge's, if there is one: tokens and certificates are good until a time."""
+    """Compare the clock with the edge's, if there is one: tokens and certificates expire at absolute times."""
     if not 1_700_000_000 < time.time() < 4_000_000_000:
         return Finding("clock", "bad", f"it is {time.ctime()} here", "set the clock; certificates and ids depend on it")
     if patient.running is None or patient.settings.public_url is None:

@@ -1,4 +1,4 @@
-"""Which engine stands behind the port, made of the settings. Called by the bootstrap."""
+"""Makes the engine of the settings. Called by the bootstrap."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_engine(
 ) -> Engine:
     """The engine of the settings, not open yet. `access`: how containers reach the hub and the control plane.
 
-    `account`: with what images of our own registry are fetched; `agents`: those of the site's machines.
+    `account`: the credentials to pull images from the site's registry; `agents`: the agents of the site's nodes.
     """
     if settings.engine == "swarm":
         meant = replace(swarm_settings(settings, access), account=account)
@@ -45,7 +45,7 @@ def make_engine(
 
 
 def process_settings(settings: Settings) -> ProcessSettings:
-    """What the process engine is told."""
+    """The settings of the process engine."""
     return ProcessSettings(
         node_name=settings.node_name,
         cpus_milli=settings.cpus,
@@ -59,7 +59,7 @@ def process_settings(settings: Settings) -> ProcessSettings:
 
 
 def docker_settings(settings: Settings, access: WorkloadAccess = NO_ACCESS) -> DockerSettings:
-    """What the Docker engine is told."""
+    """The settings of the Docker engine."""
     return DockerSettings(
         url=settings.docker_url,
         pull=settings.docker_pull,
@@ -78,19 +78,19 @@ def docker_settings(settings: Settings, access: WorkloadAccess = NO_ACCESS) -> D
 
 
 def shared_dir(settings: Settings, data: Path) -> Path:
-    """The folder that all machines of the site see; with but one machine its data folder."""
+    """The folder that all nodes of the site share; with a single node, its data folder."""
     return settings.shared_dir.absolute() if settings.shared_dir and settings.engine == "swarm" else data
 
 
 def homes_dir(settings: Settings, data: Path) -> Beneath:
-    """The folder with all homes. It may be a link, but on a Swarm, where other machines write to what it lies in."""
+    """The folder with all homes. It may be a link, except on a Swarm, where other nodes write to its parent folder."""
     if settings.engine == "swarm":
         return Beneath(shared_dir(settings, data)) / "workspaces"
     return Beneath(data / "workspaces")
 
 
 def swarm_settings(settings: Settings, access: WorkloadAccess = NO_ACCESS) -> SwarmSettings:
-    """What the Swarm engine is told."""
+    """The settings of the Swarm engine."""
     return SwarmSettings(
         url=settings.docker_url,
         pull=settings.docker_pull,

@@ -1,4 +1,4 @@
-"""`commonage doctor gpu` without the printing: finds the cards, sees that nobody gives them out, tries or measures."""
+"""`commonage doctor gpu` without the output: finds the GPUs, claims the unused ones, tests or measures them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PREFIX = "commonage-doctor-"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The real cards of this machine: a sentence about them, and MiB free on each by uuid."""
+    """The real GPUs of this machine: a sentence about them, and the free MiB of each by UUID."""
 
     said: str
     cards: Sequence[Device]
@@ -39,7 +39,7 @@ class Look:
 
 
 def look(wanted: str) -> Look:
-    """The cards of the setting `gpus`; simulated ones are left out. Raises DevicesUnavailable, InvalidInput."""
+    """The GPUs of the setting `gpus` without simulated ones. Raises DevicesUnavailable, InvalidInput."""
     opened = open_devices(wanted, node_name="doctor", clock=SystemClock())
     try:
         cards = [device for device in opened.devices.inventory() if not device.simulated]
@@ -57,7 +57,7 @@ def try_all(
     levels: Sequence[Level] | None = None,
     library: str = "",
 ) -> Iterator[Trial]:
-    """The trials at the levels that are wanted, on all cards that nobody gives out. What is made is removed."""
+    """Run the trials at the requested levels on all GPUs that are not in use. Removes everything it creates."""
     termination = Termination()
     with (
         termination.watched(),
@@ -73,7 +73,7 @@ def try_all(
 def measure_all(
     found: Look, wanted: Sequence[Isolation], seconds: float, on_progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """What sharing costs at the levels that are wanted, for each card that is whole and that nobody gives out."""
+    """Measure the cost of sharing at the requested levels, for each whole GPU that is not in use."""
     termination = Termination()
     whole = [card for card in found.cards if card.parent_uuid is None]
     measured = []
@@ -114,8 +114,9 @@ def _measure(
 
 @contextmanager
 def claimed(cards: Sequence[Device]) -> Iterator[list[Device]]:
-    """The cards, ours for the time of the block; with a fault where another server gives one out, whose work must not
-    be disturbed."""
+    """Claim the GPUs for the time of the block. One that another server allocates is returned with a fault, so that
+    its workloads are not disturbed.
+    """
     claims = Claims("commonage doctor gpu")
     try:
         found = []
@@ -136,7 +137,7 @@ def _levels(folder: Path) -> tuple[Level, ...]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder for what is tried: its path is short, as the sockets of MPS need it."""
+    """A folder for the trials. Its path is short, because the sockets of MPS need that."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
         yield folder
@@ -145,7 +146,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _end_leftovers(uuid: str) -> None:
-    """End the MPS daemon of a run that was killed. The claim on the card says that no run that lives has it."""
+    """End the MPS daemon of a run that was killed. The claim on the GPU proves that no live run owns the daemon."""
     for place in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/mps/*"):
         folder, daemon = place.parents[1], MpsDaemon.in_folder(place)
         if daemon.uuid == uuid and folder.lstat().st_uid == os.geteuid():

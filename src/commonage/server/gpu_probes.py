@@ -1,6 +1,6 @@
-"""Runs `gpus.cuda.probe` as a workload would run: with the variables of a share, in control groups of its own.
+"""Runs `gpus.cuda.probe` as a workload would run: with the variables of a share, in cgroups of its own.
 
-Used by `gpu_trials` and `gpu_sharing` (`commonage doctor gpu`). Knows nothing of levels.
+Used by `gpu_trials` and `gpu_sharing` (`commonage doctor gpu`). Knows nothing of isolation levels.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ Answer = Mapping[str, Any]
 
 
 def bare_variables() -> dict[str, str]:
-    """What a program has that cleared its environment, and found the libraries all the same."""
+    """The environment of a program that cleared its variables but still finds the libraries."""
     return {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a probe runs: its control groups' folders (none where there are none), and the variables it gets."""
+    """The environment of a probe: the folders of its cgroups (empty without cgroups), and its variables."""
 
     name: str
     groups: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def command(self, *words: str) -> list[str]:
-        """The probe with these arguments, joining the groups first."""
+        """The command that runs the probe with these arguments after it joins the cgroups."""
         probe = [sys.executable, "-m", "commonage.gpus.cuda.probe", *words]
         files = ":".join(f"{folder}/cgroup.procs" for folder in self.groups)
         return ["/bin/sh", "-c", _JOIN, "sh", files, *probe] if files else probe
 
 
 class Places:
-    """Makes places, in control groups where there are any, and removes all of them."""
+    """Makes places, in cgroups where they are available, and removes all of them."""
 
     def __init__(self, groups: Groups | None) -> None:
         self._groups = groups
@@ -55,11 +55,11 @@ class Places:
 
     @classmethod
     def here(cls) -> Places:
-        """In this machine's control groups."""
+        """Places in this machine's cgroups."""
         return cls(find_cgroups(f"doctor-{os.getpid()}", 4096))
 
     def make(self, name: str) -> Place:
-        """A place without variables yet. Raises EngineFailure."""
+        """Make a place without variables. Raises EngineFailure."""
         if self._groups is None:
             return Place(name)
         self._made.append(name)
@@ -67,21 +67,21 @@ class Places:
         return Place(name, tuple(str(Path(file).parent) for file in files))
 
     def clear(self) -> None:
-        """End what is left in them, and remove them."""
+        """End the processes left in the places, and remove the places."""
         while self._groups is not None and self._made:
             name = self._made.pop()
             self._groups.kill(name)
             self._groups.remove(name)
 
     def close(self) -> None:
-        """Nothing is made any more."""
+        """Refuse to make more places."""
         self.clear()
         if self._groups is not None:
             self._groups.close()
 
 
 def ask(place: Place, *words: str, library: str = "", bare: bool = False) -> Answer:
-    """Run the probe to its end. What it did not answer stands in `error`. `bare`: without the place's variables."""
+    """Run the probe to its end. A missing answer is reported in `error`. `bare`: without the place's variables."""
     variables = bare_variables() if bare else {**bare_variables(), **place.variables}
     command = place.command(*words, *(("--library", library) if library else ()))
     try:
@@ -104,8 +104,9 @@ def _answer(said: bytes, complained: bytes) -> Answer:
 
 
 class Burning:
-    """A probe that computes until it is told to end, as the neighbour of what is tried. `began` is False if it never
-    came so far; then `end` says why. To be ended once."""
+    """A probe that computes until `end`, as the neighbor in a trial. `began` is False if it failed to start; then
+    `end` returns the reason. Must be ended exactly once.
+    """
 
     def __init__(self, place: Place, memory_mib: int, library: str = "") -> None:
         words = ["burn", "--most-mib", str(memory_mib), *(("--library", library) if library else ())]
@@ -119,9 +120,9 @@ class Burning:
         said = self._process.stdout
         assert said is not None
         try:
-            # A driver in trouble may hang in its first call.
+            # A broken driver may hang in its first call.
             self._first = said.readline() if select.select([said], [], [], _WITHIN_S)[0] else b""
-        except BaseException:  # SystemExit: nobody has this object yet who could end it
+        except BaseException:  # SystemExit: no caller has this object yet to end it
             self.kill()
             raise
         self.began = b'"ready"' in self._first
@@ -129,7 +130,7 @@ class Burning:
             self._process.kill()
 
     def end(self) -> Answer:
-        """Let it end; what it did: `launches`, `seconds`, `error`."""
+        """End it and return its result: `launches`, `seconds`, `error`."""
         try:
             said, complained = self._process.communicate(timeout=_WITHIN_S)
         except subprocess.TimeoutExpired:
@@ -138,12 +139,12 @@ class Burning:
         return _answer(said or self._first, complained)
 
     def kill(self) -> None:
-        """End it by force, whatever it does. Idempotent."""
+        """Kill it. Idempotent."""
         self._process.kill()
-        with suppress(subprocess.TimeoutExpired):  # one that hangs in the driver cannot be ended by anybody
+        with suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver cannot be killed
             self._process.wait(_KILLED_WITHIN_S)
 
 
 def all_of(burning: Sequence[Burning]) -> list[Answer]:
-    """End them all, and what each did."""
+    """End all of them and return their results."""
     return [one.end() for one in burning]

@@ -1,7 +1,7 @@
-"""What sharing a card costs, measured: shares together against one alone, and a neighbour beside a greedy program.
+"""Measures the cost of sharing a GPU: several shares against one alone, and a neighbor next to a greedy program.
 
-Used by `commonage doctor gpu --measure`. Each share is held at its level as for a workload and runs the probe's kernel,
-which needs nothing but the driver. The cards must be nobody's meanwhile.
+Used by `commonage doctor gpu --measure`. Each share is applied at its level as for a workload and runs the probe's
+kernel, which needs only the driver. The GPUs must not be in use meanwhile.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _ATTACKS = 5
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """`count` equal shares at once, kernels a second: all of them, the slowest and the fastest; `error` if one failed.
+    """Kernels per second of `count` equal shares at once: in total, slowest and fastest; `error` if one failed.
 
-    `of_one` is the sum over what one workload alone does on the whole card.
+    `of_one` is the total divided by the rate of a single workload on the whole GPU.
     """
 
     level: str
@@ -43,9 +43,10 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A neighbour's kernels a second in its half of the card: alone there, and while the other half asks for too much.
+    """A neighbor's kernels per second in its half of the GPU: alone, and while the other half allocates too much
+    memory.
 
-    `got_mib` is the most that the other half got, of `share_mib`.
+    `got_mib` is the most memory that the other half got, of `share_mib`.
     """
 
     level: str
@@ -57,7 +58,7 @@ class Beside:
 
 
 class Sharing:
-    """Measures on one card, `seconds` for each figure. `library` names CUDA's, for tests."""
+    """Measurements on one GPU, `seconds` for each figure. `library` is the path of the CUDA library, for tests."""
 
     def __init__(
         self,
@@ -72,14 +73,14 @@ class Sharing:
         self._termination, self._library, self._sleep = termination, library, sleep
 
     def alone(self) -> Answer:
-        """One workload on the whole card, without limits."""
+        """One workload on the whole GPU, without limits."""
         device = self._device
         whole = Share(device.uuid, device.index, device.model, device.memory_mib, 1000, True, device.memory_mib)
         place = Place("alone", variables=share_environment([whole]))
         return self._ask(place, "burn", "--seconds", str(self._seconds))
 
     def together(self, level: Level, one_alone: float, counts: Sequence[int] = TOGETHER) -> Iterator[Together]:
-        """2, 4, 8 shares at once, as far as the card is large enough for them."""
+        """2, 4 and 8 shares at once, as far as the GPU is large enough."""
         name = level.isolation.value
         for count in counts:
             if self._device.memory_mib // count < _LEAST_SHARE_MIB:
@@ -96,7 +97,7 @@ class Sharing:
             yield Together(name, count, sum(rates), min(rates), max(rates), of_one, errors)
 
     def beside(self, level: Level) -> Beside:
-        """A neighbour computes while the program beside it takes all memory it can get, again and again."""
+        """A neighbor computes while the program next to it repeatedly allocates all memory it can get."""
         name, share_mib = level.isolation.value, self._device.memory_mib // 2
         try:
             with self._held(level, 2) as (tried, neighbour):
@@ -122,7 +123,7 @@ class Sharing:
 
     @contextmanager
     def _burning(self, places: Sequence[Place]) -> Iterator[list[Burning]]:
-        """A program that computes in each place; at the end none is left."""
+        """Run a program that computes in each place; all have ended when the block ends."""
         burning: list[Burning] = []
         try:
             for place in places:
@@ -135,7 +136,7 @@ class Sharing:
 
     @contextmanager
     def _held(self, level: Level, count: int) -> Iterator[list[Place]]:
-        """So many places, each with an equal share; released at the end."""
+        """`count` places, each with an equal share; released at the end."""
         device, memory = self._device, self._device.memory_mib // count
         share = Share(
             device.uuid, device.index, device.model, memory, 1000 // count, False, device.memory_mib, False,
@@ -159,6 +160,6 @@ class Sharing:
 
 
 def rate_of(answer: Answer) -> float:
-    """Kernels a second; 0 where none ended."""
+    """Kernels per second; 0 if none completed."""
     seconds = float(answer.get("seconds", 0.0))
     return float(answer.get("launches", 0)) / seconds if seconds > 0 else 0.0

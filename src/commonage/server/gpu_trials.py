@@ -1,9 +1,9 @@
-"""Tries for real what each level of isolation promises: called by `commonage doctor gpu`, on cards that nobody uses.
+"""Tests on real GPUs that are not in use what each isolation level promises. Called by `commonage doctor gpu`.
 
-For each card and level two shares are made, one for the program that is tried and one for a neighbour that computes
-meanwhile. The program then takes memory beyond its share, looks for other cards, and does both once more without its
-variables and outside its control group. What must hold is in `PROMISES`; docs/concepts/gpu-sharing.md says the same
-in words.
+For each GPU and level two shares are made: one for the program under test, and one for a neighbor that computes
+meanwhile. The program then allocates memory above its share, looks for other GPUs, and does both again without its
+variables and outside its cgroup. `PROMISES` lists the checks that must hold; docs/concepts/gpu-sharing.md describes
+them in words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SMALL_MIB = 64
 
 
 class Check(StrEnum):
-    """What is tried, in the words that are printed."""
+    """The checks. The values are printed."""
 
     BEYOND = "take memory beyond the share"
     NEIGHBOUR = "disturb the neighbour meanwhile"
@@ -49,8 +49,8 @@ PROMISES: dict[Isolation, frozenset[Check]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One check on one card at one level. `label`: how people call the card. `held` None: it could not be tried,
-    `found` says why.
+    """One check on one GPU at one level. `label`: the display name of the GPU. `held` is None if the check could not
+    run; `found` says why.
     """
 
     device: str
@@ -65,13 +65,13 @@ class Trial:
 
     @property
     def is_broken(self) -> bool:
-        """True if the level promises it and it did not hold."""
+        """True if the level promises the check and it did not hold."""
         return self.promised and self.held is False
 
 
 @dataclass(frozen=True, slots=True)
 class _Set:
-    """What the checks of one card and level share: where program and neighbour run, and how large a share is."""
+    """The common inputs of the checks of one GPU and level: where program and neighbor run, and the size of a share."""
 
     device: Device
     level: Isolation
@@ -82,7 +82,7 @@ class _Set:
 
     @property
     def beyond_mib(self) -> int:
-        """So much is asked for: more than the share by half, so that a limit in the middle shows."""
+        """Memory to allocate: 1.5 times the share, so that a limit in between shows."""
         return self.share_mib + max(512, self.share_mib // 2)
 
     def trial(self, check: Check, held: bool | None, found: str) -> Trial:
@@ -92,7 +92,9 @@ class _Set:
 
 
 class GpuTrials:
-    """The trials on `devices`, at `levels`. `free_mib`: what is free on each now. `library` names CUDA's, for tests."""
+    """The trials on `devices`, at `levels`. `free_mib`: free now on each. `library` is the path of the CUDA library,
+    for tests.
+    """
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class GpuTrials:
         self._free_mib, self._termination, self._library = free_mib, termination, library
 
     def run(self) -> Iterator[Trial]:
-        """One after the other; everything is released whatever happens."""
+        """Run the trials one after the other; everything is released in any case."""
         for device in self._devices:
             for level in self._levels:
                 why = "; ".join(device.faults) or level.available(device) or self._no_room(device)
@@ -138,16 +140,16 @@ class GpuTrials:
             self._places.clear()
 
     def _prepare(self, device: Device, level: Level, holds: list[Hold]) -> _Set:
-        """Two shares, applied. What is applied is put into `holds` first."""
+        """Make and apply two shares. Each applied share is added to `holds` first."""
         share = _share_of(device, level.isolation)
-        # Of an instance there is only one; its neighbours are other instances.
+        # A MIG instance has no second share; its neighbors are other instances.
         names = ("tried",) if device.parent_uuid else ("tried", "neighbour")
         made = []
         for name in names:
             place = self._places.make(f"doctor-{os.getpid()}-{name}")
             hold = Hold(place.name, (share,), place.groups)
             holds.append(hold)
-            with self._termination.interruptible():  # a daemon that does not come is waited for
+            with self._termination.interruptible():  # waits for a daemon that may not start
                 applied = level.apply(hold)
             made.append(replace(place, variables={**share_environment([share]), **applied}))
         promises = PROMISES[level.isolation]
@@ -215,7 +217,7 @@ def _not_tried(device: Device, level: Isolation, why: str, held: bool | None = N
 
 
 def _beyond(there: _Set, check: Check, answer: Answer, must_work: bool = False) -> Trial:
-    """`must_work`: a share of which nothing can be had is no share."""
+    """`must_work`: a share without any usable memory fails the check."""
     got, error = int(answer.get("allocated_mib", 0)), answer["error"]
     if error and got == 0:
         return there.trial(check, not must_work, f"it got nothing: {error}")

@@ -1,7 +1,7 @@
-"""JupyterHub and its proxy as children: their files, their commands, and when they count as ready.
+"""JupyterHub and its proxy as children: their files, their commands, and their readiness checks.
 
-The server's main calls `hub_children` and runs what it gets under a `Supervisor`. What the hub does with its
-settings is in `commonage.hub`, on the other side of a process border.
+The server's main calls `hub_children` and runs the result under a `Supervisor`. `commonage.hub` reads the hub's
+settings, in a process of its own.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from commonage.wire.hub import HubSettings
 _LOOPBACK = "127.0.0.1"
 _LOOPBACKS = frozenset({_LOOPBACK, "::1"})
 _HEADER_BYTES = 64 * 1024
-# The health check answers earlier, when a SIGTERM would still go wrong.
+# The health check answers earlier, when a SIGTERM would still fail.
 HUB_READY_LINE = "JupyterHub is now running"
 
 
 @dataclass(frozen=True, slots=True)
 class HubPlan:
-    """What an installation decides about its hub and proxy. All is on loopback but `bind`:`port`."""
+    """The settings of hub and proxy. Everything is on loopback except `bind`:`port`."""
 
     data_dir: Path
     bind: str
@@ -38,7 +38,7 @@ class HubPlan:
     control_port: int
     hub_port: int
     proxy_api_port: int
-    database_url: str | None = None  # the hub's own; a file in the data folder if not given
+    database_url: str | None = None  # of the hub alone; a file in the data folder if omitted
     public_url: str | None = None  # the origin of hub and portal, if it is known
     session_origin: str = ""  # like https://*.hub.example.org; empty if sessions share the origin of hub and portal
     authenticator_class: str = "shared-password"
@@ -50,25 +50,26 @@ class HubPlan:
 
     @property
     def hub_url(self) -> str:
-        """The hub, straight, as the control plane and the sessions reach it; no trailing slash."""
+        """The hub's direct address, for the control plane and the sessions; no trailing slash."""
         return f"http://{_LOOPBACK}:{self.hub_port}"
 
     @property
     def inner_ports(self) -> tuple[int, ...]:
-        """The ports of the loopback that workloads need to reach: the hub's, and the control plane's."""
+        """The loopback ports that workloads need to reach: the hub's and the control plane's."""
         return (self.hub_port, self.control_port)
 
     @property
     def proxy_url(self) -> str:
-        """The proxy as this machine reaches it; no trailing slash."""
+        """The proxy's address on this machine; no trailing slash."""
         host = {"0.0.0.0": _LOOPBACK, "::": "[::1]", "": _LOOPBACK}.get(self.bind, self.bind)
         return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Where the proxy listens for people, by traefik's names of the entry points.
+        """The addresses where the proxy listens for users, by the names of traefik's entry points.
 
-        `localhost` is two addresses: were one left free, a workload of this machine could answer there in our place.
+        `localhost` is two addresses: if one were left free, a workload of this machine could answer there in place
+        of the proxy.
         """
         found = {"http": self.bind}
         if (self.public_url or "").startswith("http://localhost:") and self.bind in _LOOPBACKS:
@@ -78,12 +79,12 @@ class HubPlan:
 
     @property
     def rules_file(self) -> Path:
-        """The routes, written by the hub. traefik watches all files in this folder."""
+        """The file of routes, written by the hub. traefik watches all files in this folder."""
         return self.data_dir.absolute() / "proxy" / "rules" / "hub.toml"
 
 
 def hub_children(plan: HubPlan) -> list[Child]:
-    """Write the files of both and describe them, in the order of start. Raises ChildFailed without traefik."""
+    """Write the files of hub and proxy and describe both, in start order. Raises ChildFailed without traefik."""
     return [_proxy(plan), _hub(plan)]
 
 
@@ -175,19 +176,19 @@ def _entry_point(address: str, port: int) -> dict[str, Any]:
     return {
         "address": f"{bind}:{port}",
         "transport": {
-            # No limit on how long a request or an answer may take: uploads, live logs and terminals
+            # No limit on the duration of a request or an answer: uploads, live logs and terminals
             # are long.
             "respondingTimeouts": {"readTimeout": "0s", "writeTimeout": "0s", "idleTimeout": "180s"},
             "lifeCycle": {"requestAcceptGraceTimeout": "0s", "graceTimeOut": "1s"},
         },
-        # An HTTPS edge on this machine is believed about whom it speaks for; nobody else is.
+        # Forwarding headers are trusted from an HTTPS edge on this machine and from nobody else.
         "forwardedHeaders": {"trustedIPs": ["127.0.0.1/32", "::1/128"]},
         "http": {"aliasHeadersStrategy": "delete", "maxHeaderBytes": _HEADER_BYTES},
     }
 
 
 def answers(url: str) -> Callable[[], Awaitable[bool]]:
-    """A question to ask again and again: whether `url` answers 200."""
+    """A check to repeat: whether `url` answers 200."""
 
     async def ready() -> bool:
         try:
@@ -212,5 +213,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, for authenticators read theirs there, but without our own settings, some of which are secret."""
+    """The server's environment, because authenticators read their settings there, without Commonage's settings, some
+    of which are secret.
+    """
     return {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}

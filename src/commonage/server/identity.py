@@ -1,7 +1,7 @@
-"""The identity port on JupyterHub's REST API: whose token, sign-in for the portal, sessions, new tokens.
+"""The identity port on JupyterHub's REST API: owners of tokens, sign-in for the portal, sessions, new tokens.
 
-Wired by the server's bootstrap. Who a token belongs to is remembered for half a minute, so that a page that
-asks often costs the hub one question; many at once with the same token wait for the same answer.
+Wired by the server's bootstrap. The owner of a token is cached for half a minute, so that a page that polls costs
+the hub one request. Concurrent requests with the same token wait for the same answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from commonage.domain.principals import Principal, Scope
 from commonage.ports.identity import IssuedToken
 from commonage.wire.hub import CALLBACK_PATH, OAUTH_CLIENT_ID
 
-_KNOWN_S = 30.0  # a revoked token works so much longer
+_KNOWN_S = 30.0  # a revoked token works for up to this long
 _UNKNOWN_S = 5.0  # shorter: a token just made must not be refused for long
 _MOST_REMEMBERED = 10_000
 _SERVER_NAME = re.compile(r"(?=.{1,30}$)[a-z][a-z0-9]*(-[a-z0-9]+)*")  # the hub's rule
@@ -40,10 +40,10 @@ _SCOPES = frozenset(scope.value for scope in Scope)
 
 
 class HubIdentity:
-    """Talks to the hub, as its service `commonage`, at `hub_url` (no trailing slash).
+    """Calls the hub, as its service `commonage`, at `hub_url` (no trailing slash).
 
-    `doubt` says in words why the hub may take a good token for nobody's just now (empty: it does not): it writes down
-    when each was used, and where it cannot write it knows none.
+    `doubt` returns why the hub may not recognize a valid token at the moment (empty: no reason). The hub records
+    each use of a token, and if it cannot write it recognizes none.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class HubIdentity:
         await self._client.aclose()
 
     async def whois(self, token: str) -> Principal | None:
-        """Whose token this is; None if nobody's. Raises Unavailable."""
+        """The owner of the token; None if it is not valid. Raises Unavailable."""
         digest = hashlib.sha256(token.encode()).digest()  # the tokens themselves are not kept in memory
         remembered = self._remembered.get(digest)
         if remembered is not None and remembered[0] > self._monotonic():
@@ -82,11 +82,11 @@ class HubIdentity:
         if asking is None:
             asking = self._asking[digest] = asyncio.create_task(self._ask(token, digest))
             asking.add_done_callback(lambda _: self._asking.pop(digest, None))
-        # One who goes away while waiting must not take the answer from the others.
+        # A caller that is cancelled while it waits must not cancel the answer for the others.
         return await asyncio.shield(asking)
 
     def forget(self, token: str) -> None:
-        """Ask the hub anew when this token comes next: its owner has signed out."""
+        """Drop the token from the cache, because its owner has signed out."""
         self._remembered.pop(hashlib.sha256(token.encode()).digest(), None)
 
     def authorize_url(self, state: str) -> str:
@@ -117,7 +117,7 @@ class HubIdentity:
         return str(response.json()["access_token"])
 
     async def start_session(self, user: str, name: str, options: Mapping[str, Any]) -> None:
-        """Have the hub start it. Raises Conflict if it runs already, InvalidInput with the hub's reason."""
+        """Start a session through the hub. Raises Conflict if it runs already, InvalidInput with the hub's reason."""
         if name and not _SERVER_NAME.fullmatch(name):
             raise InvalidInput(
                 f"a session cannot be called {name[:60]!r}: its name becomes part of an address, so it has at most 30 "
@@ -133,19 +133,19 @@ class HubIdentity:
             raise Conflict(f"the session {name or 'default'} of {user} is there already: {message}")
         if response.status_code == httpx2.codes.NOT_FOUND:
             raise NotFound(f"the hub knows no user {user}", code="user-not-found")
-        if response.status_code == httpx2.codes.TOO_MANY_REQUESTS:  # what the control plane told the hub's spawner
+        if response.status_code == httpx2.codes.TOO_MANY_REQUESTS:  # the control plane's answer to the hub's spawner
             raise TooMany(message, code="too-many-workloads")
         raise InvalidInput(message)
 
     async def stop_session(self, user: str, name: str) -> None:
-        """Have the hub end that server. Unknown, or down already, is no error."""
+        """Stop a session through the hub. An unknown or stopped session is no error."""
         response = await self._call("DELETE", _server_path(user, name))
         if response.status_code in {httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST} or response.is_success:
             return
         raise _refusal(response)
 
     async def expires_at(self, token: str) -> float | None:
-        """When this token expires, in unix seconds; None if never. Raises Unauthenticated if it is nobody's."""
+        """When this token expires, in unix seconds; None if never. Raises Unauthenticated if it is not valid."""
         response = await self._send("GET", "user", token=token)
         if response.is_success:
             owner = response.json()
@@ -164,7 +164,7 @@ class HubIdentity:
             f"users/{quote(user, safe='')}/tokens",
             json={"note": note, "expires_in": expires_s, "scopes": [scope.value for scope in scopes]},
         )
-        if response.status_code == httpx2.codes.FORBIDDEN:  # we may mint for everybody whom the hub knows
+        if response.status_code == httpx2.codes.FORBIDDEN:  # the control plane may mint for every user of the hub
             raise NotFound(f"the hub knows no user {user}", code="user-not-found")
         if response.status_code == httpx2.codes.BAD_REQUEST and "must not exceed" in _message(response):
             raise InvalidInput(
@@ -178,18 +178,18 @@ class HubIdentity:
             raise _refusal(response)
         made = response.json()
         expires_at = _expiry(made)
-        if expires_at is None:  # it was asked for one that does
+        if expires_at is None:  # the request asked for a token that expires
             raise Unavailable("the hub made a token that never expires; see its log")
         return IssuedToken(str(made["id"]), str(made["token"]), expires_at)
 
     async def revoke_token(self, user: str, token_id: str) -> None:
-        """End a token of `user`. Unknown is no error."""
+        """Revoke a token of `user`. An unknown token is no error."""
         response = await self._call("DELETE", f"users/{quote(user, safe='')}/tokens/{token_id}")
         if not response.is_success and response.status_code != httpx2.codes.NOT_FOUND:
             raise _refusal(response)
 
     async def is_admin(self, user: str) -> bool:
-        """Whether the hub knows this user as an admin; False also for a name that it does not know."""
+        """Whether the user is an admin in the hub; False also for an unknown name."""
         response = await self._call("GET", f"users/{quote(user, safe='')}")
         if response.status_code == httpx2.codes.NOT_FOUND:
             return False
@@ -198,9 +198,9 @@ class HubIdentity:
         return bool(response.json().get("admin"))
 
     async def ensure_user(self, user: str) -> None:
-        """Have the hub know this user. Raises InvalidInput."""
+        """Create the user in the hub if needed. Raises InvalidInput."""
         response = await self._call("POST", f"users/{quote(user, safe='')}")
-        if response.status_code == httpx2.codes.BAD_REQUEST:  # the hub's own words say no more than that
+        if response.status_code == httpx2.codes.BAD_REQUEST:  # the hub's own message says no more than that
             raise InvalidInput(
                 f"{user[:60]!r} cannot be a user's name here; it takes lower-case letters, digits and . _ @ + -, at "
                 "most 63, or what the authenticator's own rule (username_pattern) says",
@@ -224,7 +224,7 @@ class HubIdentity:
         return principal
 
     async def _is_nobodys(self, response: httpx2.Response) -> bool:
-        """True if the hub knows no such token. Raises Unavailable where it cannot know."""
+        """True if the hub does not know the token. Raises Unavailable if the hub cannot tell."""
         if response.status_code not in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
             return False
         if why := await asyncio.to_thread(self._doubt):
@@ -232,7 +232,7 @@ class HubIdentity:
         return True
 
     async def _call(self, method: str, path: str, json: Mapping[str, Any] | None = None) -> httpx2.Response:
-        """As the service. Raises Unavailable for what only time can mend."""
+        """Call the hub as the service. Raises Unavailable for errors that only time can fix."""
         response = await self._send(method, path, token=self._service_token, json=json)
         if response.status_code in {502, 503, 504}:
             raise Unavailable(f"the hub is not ready: {_message(response)}")
@@ -252,7 +252,7 @@ def _server_path(user: str, name: str) -> str:
 
 
 def _principal(model: Mapping[str, Any]) -> Principal | None:
-    """Whom the hub's answer names. A token of a service is nobody's: services of others have no work here."""
+    """The user in the hub's answer. None for a token of a service: other services have no access."""
     if model.get("kind") != "user":
         return None
     return Principal(
@@ -263,13 +263,13 @@ def _principal(model: Mapping[str, Any]) -> Principal | None:
 
 
 def _expiry(model: Mapping[str, Any]) -> float | None:
-    """Of the hub's description of a token, in unix seconds."""
+    """The expiry in the hub's description of a token, in unix seconds."""
     expires_at = model.get("expires_at")
     return datetime.fromisoformat(str(expires_at)).timestamp() if expires_at else None
 
 
 def _message(response: httpx2.Response) -> str:
-    """The hub's own words, as far as it has any."""
+    """The hub's own error message, if there is one."""
     try:
         message = response.json().get("message")
     except (ValueError, AttributeError):

@@ -1,6 +1,6 @@
-"""How machines join this installation: the office, and its door on the network. Made by the bootstrap.
+"""Lets machines join this installation: the join service and its listener on the network. Made by the bootstrap.
 
-The main opens it once the agents' listener stands, and closes it again. What machines are told comes from the settings.
+The main opens it once the agents' listener runs, and closes it again. The join config comes from the settings.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _DAEMON: Mapping[str, Any] = {"no-new-privileges": True, "live-restore": False}
 
 @dataclass(frozen=True, slots=True)
 class JoiningPlan:
-    """Where the door is, and what machines are told. `address` is how they reach this machine, without port.
+    """The listener's address and the join config. `address` is this machine's for the joining nodes, without port.
 
-    `agents_port` is where their agents call; `shared_dir` the folder that all see; `agent` what the site says in its
-    agents' settings.
+    `agents_port` is where their agents connect; `shared_dir` the folder that all nodes share; `agent` the site's
+    values for the agents' settings.
     """
 
     name: str
@@ -53,7 +53,7 @@ class JoiningPlan:
 def joining_plan(
     settings: Settings, shared_dir: Path, agents_port: int, account: RegistryAccount | None = None
 ) -> JoiningPlan | None:
-    """The plan of the settings; None where machines cannot join."""
+    """The plan of the settings; None if machines cannot join."""
     address = settings.site_address
     if address is None:
         return None
@@ -74,19 +74,19 @@ def joining_plan(
 
 
 def _images(settings: Settings) -> Sequence[str]:
-    """What most people start."""
+    """The images that most workloads use."""
     named = [settings.docker_image, *(entry.image for entry in settings.environments)]
     return list(dict.fromkeys(image for image in named if image))
 
 
 def _agent(settings: Settings) -> Mapping[str, Any]:
-    """What differs from an agent's own defaults."""
+    """The settings that differ from an agent's defaults."""
     said = {"isolation": settings.gpu_isolation, "slots": settings.gpu_slots, "cpu_hold": settings.cpu_hold}
     return {name: value for name, value in said.items() if value}
 
 
 class Joining:
-    """The office behind its door. `office` is the port for the API."""
+    """The join service behind its listener. `office` is the port for the API."""
 
     def __init__(self, plan: JoiningPlan, authority: Authority, folder: Path, clock: Clock) -> None:
         self._plan, self._authority = plan, authority
@@ -107,7 +107,7 @@ class Joining:
         self._door = MachinesDoor(self.office)
 
     async def open(self, agents: LinkedAgents | None) -> None:
-        """Let machines in from now on. Raises PortError, BundleError."""
+        """Start to accept machines. Raises PortError, BundleError."""
         bundle = await asyncio.to_thread(make_bundle)
         await asyncio.to_thread(self.office.open, bundle, agents)
         pair = await asyncio.to_thread(self._authority.serve, [NAME, self._plan.address])
@@ -120,7 +120,7 @@ class Joining:
             ) from error
 
     async def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop accepting machines."""
         await self._door.stop()
 
 

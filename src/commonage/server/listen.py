@@ -1,4 +1,6 @@
-"""The ports we are to listen on: that they can be had, and who has them if not. Called by the server's main."""
+"""Checks the ports that the server is to listen on, and finds the process that holds a busy one. Called by the
+server's main.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ class PortError(Exception):
 
 
 def check(bind: str, port: int, flag: str) -> None:
-    """Raise PortError unless somebody may listen on `bind`:`port` now. `flag` is what would change it."""
+    """Raise PortError if `bind`:`port` cannot be listened on now. `flag` is the option that changes it."""
     listen(bind, port, flag).close()
 
 
@@ -27,7 +29,7 @@ def listen(bind: str, port: int, flag: str) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((bind, port))
-        # Binding alone succeeds beside a listener that was bound with SO_REUSEADDR as well; listening does not.
+        # Binding alone succeeds if another listener was bound with SO_REUSEADDR as well; listening does not.
         made.listen(2048)
     except OSError as error:
         made.close()
@@ -58,7 +60,7 @@ def _sentence(error: OSError, bind: str, port: int, flag: str) -> str:
 
 
 def _by_whom(port: int) -> str:
-    """` by nginx (process 4711)`, as far as this user may know."""
+    """` by nginx (process 4711)`, as far as this user may see it."""
     try:
         for one in psutil.net_connections("tcp"):
             if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port and one.pid:

@@ -1,6 +1,7 @@
-"""Our own log: everything into logs/server.log, warnings and errors to the terminal too.
+"""The server's log: everything into logs/server.log, warnings and errors to the terminal too.
 
-Set up by `commonage up` once it holds the data folder. Lines are text or JSON and carry what was given as `extra`.
+Set up by `commonage up` once it holds the data folder. Lines are text or JSON and carry the fields given as
+`extra`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Any
 
 _FILE_BYTES = 20 * 1024 * 1024
 _FILES_KEPT = 5
-# What every record has; the rest was given as `extra`.
+# The fields of every record; all others were given as `extra`.
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
-# Loud, and nothing that we could not say better ourselves.
+# Verbose, and the server logs the same events better itself.
 _QUIET = ("httpx2", "httpcore2", "aiosqlite", "alembic", "asyncio", "uvicorn")
 
 
 def set_up(logs: Path, level: str, form: str) -> None:
-    """Send what is logged from now on to its places. Raises OSError if the file cannot be written."""
+    """Configure logging. Raises OSError if the file cannot be written."""
     file = RotatingFileHandler(logs / "server.log", maxBytes=_FILE_BYTES, backupCount=_FILES_KEPT, encoding="utf-8")
     file.setFormatter(JsonLines() if form == "json" else TextLines())
     terminal = logging.StreamHandler(sys.stderr)
@@ -40,7 +41,7 @@ def set_up(logs: Path, level: str, form: str) -> None:
 
 
 def extras(record: logging.LogRecord) -> dict[str, Any]:
-    """What was given as `extra`."""
+    """The fields given as `extra`."""
     return {name: value for name, value in vars(record).items() if name not in _USUAL}
 
 
@@ -73,11 +74,11 @@ class JsonLines(logging.Formatter):
 
 
 class Short(logging.Formatter):
-    """For the terminal: the sentence, without a traceback, which is in the file."""
+    """For the terminal: the message without a traceback, which is in the file."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")  # people read their own time
+        at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")  # local time
         error = record.exc_info[1] if record.exc_info else None
         cause = f" ({type(error).__name__}: {error}; more in logs/server.log)" if error else ""
         return f"{at} {record.levelname.lower()}: {record.getMessage()}{cause}"

@@ -1,7 +1,7 @@
 """The life of the server: start everything in order, wait, stop everything in reverse. Called by `commonage up`.
 
-What is wired to what is in `bootstrap`. Whatever is wrong with the machine becomes a sentence and exit code 2, whatever
-breaks later a line in the log and exit code 1.
+The wiring is in `bootstrap`. An error of the machine at the start becomes a sentence and exit code 2; a later error
+becomes a log line and exit code 1.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ DONE, BROKEN, UNFIT, INTERRUPTED = 0, 1, 2, 130
 _STAND_DOWN_S = 20.0
 _FORCED_LOOKS = 50  # a tenth of a second apart
 _PORTAL_WITHIN_S = 30.0
-_APART_WITHIN_S = 180.0  # others start those, perhaps after us
+_APART_WITHIN_S = 180.0  # the parts are started by others, perhaps after the server
 _UNFIT = (DataDirError, SecretsError, PortError, PartError, ChildFailed, CommonageError)
 
 
 def serve(settings: Settings, *, stop_workloads: bool) -> int:
-    """Run the server until it is told to stop. Returns the exit code.
+    """Run the server until it is stopped. Returns the exit code.
 
     Ctrl-C ends the workloads too; SIGTERM leaves them running for the next start, unless `stop_workloads`.
     """
@@ -85,12 +85,12 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
         return _broke(error)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:  # the outermost frame: whoever started us gets a sentence, the log gets the rest
+    except Exception as error:  # the outermost frame: the terminal gets a sentence, the log gets the rest
         return _broke(error)
 
 
 def _broke(error: Exception) -> int:
-    """A mistake of ours; the terminal shows its sentence, by the log's own handler."""
+    """An unexpected exception; the terminal shows its message, through the log's own handler."""
     log.critical("the server broke", exc_info=error)
     return BROKEN
 
@@ -103,7 +103,7 @@ def _say(message: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """What runs once everything is up: if one of `essential` ends, so does the server."""
+    """The running parts: if one of `essential` ends, the server ends too."""
 
     parts: Parts
     essential: tuple[asyncio.Task[None], ...]
@@ -122,7 +122,7 @@ class _Server:
         self._started_at = time.time()
 
     async def live(self) -> int:
-        """Start, wait, stop. Returns the exit code; raises what makes a start impossible."""
+        """Start, wait, stop. Returns the exit code; raises the errors that make a start impossible."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._told_to_stop, number)
@@ -148,7 +148,7 @@ class _Server:
             self._stop_workloads = True
 
     async def _unless_stopped(self, start: Awaitable[_Opened]) -> _Opened | None:
-        """What is started; None if we were told to stop before it was."""
+        """The started parts; None if the server was stopped before they had started."""
         starting = asyncio.ensure_future(start)
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -182,8 +182,8 @@ class _Server:
         with self._terminal.step("sign-in and proxy"):
             await self._start_children(closing, plan)
         self._announce(plan)
-        # What was imported and made until here stays: looking through it for garbage takes 50 ms, in which nobody is
-        # answered, and a long queue makes that happen often.
+        # Objects made until here stay. Collecting them takes 50 ms, in which no request is answered, and a long
+        # queue makes collections frequent.
         gc.collect()
         gc.freeze()
         url = plan.public_url or plan.proxy_url
@@ -277,7 +277,7 @@ class _Server:
             await self._end_workloads(parts)
 
     async def _end_workloads(self, parts: Parts) -> None:
-        """Have all that runs end: sessions for good, jobs go back to the queue. By force if it takes too long."""
+        """End all running workloads: sessions for good, jobs are requeued. They are killed if it takes too long."""
         standing_down = asyncio.create_task(parts.control.stand_down(_STAND_DOWN_S))
         hurrying = asyncio.create_task(self._hurry.wait())
         await asyncio.wait({standing_down, hurrying}, return_when=asyncio.FIRST_COMPLETED)
@@ -293,7 +293,7 @@ class _Server:
 
 
 async def _end_by_force(parts: Parts) -> int:
-    """Kill what still runs. Returns how much that was."""
+    """Kill the attempts that still run. Returns their number."""
     alive = 0
     for engine in parts.engines:
         for sighting in await engine.sightings():
@@ -304,7 +304,7 @@ async def _end_by_force(parts: Parts) -> int:
 
 
 async def _until_portal_answers(plan: HubPlan, within_s: float) -> None:
-    """The hub makes our route a moment after it says that it is ready."""
+    """The hub creates the portal's route a moment after it reports that it is ready."""
     try:
         async with asyncio.timeout(within_s), httpx2.AsyncClient(trust_env=False, timeout=5) as client:
             while True:
@@ -332,7 +332,7 @@ def _notes(settings: Settings, parts: Parts) -> list[str]:
 async def _opened(
     closing: AsyncExitStack, open_it: Callable[[], Awaitable[None]], close_it: Callable[[], Awaitable[None]]
 ) -> None:
-    """Open something, and have it closed even if the opening is broken off."""
+    """Open something, and close it even if opening is cancelled."""
     closing.push_async_callback(close_it)
     await open_it()
 

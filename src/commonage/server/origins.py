@@ -1,4 +1,4 @@
-"""Which origins browsers see: that of hub and portal, and those of users' sessions.
+"""The origins that browsers see: that of hub and portal, and those of users' sessions.
 
 Called by the bootstrap and by the doctor.
 """
@@ -20,7 +20,7 @@ GUIDE = docs_page("operate/origins")
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """`hub` is like `https://hub.example.org`, or None if people reach hub and portal by any address of the machine.
+    """`hub` is like `https://hub.example.org`, or None if users reach hub and portal by any address of the machine.
 
     `sessions` is like `https://*.hub.example.org`; empty if sessions share the origin of hub and portal.
     """
@@ -30,7 +30,7 @@ class Origins:
 
 
 def origins_of(settings: Settings, port: int) -> Origins:
-    """Decide from the settings; `port` is the one that people reach. Raises InvalidInput."""
+    """Decide from the settings; `port` is the one that users reach. Raises InvalidInput."""
     wildcard = settings.session_host
     if wildcard == AUTO:
         wildcard = _LOCAL if _is_local(settings) else NONE
@@ -61,7 +61,7 @@ def warning_of(origins: Origins) -> str:
 
 
 def _is_local(settings: Settings) -> bool:
-    return settings.public_url is None and settings.bind in ("127.0.0.1", "::1")  # what `localhost` is
+    return settings.public_url is None and settings.bind in ("127.0.0.1", "::1")  # the addresses of `localhost`
 
 
 def _hub_origin(settings: Settings, port: int, wildcard: str) -> str:

@@ -1,8 +1,9 @@
-"""The control plane's children run apart: in containers of their own, by `commonage part NAME`.
+"""The control plane's children as external components: in containers of their own, run by `commonage part NAME`.
 
-The control plane writes down how each is to run, in DATA_DIR/parts/NAME.json (0600); whoever runs the part waits for
-that file, starts anew when what it says changes, and stops when it goes. So hub and proxy live through a restart of the
-control plane, and none sees the Docker socket. What the children are, `server.hub` and `server.registry` say.
+The control plane writes the description of each to DATA_DIR/parts/NAME.json (0600). The component's process waits
+for that file, restarts when its content changes, and stops when it is removed. So hub and proxy live through a
+restart of the control plane, and neither sees the Docker socket. `server.hub` and `server.registry` define the
+children.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from commonage.server.children import Child, ChildFailed, Supervisor
 
 _FOLDER = "parts"
 _LOOK_EVERY_S = 0.5
-_OTHERS_WITHIN_S = 60.0  # others start and stop it, when they come to it
+_OTHERS_WITHIN_S = 60.0  # they are started and stopped by others, at their own time
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
 
 
 class PartError(RuntimeError):
-    """A part cannot be run; the message says why and what to do."""
+    """A component cannot be run; the message says why and what to do."""
 
 
 def check_ports(ports: Mapping[str, int]) -> None:
-    """Who runs apart cannot be asked for a free port: all must be said beforehand. Raises PartError."""
+    """Require fixed ports, because an external component cannot be asked for a free one. Raises PartError."""
     free = [name for name, port in ports.items() if not port]
     if free:
         raise PartError(
@@ -38,7 +39,7 @@ def check_ports(ports: Mapping[str, int]) -> None:
 
 
 def write_parts(children: Sequence[Child], data_dir: Path) -> None:
-    """Write down how these are to run. Raises OSError."""
+    """Write the descriptions of the children. Raises OSError."""
     folder = data_dir.absolute() / _FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     for child in children:
@@ -64,27 +65,27 @@ def _description(child: Child, data_dir: Path) -> Mapping[str, object]:
         "cwd": str(child.cwd),
         "log": str(child.log_path.absolute()),
         "grace_s": child.grace_s,
-        "variables": own,  # what the control plane has of its own, and we alike, need not be said
-        "content": content,  # of its settings: when they change, it is to start anew
+        "variables": own,  # variables that differ from the control plane's own environment
+        "content": content,  # of its settings: a change restarts the component
     }
 
 
 class Apart:
-    """One child that runs apart, started and stopped as a Supervisor would: by its description's coming and going."""
+    """One external child, started and stopped as a Supervisor would: by writing and removing its description."""
 
     def __init__(self, child: Child, data_dir: Path) -> None:
         self._child = child
         self._data_dir = data_dir
 
     async def start(self) -> None:
-        """Have it run as described now; ready on return. Raises ChildFailed."""
+        """Write the description and wait until the child is ready. Raises ChildFailed."""
         await asyncio.to_thread(write_parts, [self._child], self._data_dir)
         if not await self._comes_about(True, self._child.ready_s + _OTHERS_WITHIN_S):
             name = self._child.name
             raise ChildFailed(f"{name} does not answer; does `commonage part {name}` run? See {self._child.log_path}")
 
     async def stop(self) -> None:
-        """Have it end. Idempotent."""
+        """Remove the description and wait until the child has ended. Idempotent."""
         _file(self._child.name, self._data_dir).unlink(missing_ok=True)
         await self._comes_about(False, self._child.grace_s + _OTHERS_WITHIN_S)
 
@@ -99,10 +100,10 @@ class Apart:
 
 
 async def run_part(name: str, data_dir: Path, stopping: asyncio.Event) -> None:
-    """Run the part `name` until told to stop, as the newest description says; wait for the first one.
+    """Run the component `name` until it is stopped, as the newest description says; wait for the first one.
 
-    Raises PartError for a name that can be none and for a description that cannot be read, ChildFailed for a part
-    that cannot be started.
+    Raises PartError for an invalid name and for a description that cannot be read, ChildFailed for a component that
+    cannot be started.
     """
     if not _NAME.fullmatch(name):
         raise PartError(f"{name[:40]!r} is no name of a part; the parts are hub, proxy and registry")

@@ -1,7 +1,7 @@
-"""The registry of images as a child of ours: its settings, its certificate, its tokens, and throwing things out of it.
+"""The image registry as a child of the server: its settings, certificate, tokens and garbage collection.
 
 Made by the bootstrap, started and stopped by the server's main. It is Debian's docker-registry, with its files in
-DATA_DIR/registry. To throw out layers safely, nothing may be written meanwhile: it runs read-only for that time.
+DATA_DIR/registry. Layers can only be deleted safely while nothing is written, so it runs read-only for that time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _READY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RegistryPlan:
-    """What an installation decides about its registry. `realm` is where its clients ask for tokens."""
+    """The settings of the registry. `realm` is where its clients request tokens."""
 
     folder: Path
     logs: Path
@@ -69,7 +69,7 @@ class RegistryPlan:
 
     @property
     def storage(self) -> Path:
-        """Where its layers lie."""
+        """The folder of its layers."""
         return self.folder / "storage"
 
     @property
@@ -81,10 +81,10 @@ class RegistryPlan:
 
 
 class Runs(Protocol):
-    """Who keeps the registry running: a Supervisor here, or an Apart of `server.parts`."""
+    """Keeps the registry running: a Supervisor here, or an Apart of `server.parts`."""
 
     async def start(self) -> None:
-        """Ready on return. Raises ChildFailed."""
+        """Start it; ready on return. Raises ChildFailed."""
 
     async def stop(self) -> None:
         """Idempotent."""
@@ -111,14 +111,14 @@ class PlatformRegistry:
         self.account = RegistryAccount(plan.address, MACHINE, machine_password)
 
     def is_machine(self, user: str, password: str) -> bool:
-        """True for the control plane's account, and for that of a machine whose certificate holds."""
+        """True for the control plane's account, and for that of a node with a valid certificate."""
         name, _, node = user.partition("@")
         if node:
             return user == machine_user(node) and self._authority.has_account(node, password)
         return name == MACHINE and hmac.compare_digest(password.encode(), self.account.password.encode())
 
     def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
-        """A token for what was granted, good for five minutes."""
+        """A token for the granted access, valid for five minutes."""
         now = self._now()
         return RegistryToken(self._signer.sign(subject, self._plan.address, access, now), now, LASTS_S)
 
@@ -134,7 +134,7 @@ class PlatformRegistry:
             self._running = None
 
     async def collect(self, keep: Collection[str]) -> Collected:
-        """See the port."""
+        """Implements the port's `collect`."""
         if self._collecting.locked():
             raise Conflict("the registry is being tidied up already; try again when that is done")
         async with self._collecting:
@@ -156,7 +156,7 @@ class PlatformRegistry:
         return Collected(tuple(str(one) for one in doomed), max(freed, 0))
 
     def _judge(self, keep: Collection[str]) -> list[Stored]:
-        """What goes, as nothing needs it and nothing has for long; what is needed now is noted."""
+        """Find the manifests that nothing needs and nothing has needed for long; record those that are needed now."""
         storage, now, file = self._plan.storage, self._now(), self._plan.folder / "needed.json"
         wanted, noted = needed(storage, self._plan.address, keep), last_needed(file)
         doomed = unneeded(storage, wanted, now - self._plan.keep_days * _DAY_S, noted)
@@ -164,7 +164,7 @@ class PlatformRegistry:
         return doomed
 
     async def _back(self) -> None:
-        """Run it as before. What keeps it from that stands in the log; the next collection tries again."""
+        """Run it as before. An error is logged; the next collection tries again."""
         try:
             await self._run(read_only=False)
         except ChildFailed as error:
@@ -177,7 +177,7 @@ class PlatformRegistry:
         self._running = running
 
     async def _ready(self) -> bool:
-        """It answers, by its own certificate, that it wants a token; and in the life that was begun last."""
+        """Whether it answers, with its own certificate, that it requires a token, and in the newest run."""
         with contextlib.suppress(httpx2.TransportError):
             async with self._client() as client:
                 answer = await client.get("/v2/")
@@ -205,7 +205,7 @@ class PlatformRegistry:
 
     async def _throw_out_layers(self) -> None:
         if not (self._plan.storage / "docker" / "registry" / "v2" / "repositories").exists():
-            return  # nothing was ever pushed, which the program takes for an error
+            return  # nothing was ever pushed, which the program reports as an error
         process = await asyncio.create_subprocess_exec(
             _program(), "garbage-collect", str(self._plan.folder / "config.yml"),
             stdin=asyncio.subprocess.DEVNULL,
@@ -223,7 +223,7 @@ class PlatformRegistry:
             raise EngineFailure(f"docker-registry could not remove layers: {'; '.join(words)}")
 
     def _write(self) -> None:
-        """Its settings and certificates. They are made anew at each start, so none gets old."""
+        """Write its settings and certificates. They are new at each start, so none expires."""
         plan = self._plan
         plan.storage.mkdir(mode=0o700, parents=True, exist_ok=True)
         plan.folder.chmod(0o700)
@@ -283,7 +283,7 @@ def registry_settings(plan: RegistryPlan) -> dict[str, Any]:
 
 def _child(plan: RegistryPlan, ready: Callable[[], Any], read_only: bool, life: str) -> Child:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("COMMONAGE_", "REGISTRY_"))}
-    # One that runs apart may still be there as it was before.
+    # An external one may still run with its old settings.
     env["REGISTRY_HTTP_HEADERS"] = f"{{X-Content-Type-Options: [nosniff], {_LIFE}: [{life}]}}"
     if read_only:
         env["REGISTRY_STORAGE_MAINTENANCE_READONLY"] = '{"enabled": true}'

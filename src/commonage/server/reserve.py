@@ -1,9 +1,9 @@
-"""Room that is kept free for the platform itself: a file in the data folder that is given up when the disk is full.
+"""Disk space reserved for the platform itself: a file in the data folder that shrinks when the disk is full.
 
-Whoever fills the disk to the last byte could not sign in any more, nor start the session to delete something in: hub
-and control plane have to write a little for that. So a file of some size is there while all is well. When the disk is
-full, part of it goes, and again when that is used up; who fills the disk in one go leaves the rest to us. It is made
-anew once there is room. Run by the server; nothing but the file is touched.
+If workloads fill the disk, users cannot sign in any more, nor start a session to delete files, because hub and
+control plane have to write a little for that. So a reserve file exists in normal operation. When the disk is full,
+the file shrinks by a portion, and again when that space is used up, so a process that fills the disk in one go does
+not get all of it. It grows back once there is space. Run by the server; no other file is touched.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FULL_BYTES = 256 * 1024
 
 
 def why_full(folder: Path) -> str:
-    """That nothing can be written in this folder any more, in words; empty while that is not so, or unknown."""
+    """Why nothing can be written in this folder any more; empty if it can, or if that is unknown."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
@@ -38,10 +38,10 @@ def why_full(folder: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """The file `path`, of `size_mib` while all is well (0: none is kept).
+    """The file `path`, of `size_mib` in normal operation (0: none is kept).
 
-    With less than `least_mib` free a portion of `portion_mib` is given up. It grows back once its whole size and
-    `ample_mib` are free besides, so that it never makes a disk full that is not.
+    With less than `least_mib` free, a portion of `portion_mib` is released. It grows back once its whole size and
+    another `ample_mib` are free, so that it never fills the disk itself.
     """
 
     path: Path
@@ -52,17 +52,17 @@ class Reserve:
     turns: Turns = field(default_factory=lambda: Turns("reserve", time.time))
 
     async def run(self) -> None:
-        """Look on until cancelled."""
+        """Check until cancelled."""
         while True:
             try:
                 await asyncio.to_thread(self.look)
-            except OSError as error:  # the folder is away, or read-only: that is for others to tell
+            except OSError as error:  # the folder is missing or read-only: others report that
                 log.debug("the reserve cannot be seen to: %s", error)
             with self.turns.rest():
                 await asyncio.sleep(_EVERY_S)
 
     def look(self) -> None:
-        """Give up a portion, or grow, as the disk is now. Raises OSError."""
+        """Release a portion, or grow, depending on the free space. Raises OSError."""
         if self.relieve():
             return
         kept, free = self.kept_mib, shutil.disk_usage(self.path.parent).free // _MIB
@@ -73,7 +73,7 @@ class Reserve:
             self._cut(self.size_mib)
 
     def relieve(self) -> bool:
-        """Give up a portion if the disk is full and there is one left; True if that was so. Raises OSError."""
+        """Release a portion if the disk is full and there is one left. Returns whether it did. Raises OSError."""
         kept, free = self.kept_mib, shutil.disk_usage(self.path.parent).free // _MIB
         if free >= self.least_mib or not kept:
             return False
@@ -84,7 +84,7 @@ class Reserve:
 
     @property
     def kept_mib(self) -> int:
-        """How much it holds now."""
+        """The current size of the file."""
         try:
             return self.path.stat().st_size // _MIB
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The rules of whose turn it is, as control and the planner have them, from the settings. Called by the bootstrap."""
+"""The scheduling rules of control and the planner, from the settings. Called by the bootstrap."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from commonage.server.settings import Settings
 
 
 def rules_of(settings: Settings, environments: Collection[str], sites: Collection[str]) -> Rules:
-    """What the planner goes by. Raises InvalidInput where a tenant names an environment or a site that is not there."""
+    """The planner's rules. Raises InvalidInput if a tenant names an environment or a site that does not exist."""
     for entry in settings.tenants:
-        # Images come and go while the server runs; theirs are the names with a slash.
+        # Images come and go while the server runs; their names have a slash.
         fixed = [name for name in entry.environments if "/" not in name]
         _there(f"the tenant {entry.name}: environments", fixed, environments)
         _there(f"the tenant {entry.name}: sites", entry.sites, sites)
@@ -31,9 +31,9 @@ def rules_of(settings: Settings, environments: Collection[str], sites: Collectio
 
 
 def volumes_of(settings: Settings, tenants: Collection[str]) -> tuple[Volume, ...]:
-    """The volumes. Raises InvalidInput where one names a tenant that is not there, or the engine cannot have it.
+    """The volumes. Raises InvalidInput if one names a tenant that does not exist, or the engine does not support it.
 
-    Nor may what containers write to hold what others mount: they could put a link in its place.
+    A folder that containers write to must not contain a volume: they could replace the volume by a link.
     """
     for entry in settings.volumes:
         _there(f"the volume {entry.name}: tenants", entry.tenants, tenants)
@@ -62,7 +62,7 @@ def _there(what: str, named: Collection[str], there: Collection[str]) -> None:
 
 
 def priority_classes_of(settings: Settings) -> tuple[PriorityClass, ...]:
-    """All of them, the lowest first: ours, and those of the settings, which win where they have the same name."""
+    """All priority classes, lowest first: built-in ones, and those of the settings, which override the same name."""
     found = {one.name: one for one in PRIORITY_CLASSES} | {
         entry.name: entry.priority_class() for entry in settings.priority_classes
     }

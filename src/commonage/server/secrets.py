@@ -1,7 +1,7 @@
 """The secrets of an installation: made at the first start, in DATA_DIR/secrets (0700), a file (0600) each.
 
-Called by the server's bootstrap and by the verbs that run on the server's own machine. Handing them to the
-children is the work of `server.hub`, which passes the folder, never a value.
+Called by the server's bootstrap and by the commands that run on the server's own machine. `server.hub` hands them
+to the children: it passes the folder, never a value.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 _FOLDER = "secrets"
 # JupyterHub's own rules for its shared-password authenticator.
 _LEAST_LENGTH = {"admin": 32, "users": 8}
-_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # nothing that reads like something else
+_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # without characters that look alike
 
 
 class SecretsError(RuntimeError):
-    """The secrets are not fit for use; the message says which file, and what to do."""
+    """The secrets cannot be used; the message says which file, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """All of them. `folder` is what the hub gets told; it reads the files itself."""
+    """All secrets. The hub gets the path `folder` and reads the files itself."""
 
     folder: Path
     admin_password: str
@@ -43,7 +43,7 @@ class Secrets:
 
 
 def _words(groups: int) -> Callable[[], str]:
-    """Something a person can read out and type: groups of four letters."""
+    """A password that a person can read out and type: groups of four letters."""
     return lambda: "-".join("".join(chance.choice(_LETTERS) for _ in range(4)) for _ in range(groups))
 
 
@@ -62,15 +62,15 @@ _MAKERS: Mapping[str, Callable[[], str]] = {
 def load_secrets(data_dir: Path, password_file: Path | None = None) -> Secrets:
     """The secrets of this data folder; missing ones are made.
 
-    `password_file` has two lines, `admin=…` and `users=…`; either may be missing. What it says replaces what
-    is kept. Raises SecretsError if a file can be read by others, or a password is too short for JupyterHub.
+    `password_file` has two lines, `admin=…` and `users=…`; either may be missing. Its values replace the stored
+    ones. Raises SecretsError if a file can be read by others, or a password is too short for JupyterHub.
     """
     folder = data_dir / _FOLDER
     _private_folder(folder)
     given = read_password_file(password_file) if password_file else {}
     kept = {name: _read_or_make(folder / name, make) for name, make in _MAKERS.items() if name not in given}
     values = {**kept, **given}
-    # Before anything is written: a password that is refused must not stand in the way of the next start.
+    # Before anything is written: a refused password must not block the next start.
     _check_passwords(values, {name: password_file or folder / name for name in given}, folder)
     for name, value in given.items():
         _write(folder / name, value)
@@ -78,7 +78,7 @@ def load_secrets(data_dir: Path, password_file: Path | None = None) -> Secrets:
 
 
 def read_password_file(path: Path) -> dict[str, str]:
-    """What a password file sets: `admin_password`, `users_password` or both. Raises SecretsError."""
+    """The passwords of a password file: `admin_password`, `users_password` or both. Raises SecretsError."""
     _must_be_private(path)
     found: dict[str, str] = {}
     for number, line in enumerate(_text(path).splitlines(), start=1):
@@ -134,7 +134,7 @@ def _must_be_private(path: Path) -> None:
     if mode & 0o077:
         wanted = "700" if path.is_dir() else "600"
         raise SecretsError(f"{path} can be read by others (mode {mode:03o}); run: chmod {wanted} {path}")
-    if found.st_uid not in {0, os.geteuid()}:  # root may have put it there for us
+    if found.st_uid not in {0, os.geteuid()}:  # root may have created it for the server
         raise SecretsError(f"{path} belongs to another user (uid {found.st_uid}) than the one who starts the server")
 
 
@@ -146,7 +146,7 @@ def _text(path: Path) -> str:
 
 
 def _write(path: Path, value: str) -> None:
-    """Whole or not at all, and never readable by others, not even for an instant."""
+    """Write the file atomically. It is never readable by others, not even for an instant."""
     try:
         # mkstemp makes it 0600.
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")

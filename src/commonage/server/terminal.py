@@ -1,4 +1,4 @@
-"""What `commonage up` says on the terminal: how the start goes on, where to sign in, what is only simulated."""
+"""The terminal output of `commonage up`: the progress of the start, how to sign in, and what is only simulated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from commonage.server.settings import Settings
 
 
 class Terminal:
-    """Prints on stdout, line by line, whoever reads it."""
+    """Prints on stdout and flushes each line."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -24,7 +24,7 @@ class Terminal:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Say that a part of the start is done, and how long it took."""
+        """Print that a step of the start is done, and its duration."""
         began = time.monotonic()
         if sys.stdout.isatty():
             print(f"  {name} …", end="\r", flush=True)  # the next line overwrites it
@@ -36,7 +36,7 @@ class Terminal:
         self.line(f"Commonage {version}, data in {data}")
 
     def ready(self, url: str, settings: Settings, secrets: Secrets, *, first: bool) -> None:
-        """Where it is and how to sign in."""
+        """Print the address and how to sign in."""
         self.line()
         self.line(f"{settings.name} is ready after {time.monotonic() - self._began:.1f} s:")
         self.line()
@@ -47,15 +47,15 @@ class Terminal:
         self.line()
 
     def notes(self, notes: Sequence[str]) -> None:
-        """What whoever runs it should know."""
+        """Print notes for the operator."""
         for note in notes:
             self.line(f"Note: {note}")
 
 
 def sign_in(settings: Settings, secrets: Secrets, *, first: bool) -> list[str]:
-    """Who may sign in, and with what. Passwords themselves are shown once, when they were made."""
+    """Lines with the accounts and passwords for sign-in. Passwords are shown only once, when they are made."""
     if settings.authenticator_class != "shared-password":
-        # `admin` is nobody we know there (see `hub.config`).
+        # `admin` is no user there (see `hub.config`).
         named = ", ".join(name for name in settings.admin_users if name != "admin")
         admins = named or "nobody yet, unless hub_config names some"
         return [f"Sign in with {settings.authenticator_class}; admins: {admins}."]

@@ -1,7 +1,7 @@
-"""SIGTERM as an exception for programs that apply something and must release it again. Used by `gpu_doctor`.
+"""SIGTERM as an exception, for programs that must release the resources they apply. Used by `gpu_doctor`.
 
-An exception that a signal handler raises inside a `finally` block would skip what the block still has to release. So it
-is raised only where the program says that it may be interrupted, which is where it waits.
+An exception that a signal handler raises inside a `finally` block would skip the rest of its clean-up. So it is
+raised only where the program allows interruption, which is where it waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Termination:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch for SIGTERM within the block; whatever happens, a request to end ends the block by SystemExit."""
+        """Watch for SIGTERM within the block; a SIGTERM always ends the block by SystemExit."""
         before = signal.signal(signal.SIGTERM, self._on_signal)
         try:
             yield
@@ -30,7 +30,7 @@ class Termination:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let SIGTERM end this block at once. What the block applies must be known to whoever releases it before."""
+        """Let SIGTERM end this block at once. The code that releases must know beforehand what the block applies."""
         self._may_raise = True
         try:
             self._raise_if_asked()

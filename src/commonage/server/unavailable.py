@@ -2,7 +2,7 @@
 
 A proxy cannot make a page itself, and the page must be there when everything else is down, so the two live and end
 together: `python -m commonage.server.unavailable RULES_FOLDER ENTRY_POINTS TRAEFIK ARGUMENT...` (see `server.hub`).
-This uses the standard library only.
+This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _CSP = (
 
 
 def answer_to(head: bytes) -> bytes:
-    """The whole answer to a request: the page for a browser that opens one, problem+json for everybody else."""
+    """The whole answer to a request: the page for a browser that opens one, problem+json for all other clients."""
     fields = head.decode("latin-1").lower().split("\r\n")[1:]
     wants_page = any(
         name == "accept" and "text/html" in text for name, _, text in (one.partition(":") for one in fields)
@@ -85,8 +85,8 @@ def answer_to(head: bytes) -> bytes:
 def rules(port: int, entry_points: Sequence[str]) -> dict[str, object]:
     """traefik's dynamic configuration: two middlewares that show the page served at `port`, and a route for the rest.
 
-    Hub and control plane answer 503 themselves where they have a reason to give, so theirs is not replaced. 502 and 504
-    are traefik's alone.
+    Hub and control plane answer 503 themselves when they have a reason to give, so theirs is not replaced. 502 and
+    504 come only from traefik.
     """
 
     def shows_page(*codes: str) -> dict[str, object]:
@@ -130,12 +130,14 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def run(rules_folder: Path, entry_points: Sequence[str], command: Sequence[str]) -> int:
-    """Serve the page, say in a file of `rules_folder` where, and run traefik until it ends; its exit code."""
+    """Serve the page, write its address to a file of `rules_folder`, and run traefik until it ends. Returns its exit
+    code.
+    """
     server = await asyncio.start_server(_serve, _LOOPBACK, 0, limit=_HEAD_MAX_BYTES)
     async with server:
         port = server.sockets[0].getsockname()[1]
         rules_file = rules_folder / "unavailable.yaml"
-        fresh = rules_file.with_suffix(".new")  # no name that traefik reads
+        fresh = rules_file.with_suffix(".new")  # traefik ignores this name
         fresh.write_text(json.dumps(rules(port, entry_points)), encoding="utf-8")
         fresh.replace(rules_file)
         libc, us = ctypes.CDLL(None), os.getpid()
@@ -146,7 +148,7 @@ async def run(rules_folder: Path, entry_points: Sequence[str], command: Sequence
 
         process = await asyncio.create_subprocess_exec(*command, preexec_fn=end_with_us)
         loop = asyncio.get_running_loop()
-        # Whoever ends us by a signal to the group has sent it to traefik as well; a second one does no harm.
+        # A signal to the group has reached traefik as well; a second one does no harm.
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _pass_on, process, number)
         code = await process.wait()

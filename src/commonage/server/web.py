@@ -1,6 +1,6 @@
-"""Serving the API and the portal from inside our own event loop: uvicorn without its signals and its own log.
+"""Serves the API and the portal inside the server's event loop: uvicorn without its signals and its own log.
 
-Made by the bootstrap. What is served is `api` and `portal`.
+Made by the bootstrap. The application is in `api` and `portal`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from commonage.server.websockets import WEBSOCKETS
 
 _HEAD_BYTES = 64 * 1024  # of the request line and all headers
-_LAST_ANSWERS_S = 1  # live streams last for ever; at the end they are cut off after this long
+_LAST_ANSWERS_S = 1  # live streams never end by themselves; at shutdown they are cut off after this time
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's own, which keeps as many headers in memory as come; the rest of a request has its limits elsewhere."""
+    """uvicorn's own protocol does not limit the headers in memory; this one does. The body is limited elsewhere."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._head_bytes: int | None = 0  # of the request whose headers are being read
 
     def data_received(self, data: bytes) -> None:
-        """Refuse a request whose headers have no end."""
+        """Refuse a request whose headers exceed the limit."""
         super().data_received(data)
         if self._head_bytes is None or self.transport.is_closing():
             return
@@ -37,29 +37,29 @@ class HttpProtocol(HttpToolsProtocol):
             self.send_400_response(f"The headers are too large: at most {_HEAD_BYTES} bytes are allowed.")
 
     def on_headers_complete(self) -> None:
-        """Only the body is left."""
+        """Stop counting: only the body follows."""
         self._head_bytes = None
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The next request may begin."""
+        """Count again: the next request may begin."""
         self._head_bytes = 0
         super().on_message_complete()
 
 
 class _Quiet(uvicorn.Server):
-    """Signals are the server's main's to handle."""
+    """uvicorn without signal handlers; the server's main handles signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave them alone."""
+        """Install no signal handlers."""
         yield
 
 
 class Web:
     """Serves `app` on a bound socket between `start` and `stop`.
 
-    `behind_proxy`: what callers from this machine say of whom they speak for is believed, as the proxy is one of them.
+    `behind_proxy`: forwarding headers of callers on this machine are trusted, as the proxy is one of them.
     """
 
     def __init__(self, app: Any, listening: socket.socket, *, behind_proxy: bool = True) -> None:
@@ -73,7 +73,7 @@ class Web:
             proxy_headers=behind_proxy,
             forwarded_allow_ips="127.0.0.1",
             timeout_graceful_shutdown=_LAST_ANSWERS_S,
-            # Longer than the proxy keeps an idle connection (90 s): else it may ask on one that we are just closing.
+            # Longer than the proxy keeps an idle connection (90 s): else it may send on one that is just being closed.
             timeout_keep_alive=120,
             **WEBSOCKETS,
         )
@@ -82,12 +82,12 @@ class Web:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
-        """Serve from now on; what is asked before waits in the socket. The task ends when serving does."""
+        """Start to serve; earlier requests wait in the socket. The task ends when serving does."""
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="web")
         return self._task
 
     async def stop(self) -> None:
-        """Answer what was asked, cut off streams, close."""
+        """Answer the pending requests, cut off streams, close."""
         self._server.should_exit = True
         if self._task is not None:
             await asyncio.wait({self._task})

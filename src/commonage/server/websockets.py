@@ -12,7 +12,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 
-_MOST_FRAGMENTS = 1024  # of one message; empty ones would otherwise be collected without end
+_MOST_FRAGMENTS = 1024  # of one message; otherwise empty fragments could be collected without limit
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -23,7 +23,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     """
 
     silence_s: ClassVar[float] = 3600.0
-    """A connection ends after so many seconds in which the client neither sent nor took anything."""
+    """Idle timeout in seconds: a connection ends if the client neither sends nor receives data for this time."""
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Start to measure silence."""
@@ -80,7 +80,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             super().send_keepalive_ping()
 
     async def send(self, message: Any) -> None:
-        """Send for the application. Raises ClientDisconnected once the connection is closed, whoever closed it."""
+        """Send for the application. Raises ClientDisconnected once either side has closed the connection."""
         await self.writable.wait()
         if self.close_sent:
             raise ClientDisconnected

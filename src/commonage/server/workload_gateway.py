@@ -1,8 +1,8 @@
-"""The workload gateway: what containers reach of the hub and the control plane, which is the API of both.
+"""The workload gateway: the only paths of the hub and the control plane that containers reach, namely both APIs.
 
-The relays of the engines and the tunnels of agents lead to its port of the loopback. A caller that comes this way is
-never taken for a local one, and nothing that it says about whom it speaks for is believed. Pages, /metrics and all else
-are for those who come through the proxy. Made by the bootstrap, served by `web`.
+The relays of the engines and the tunnels of agents lead to its port of the loopback. A caller that comes this way
+never counts as local, and its forwarding headers are ignored. Pages, /metrics and all other paths are only for
+callers that come through the proxy. Made by the bootstrap, served by `web`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from commonage.api.problems import PROBLEMS, problem
 from commonage.wire.hub import API_PATH
 
 HUB_API_PATH = "/hub/api"
-# Of what a client says to the hub's API this is passed on: no cookies, and nothing about proxies.
+# Only these request headers are passed to the hub's API: no cookies, and nothing about proxies.
 _TO_HUB = frozenset(
     {b"accept", b"accept-encoding", b"authorization", b"content-type", b"content-length", b"user-agent"}
 )
@@ -33,14 +33,14 @@ _HUB_TIMEOUT = httpx2.Timeout(30.0, read=None)  # the hub's event streams last
 
 @dataclass(frozen=True, slots=True)
 class WorkloadAccess:
-    """How containers reach the gateway: they connect to `ports`, and `gateway_port` of the loopback serves them."""
+    """Access of containers to the gateway: they connect to `ports`, and `gateway_port` of the loopback serves them."""
 
     ports: tuple[int, ...] = ()
     gateway_port: int = 0
 
 
 NO_ACCESS = WorkloadAccess()
-"""Containers reach nothing of it."""
+"""Containers cannot reach the gateway."""
 
 
 class WorkloadGateway:
@@ -104,14 +104,14 @@ async def _body(said: httpx2.Response) -> AsyncIterator[bytes]:
 
 
 def _is_below(prefix: str, scope: Scope) -> bool:
-    """Whether the path is the prefix or below it, read as it is: one that somebody could read otherwise is not."""
+    """Whether the path is the prefix or below it, taken literally: a path that could be read in another way is not."""
     path, raw = scope["path"], scope["raw_path"].decode("latin-1")
     plain = not any(part in (".", "..") for part in re.split(r"[/\\]", path))
     return plain and all(one == prefix or one.startswith(f"{prefix}/") for one in (path, raw))
 
 
 def _without_forwarding(scope: Scope) -> Scope:
-    """The same request, of a caller whose address is not known."""
+    """The same request, with an unknown client address."""
     headers = [one for one in scope["headers"] if not _FORWARDING.fullmatch(one[0])]
     return {**scope, "client": None, "headers": headers}
 

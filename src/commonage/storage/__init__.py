@@ -1,1 +1,1 @@
-"""What is known of the disk under people's homes."""
+"""Measurements of the disk space of homes."""

@@ -1,4 +1,4 @@
-"""Homes measured by `du`, which counts blocks as the file system does, in a process of the least priority."""
+"""Measures homes by `du`, which counts blocks as the file system does, in a process of the lowest priority."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ _PATIENCE_S = 3600.0
 
 
 class HomeFolders:
-    """The folders below `root`, which others may write to."""
+    """The folders below `root`. Users may write to them."""
 
     def __init__(self, root: Beneath) -> None:
         self._root = root
 
     async def measure(self) -> Mapping[str, int]:
-        """MiB that each takes, rounded up. What cannot be read, or goes meanwhile, is left out. Raises Unavailable."""
+        """MiB of each, rounded up. Folders that cannot be read, or vanish, are left out. Raises Unavailable."""
         try:
-            # Opened as no link, and measured from there: what the folder's name leads to may change meanwhile.
+            # Opened without following links, and measured from there, because the folder's name may be replaced
+            # meanwhile.
             with ExitStack() as closing:
                 descriptor = await asyncio.to_thread(closing.enter_context, self._root.folder())
                 folders = await asyncio.to_thread(_folders, descriptor)

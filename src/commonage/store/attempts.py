@@ -38,7 +38,7 @@ class Attempts:
         self._upsert.many(connection, changes.attempts.values())
 
     async def of(self, workload_id: str) -> list[Attempt]:
-        """All of a workload, oldest first."""
+        """All attempts of a workload, oldest first."""
         rows = await self._database.read(
             select(*(attempts.c[name] for name in codec.ATTEMPT_COLUMNS))
             .where(attempts.c.workload_id == codec.clean(workload_id))
@@ -47,7 +47,7 @@ class Attempts:
         return [codec.attempt_from_row(row) for row in rows]
 
     async def past_holds(self, since: float, limit: int) -> list[PastHold]:
-        """What those held that ended at `since` or later, newest first."""
+        """Allocations of attempts that ended at `since` or later, newest first."""
         columns = attempts.c
         rows = await self._database.read(
             select(
@@ -63,7 +63,7 @@ class Attempts:
     async def usage(
         self, since: float, until: float, by: str, *, owner: str | None, workload_id: str | None
     ) -> Sequence[Usage]:
-        """What was held within [since, until), by subject. A share counts by its VRAM and by its compute."""
+        """Allocated resources within [since, until), by subject. A share counts by its VRAM and by its compute."""
         subject = _SUBJECTS.get(by)
         if subject is None:
             raise InvalidInput(

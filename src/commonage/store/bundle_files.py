@@ -1,7 +1,7 @@
-"""Files sent along with work, as archives in a folder of the data directory: the bundles port on a file system.
+"""Files sent along with workloads, as archives in a folder of the data directory: the bundles port on a file system.
 
-bundles/<tenant>/<owner>/<digest>.tar.gz   one that is kept; its time of change is when it was used last
-bundles/<digest>.tar.gz                    one of a release that did not note whose it was
+bundles/<tenant>/<owner>/<digest>.tar.gz   one that is kept; its modification time is its last use
+bundles/<digest>.tar.gz                    one of a release that did not record its owner
 bundles/.coming-*                          one that is being received
 """
 
@@ -35,7 +35,7 @@ class BundleFiles:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def all(self) -> Sequence[KeptBundle]:
-        """All that are kept; what a crash left half received is removed."""
+        """All kept bundles; also removes uploads that a crash interrupted."""
 
         def read() -> Sequence[KeptBundle]:
             for left in self._folder.glob(f"{_COMING}*"):
@@ -56,7 +56,7 @@ class BundleFiles:
                 yield KeptBundle(tenant, owner, found[1], status.st_size, status.st_mtime)
 
     async def receive(self, chunks: AsyncIterator[bytes]) -> ReceivedBundle:
-        """Write an archive down; see the port."""
+        """Write an archive to disk; see the port."""
         digest, size, head = hashlib.sha256(), 0, b""
         with await _done(self._new, "the bundle cannot be written") as coming:
             place = Path(coming.name)
@@ -98,7 +98,7 @@ class BundleFiles:
         await _done(lambda: received.place.unlink(missing_ok=True), "the bundle cannot be removed")
 
     async def link(self, source: KeptBundle, kept: KeptBundle) -> None:
-        """Keep the same archive as another one; see the port."""
+        """Keep the same archive under another name; see the port."""
 
         def link() -> None:
             with suppress(FileExistsError):
@@ -111,14 +111,14 @@ class BundleFiles:
         await self.note_use(kept)
 
     async def note_use(self, kept: KeptBundle) -> None:
-        """Write down when it was used."""
+        """Record the time of use."""
         try:
             await _done(lambda: os.utime(self.path(kept), (kept.used_at, kept.used_at)), "its use cannot be noted")
         except FileNotFoundError:
             raise _gone(kept) from None
 
     async def remove(self, kept: KeptBundle) -> None:
-        """Remove it, and folders that are empty then."""
+        """Remove it, and the folders that become empty."""
 
         def remove() -> None:
             place = self.path(kept)
@@ -130,7 +130,7 @@ class BundleFiles:
         await _done(remove, "the bundle cannot be removed")
 
     def path(self, kept: KeptBundle) -> Path:
-        """Where the archive lies."""
+        """The path of the archive."""
         return self._folder / kept.tenant / kept.owner / f"{kept.digest}.tar.gz"
 
     def _made(self, kept: KeptBundle) -> Path:
@@ -140,7 +140,7 @@ class BundleFiles:
 
 
 async def _done(work: Callable[[], _T], what: str) -> _T:
-    """The result of `work` in a thread. Raises FileNotFoundError as it is, other errors of the disk as Unavailable."""
+    """The result of `work` in a thread. Raises FileNotFoundError unchanged, other disk errors as Unavailable."""
     try:
         return await asyncio.to_thread(work)
     except FileNotFoundError:

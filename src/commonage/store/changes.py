@@ -1,4 +1,4 @@
-"""A batch as rows: made before the transaction begins, so that it is short. Pure; called by `sql_store`."""
+"""A batch as rows, made before the transaction begins, so that it is short. Pure; called by `sql_store`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from commonage.store.reservations import reservation_row
 
 
 class Changes:
-    """The rows of a batch, each table's together.
+    """The rows of a batch, grouped by table.
 
-    Several updates of one workload are taken one after the other and the last is written. `versions` are what the
-    rows must have before: workload id -> version. `ended` are ids of those that have come to their end.
+    Several updates of one workload are applied in order and the last is written. `versions` are the versions that
+    the rows must have before: workload id -> version. `ended` are the ids of workloads that have ended.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -39,7 +39,7 @@ class Changes:
         self.receipts = [receipt_row(each) for each in {each.attempt_id: each for each in batch.receipts}.values()]
 
     def _follow(self, batch: Batch) -> dict[str, Workload]:
-        """The last of each workload in the batch. Raises StaleVersion, or Conflict for two new ones of one id."""
+        """The last state of each workload in the batch. Raises StaleVersion, or Conflict for a duplicate new id."""
         newest: dict[str, Workload] = {}
         for workload in batch.inserts:
             if workload.id in newest:
@@ -77,7 +77,7 @@ class Changes:
 def _key_of(spec: Spec, keys: dict[tuple[str, str], Spec]) -> str | None:
     """The client key to write, which must be unique: of an array only the first member has it.
 
-    Raises Conflict for one that comes twice.
+    Raises Conflict for a duplicate key.
     """
     if spec.key is None:
         return None
@@ -91,6 +91,6 @@ def _key_of(spec: Spec, keys: dict[tuple[str, str], Spec]) -> str | None:
 
 
 def stale(workload_id: str, there: int | None, expected: int) -> StaleVersion:
-    """The error for a workload that was changed meanwhile; `there` is its version, None when it is not there."""
+    """The error for a workload that was changed meanwhile; `there` is its version, None if it does not exist."""
     found = "is not there" if there is None else f"is at version {there}"
     return StaleVersion(f"the workload {workload_id} was changed meanwhile: it {found}, this change follows {expected}")

@@ -1,7 +1,6 @@
-"""Domain objects to rows and back: the only place that knows how they are written down.
+"""Domain objects to rows and back: the only module that knows their stored form.
 
-Pure; called by the repositories beside it. JSON written by an older program is read with the defaults of what it
-lacks.
+Pure; called by the repositories of this package. Fields missing from JSON of an older program get their defaults.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ _encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 def clean(text: str) -> str:
-    """`text` as a database can hold it: U+FFFD for NUL and lone surrogates, which a program's output may bring."""
+    """`text` as a database can hold it: U+FFFD for NUL and lone surrogates, which a program's output may contain."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
 def clean_or_none(text: str | None) -> str | None:
-    """The same, of what may be absent."""
+    """`clean` for optional text."""
     return None if text is None else clean(text)
 
 
-# --- what was asked -----------------------------------------------------------------------------------------------
+# --- specs and requests -------------------------------------------------------------------------------------------
 
 
 def spec_to_json(spec: Spec) -> str:
-    """Everything but the values of secrets, which are kept apart."""
+    """Everything except the values of secrets, which are stored separately."""
     return _encoder.encode(
         {
             "kind": spec.kind,
@@ -82,7 +81,7 @@ def spec_to_json(spec: Spec) -> str:
 
 
 def spec_from_json(body: str, secrets: str | None = None) -> Spec:
-    """What `spec_to_json` and `pairs_to_json` (for the secrets) wrote."""
+    """The spec that `spec_to_json` and `pairs_to_json` (for the secrets) wrote."""
     read: Mapping[str, Any] = json.loads(body)
     return Spec(
         kind=Kind(read["kind"]),
@@ -121,7 +120,7 @@ def _pairs(read: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
 
 
 def request_to_json(request: Request) -> Row:
-    """What one workload, or one place of a reservation, needs."""
+    """The resources that one workload, or one place of a reservation, needs."""
     gpu = request.gpu
     return {
         "cpus_milli": request.cpus_milli,
@@ -139,7 +138,7 @@ def request_to_json(request: Request) -> Row:
 
 
 def request_from_json(read: Mapping[str, Any]) -> Request:
-    """What `request_to_json` gave."""
+    """The request that `request_to_json` wrote."""
     gpu = read.get("gpu")
     return Request(
         read["cpus_milli"],
@@ -150,7 +149,7 @@ def request_from_json(read: Mapping[str, Any]) -> Request:
     )
 
 
-# --- where it stands ----------------------------------------------------------------------------------------------
+# --- progress -----------------------------------------------------------------------------------------------------
 
 
 def workload_row(workload: Workload, spec_id: str, key: str | None) -> Row:
@@ -195,7 +194,7 @@ def _stop_to_json(stop: StopWish) -> str:
 
 
 def stop_from_json(body: str | None) -> StopWish | None:
-    """The wish to stop, if there is one."""
+    """The stop request, if there is one."""
     if body is None:
         return None
     read = json.loads(body)
@@ -209,12 +208,12 @@ def reason_to_json(reason: Reason) -> str:
 
 
 def reason_from_json(body: str) -> Reason:
-    """What `reason_to_json` wrote."""
+    """The reason that `reason_to_json` wrote."""
     return from_json(Reason, json.loads(body))
 
 
 def _reason(reason: Reason | None) -> Any:
-    """As a database can hold it: an engine's words in it may be anything."""
+    """The reason as a database can hold it: it may contain any text of an engine."""
     return None if reason is None else _cleaned(to_json(reason))
 
 
@@ -227,7 +226,7 @@ def _cleaned(data: Any) -> Any:
 
 
 def attempt_row(attempt: Attempt, spec: Spec) -> Row:
-    """A try with its lease; owner, tenant and environment are of its workload's spec."""
+    """An attempt with its allocation (lease); owner, tenant and environment are those of its workload's spec."""
     lease = attempt.lease
     return {
         "id": attempt.id,
@@ -294,7 +293,7 @@ def _share_from_json(read: Mapping[str, Any]) -> Share:
     return Share(**{**read, "isolation": Isolation(read["isolation"])})
 
 
-# --- events and machines ------------------------------------------------------------------------------------------
+# --- events and nodes ---------------------------------------------------------------------------------------------
 
 
 def event_row(event: Event) -> Row:
@@ -343,7 +342,7 @@ def node_from_row(row: Sequence[Any]) -> Node:
     """From the values of NODE_COLUMNS."""
     name, site, engine, state, report, seen_at, drain, reason, leave_by, drained_by = row
     found = _report_from_json(json.loads(report))
-    by = drained_by or ("an admin" if drain else "")  # who it was is not known of one that an older server drained
+    by = drained_by or ("an admin" if drain else "")  # an older server did not record who drained the node
     return Node(name, site, engine, NodeState(state), found, seen_at, by, reason, leave_by)
 
 
@@ -381,7 +380,7 @@ _DEVICE_FIELDS = tuple(field.name for field in fields(Device))
 
 
 def _device_from_json(read: Mapping[str, Any]) -> Device:
-    """What an older server did not write has its default; what a newer one wrote besides is left out."""
+    """Fields missing from data of an older server get their defaults; unknown fields of a newer one are ignored."""
     known = {name: value for name, value in read.items() if name in _DEVICE_FIELDS}
     return Device(
         **{

@@ -1,6 +1,6 @@
-"""Cursors of lists: where the last page ended, and of which list, so that one of another list is refused.
+"""Cursors of lists: the end of the last page, and the list, so that a cursor of another list is refused.
 
-Called by everything that pages workloads. A cursor is `<id of the last one shown>-<digest of the filter>`.
+Called by all code that pages workloads. A cursor is `<id of the last one shown>-<digest of the filter>`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _CURSOR = re.compile(rf"([0-9a-hjkmnp-tv-z]{{{WORKLOAD_ID_LENGTH}}})-([0-9a-f]{{
 
 
 def cursor_after(workload_id: str, which: Filter) -> str:
-    """What to ask with for those older than `workload_id` in the list of `which`."""
+    """The cursor for workloads older than `workload_id` in the list of `which`."""
     return f"{workload_id}-{_digest(which)}"
 
 
 def read_cursor(cursor: str, which: Filter) -> str:
-    """The id to go on after. Raises InvalidInput(code="invalid-cursor") for another list's and for any other text."""
+    """The id to continue after. Raises InvalidInput(code="invalid-cursor") for any text but this list's cursors."""
     match = _CURSOR.fullmatch(cursor)
     if match is None or match[2] != _digest(which):
         shown = cursor if len(cursor) <= 40 else cursor[:37] + "..."

@@ -1,8 +1,8 @@
-"""Connections: one writer and several readers of SQLite, a pool of PostgreSQL; how they are set up and given back.
+"""Connections: one writer and several readers of SQLite, a pool of PostgreSQL; their set-up and release.
 
-Called by `sql_store` and `upgrade`. What is written and read stands in the repositories: plain functions of a
-connection, the same for both. PostgreSQL runs them over asyncpg; SQLite runs each in one go in a thread of its own:
-handing it every statement apart cost five times what a small commit costs (docs/adr/0002-one-commit-batch.md).
+Called by `sql_store` and `upgrade`. The queries are in the repositories: plain functions of a connection, the same
+for both. PostgreSQL runs them over asyncpg; SQLite runs each in one go in a thread of its own: passing every
+statement to the thread separately cost five times as much as a small commit (docs/adr/0002-one-commit-batch.md).
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from commonage.store.urls import shown
 T = TypeVar("T")
 
 _READERS: Final = 4
-# How long another program (a backup, `commonage db`) may keep us waiting before we say so.
+# How long to wait for another program (a backup, `commonage db`) before an error.
 _PATIENCE_S: Final = 15.0
 
 
 class Database(ABC):
-    """Connections to one database. `write` runs transactions, `read` single statements; both raise our errors only."""
+    """Connections to one database. `write` runs transactions, `read` single statements; both raise only Commonage's
+    errors.
+    """
 
     def __init__(self, url: URL) -> None:
         self.where = shown(url)
@@ -44,12 +46,12 @@ class Database(ABC):
     @property
     @abstractmethod
     def dialect(self) -> Dialect:
-        """What statements are compiled for."""
+        """The dialect that statements are compiled for."""
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in one transaction, durable when this returns; nothing is written when it raises.
+        """Run `work` in one transaction, durable on return; nothing is written if it raises.
 
-        A caller that is cancelled leaves the transaction to end by itself: whole or not at all.
+        If the caller is cancelled, the transaction still ends by itself: completely or not at all.
         """
         self._must_be_open()
         task = asyncio.ensure_future(self._write(work))
@@ -78,7 +80,7 @@ class Database(ABC):
     def _written(self, task: asyncio.Task[Any]) -> None:
         self._writing.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller may be gone; then nobody else would fetch it
+            task.exception()  # its caller may be gone; then no other code would fetch it
 
     def _must_be_open(self) -> None:
         if self._closed:
@@ -95,7 +97,7 @@ class Database(ABC):
 
 
 def connect(url: URL, *, patience_s: float = _PATIENCE_S) -> Database:
-    """The database at `url`; nothing is connected before it is used."""
+    """The database at `url`; connections open on first use."""
     if url.drivername.startswith("postgresql"):
         return _Postgres(url, patience_s)
     return _Sqlite(url, patience_s)
@@ -137,7 +139,7 @@ class _Sqlite(Database):
         url = url.set(drivername="sqlite+pysqlite")
         self._writer = _sqlite_engine(url, patience_s, writes=True)
         self._reader = _sqlite_engine(url, patience_s, writes=False)
-        # SQLite has one writer anyway: waiting in this thread's queue is fair and free, waiting for the lock is not.
+        # SQLite has one writer anyway: waiting in this thread's queue is fair and cheap, waiting for the lock is not.
         self._writer_thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._reader_threads = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
 
@@ -199,9 +201,9 @@ def _set_up_sqlite(connection: Any, patience_s: float, writes: bool) -> None:
     connection.isolation_level = None  # the driver must not begin transactions of its own
     pragmas = [
         f"busy_timeout={int(patience_s * 1000)}",
-        "synchronous=FULL",  # what was acknowledged survives a power cut
+        "synchronous=FULL",  # acknowledged writes survive a power cut
         "foreign_keys=ON",
-        "secure_delete=FAST",  # a secret that was dropped is not left in the file
+        "secure_delete=FAST",  # a deleted secret does not stay in the file
         "cache_size=-8000",
         "temp_store=MEMORY",
     ]
@@ -213,7 +215,7 @@ def _set_up_sqlite(connection: Any, patience_s: float, writes: bool) -> None:
 
 
 def _write_ahead(connection: Any, patience_s: float) -> None:
-    """Switch to write-ahead logging. SQLite does not wait for the lock here, whatever busy_timeout says."""
+    """Switch to write-ahead logging. SQLite does not wait for the lock here, regardless of busy_timeout."""
     give_up_at = time.monotonic() + patience_s
     while True:
         try:
@@ -226,9 +228,9 @@ def _write_ahead(connection: Any, patience_s: float) -> None:
 
 
 def prepare_file(url: URL) -> None:
-    """Make the file of an SQLite database, for its owner alone (it holds secrets), and the folder it stands in.
+    """Create the file of an SQLite database, readable only by its owner (it holds secrets), and its folder.
 
-    Raises Unavailable when that cannot be.
+    Raises Unavailable if that fails.
     """
     if not url.drivername.startswith("sqlite"):
         return

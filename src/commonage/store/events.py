@@ -29,9 +29,9 @@ class Events:
         self._insert.many(connection, changes.events)
 
     async def after(self, seq: int, *, workload_id: str | None, owner: str | None, limit: int) -> Sequence[Event]:
-        """Those with a greater seq, oldest first."""
+        """Events with a greater seq, oldest first."""
         statement = select(*(events.c[name] for name in codec.EVENT_COLUMNS))
-        # A client may come with any number; no database compares one of more than 64 bits.
+        # A client may send any number; no database compares one of more than 64 bits.
         statement = statement.where(events.c.seq > max(-_LARGEST_SEQ, min(seq, _LARGEST_SEQ)))
         if workload_id is not None:
             statement = statement.where(events.c.workload_id == codec.clean(workload_id))
@@ -41,6 +41,6 @@ class Events:
         return [codec.event_from_row(row) for row in rows]
 
     async def last_seq(self) -> int:
-        """The newest one's, 0 when there is none."""
+        """The seq of the newest event, 0 if there are no events."""
         rows = await self._database.read(select(func.max(events.c.seq)))
         return rows[0][0] or 0

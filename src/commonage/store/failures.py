@@ -1,6 +1,6 @@
-"""The store's door: errors of drivers and of SQLAlchemy become ours, with a sentence for the admin.
+"""Translates errors of drivers and of SQLAlchemy into Commonage's errors, with a sentence for the admin.
 
-Everything in this room that talks to a database does so inside `translated`. Nothing of SQLAlchemy leaves.
+All code of this package that accesses a database does so inside `translated`. No error of SQLAlchemy leaves it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BROKEN = ("file is not a database", "malformed", "disk i/o error")
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Raise Unavailable, Conflict or InvalidInput instead of a driver's error; `where` is the database, for reading."""
+    """Raise Unavailable, Conflict or InvalidInput instead of a driver's error; `where` names the database."""
     try:
         yield
     except CommonageError:
@@ -40,12 +40,12 @@ def translated(where: str) -> Iterator[None]:
     except (ProgrammingError, NotSupportedError) as error:
         raise _unavailable(error, where, "has not the tables this program needs, run `commonage db upgrade`") from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
-        # OSError and TimeoutError: asyncpg lets those of the network through as they are.
+        # OSError and TimeoutError: asyncpg does not wrap those of the network.
         raise _unavailable(error, where, "does not answer") from error
 
 
 def _native(error: BaseException) -> str:
-    """The driver's own words, without SQLAlchemy's statement and parameters (they may hold secrets)."""
+    """The driver's own message, without SQLAlchemy's statement and parameters (they may hold secrets)."""
     original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     words = str(original).strip() or type(original).__name__
     return words.splitlines()[0].rpartition("'>: ")[2]

@@ -1,7 +1,7 @@
 """Images of the catalogue in the database, each under its name. Called by `sql_store`.
 
-What was removed stays, as the word on why it is not there any more. All but the name, the tenant and the removal is
-JSON, read with the defaults of what an older program did not write.
+Removed images stay, to explain why they are unavailable. All columns except the name, the tenant and the removal
+are JSON; fields that an older program did not write get their defaults.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Images:
         self._upsert.many(connection, rows)
 
     async def all(self) -> Sequence[Image]:
-        """Every one, removed ones too, by name."""
+        """All images, including removed ones, by name."""
         which = select(*(images.c[name] for name in _COLUMNS)).order_by(images.c.name)
         return [_image(row) for row in await self._database.read(which)]
 

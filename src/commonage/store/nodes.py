@@ -1,4 +1,4 @@
-"""Machines in the database, each under its site and name. Called by `sql_store`."""
+"""Nodes in the database, each under its site and name. Called by `sql_store`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Nodes:
         self._delete = Prepared(one, database.dialect)
 
     def write(self, connection: Connection, changes: Changes) -> None:
-        """Insert or replace by site and name, then take away those that were removed."""
+        """Insert or replace by site and name, then delete the removed ones."""
         self._upsert.many(connection, changes.nodes)
         self._delete.many(connection, changes.departed)
 
     async def all(self) -> Sequence[Node]:
-        """Every one, by site and name."""
+        """All nodes, by site and name."""
         rows = await self._database.read(select(*(nodes.c[name] for name in codec.NODE_COLUMNS)))
         return sorted((codec.node_from_row(row) for row in rows), key=lambda node: (node.site, node.name))

@@ -1,7 +1,7 @@
 """Lists of workloads: from a filter to statements that an index answers. Called by `workloads`.
 
-Newest first by id, a page at a time. Under a filter each state is walked along the index (column, state, id) and the
-walks are merged: the database need not sort, or guess how many match.
+Newest first by id, a page at a time. With a filter each state is walked along the index (column, state, id) and the
+walks are merged: the database need not sort, or estimate the number of matches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from commonage.store.tables import workloads
 
 
 def conditions(which: Filter, dialect: Dialect, *, with_states: bool) -> list[ColumnElement[bool]]:
-    """What `which` demands of a row, of its state only if asked."""
+    """The conditions of `which` on a row; on its state only with `with_states`."""
     columns = workloads.c
     equal = {
         columns.owner: which.owner,
@@ -43,7 +43,7 @@ def conditions(which: Filter, dialect: Dialect, *, with_states: bool) -> list[Co
 def newest_first(
     which: Filter, limit: int, before: str | None, dialect: Dialect
 ) -> Select[tuple[str]] | CompoundSelect[tuple[str]]:
-    """The newest `limit` ids under `which`, older than `before`."""
+    """The newest `limit` ids that match `which`, older than `before`."""
     demands = conditions(which, dialect, with_states=False)
     if before is not None:
         demands.append(workloads.c.id < before)
@@ -63,7 +63,7 @@ def _walk(limit: int, *demands: ColumnElement[bool]) -> Select[tuple[str]]:
 
 
 def _lanes(which: Filter) -> list[list[ColumnElement[bool]]] | None:
-    """What to walk and merge, each along one index; None where a single walk over ids, a node or an array is best."""
+    """The index walks to merge; None if a single walk over ids, a node or an array is best."""
     if which.node is not None or which.array_id is not None:
         return None
     states = sorted(State if which.states is None else set(which.states))

@@ -1,7 +1,7 @@
-"""Receipts in the database, each under its attempt's id; written again and again while the attempt runs.
+"""Usage reports (receipts) in the database, each under its attempt's id; rewritten while the attempt runs.
 
-Called by `sql_store`. What lists are looked for by stands in columns, the rest is JSON, read with the defaults of what
-an older program did not write.
+Called by `sql_store`. Fields that queries filter by are columns, the rest is JSON; fields that an older program did
+not write get their defaults.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 class Receipts:
-    """The repository of receipts."""
+    """The repository of usage reports."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -39,19 +39,19 @@ class Receipts:
         self._upsert.many(connection, rows)
 
     async def of(self, workload_id: str) -> Sequence[Receipt]:
-        """Those of a workload's tries, oldest first."""
+        """The reports of a workload's attempts, oldest first."""
         which = _WHOLE.where(receipts.c.workload_id == clean(workload_id))
         return await self._read(which.order_by(receipts.c.began_at, receipts.c.attempt_id))
 
     async def like(self, owner: str, likeness: str, limit: int) -> Sequence[Receipt]:
-        """Ended ones of this owner and likeness, newest first."""
+        """Ended ones with this owner and likeness, newest first."""
         which = _WHOLE.where(
             receipts.c.owner == clean(owner), receipts.c.likeness == clean(likeness), receipts.c.ended_at.is_not(None)
         )
         return await self._read(which.order_by(receipts.c.ended_at.desc(), receipts.c.attempt_id.desc()).limit(limit))
 
     async def open(self) -> Sequence[Receipt]:
-        """Those that have not ended, oldest first."""
+        """Reports that have not ended, oldest first."""
         which = _WHOLE.where(receipts.c.ended_at.is_(None))
         return await self._read(which.order_by(receipts.c.began_at, receipts.c.attempt_id))
 

@@ -1,6 +1,6 @@
 """Reservations in the database, each under its id. Called by `sql_store`.
 
-Windows and tenants stand in columns, the rest is JSON, read with the defaults of what an older program did not write.
+Windows and tenants are columns, the rest is JSON; fields that an older program did not write get their defaults.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Reservations:
         self._delete = Prepared(by_id, database.dialect)
 
     def write(self, connection: Connection, rows: Iterable[Row], gone: Iterable[str]) -> None:
-        """Insert or replace by id, then take away those that are gone."""
+        """Insert or replace by id, then delete the removed ones."""
         self._upsert.many(connection, rows)
         self._delete.many(connection, ({"gone": clean(each)} for each in gone))
 
     async def after(self, at: float) -> Sequence[Reservation]:
-        """Those that end after that, in the order in which they begin."""
+        """Reservations that end after `at`, in order of their begin."""
         which = select(*(reservations.c[name] for name in _COLUMNS)).where(reservations.c.ends_at > at)
         rows = await self._database.read(which.order_by(reservations.c.starts_at, reservations.c.id))
         return [_reservation(row) for row in rows]

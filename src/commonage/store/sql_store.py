@@ -1,7 +1,7 @@
-"""The store port on SQLite and PostgreSQL. Made by `server.bootstrap`; its parts are the repositories beside it.
+"""The store port on SQLite and PostgreSQL. Made by `server.bootstrap`; composed of the repositories of this package.
 
 A batch is turned into rows first, then written in one short transaction: versions are checked with the rows locked,
-every table gets its rows in one statement.
+and every table gets its rows in one statement.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ class SqlStore:
         return self._open
 
     async def commit(self, batch: Batch) -> None:
-        """Write all or nothing; durable when this returns."""
+        """Write all or nothing; durable on return."""
         parts = self._parts
         if batch:
             await parts.write(Changes(batch))
 
     async def live(self) -> Sequence[Workload]:
-        """Those that have not ended, oldest first."""
+        """Workloads that have not ended, oldest first."""
         return await self._parts.workloads.live()
 
     async def workload(self, workload_id: str) -> Workload:
-        """One."""
+        """One workload. Raises NotFound."""
         return await self._parts.workloads.one(workload_id)
 
     async def workload_by_key(self, owner: str, key: str) -> Workload | None:
-        """The one of this client key."""
+        """The workload with this client key."""
         return await self._parts.workloads.by_key(owner, key)
 
     async def workloads(self, which: Filter, *, limit: int, cursor: str | None = None) -> Page[Workload]:
@@ -79,64 +79,64 @@ class SqlStore:
         return await self._parts.workloads.page(which, limit, cursor)
 
     async def count(self, which: Filter) -> dict[State, int]:
-        """How many in each state."""
+        """The number of workloads in each state."""
         return await self._parts.workloads.count(which)
 
     async def attempts(self, workload_id: str) -> Sequence[Attempt]:
-        """Its tries, oldest first."""
+        """The attempts of the workload, oldest first."""
         return await self._parts.attempts.of(workload_id)
 
     async def events(
         self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
     ) -> Sequence[Event]:
-        """What happened, oldest first."""
+        """Events, oldest first."""
         return await self._parts.events.after(after, workload_id=workload_id, owner=owner, limit=limit)
 
     async def last_event_seq(self) -> int:
-        """The newest event's number."""
+        """The number of the newest event."""
         return await self._parts.events.last_seq()
 
     async def last_workload_id(self) -> str | None:
-        """The greatest id."""
+        """The greatest workload id."""
         return await self._parts.workloads.last_id()
 
     async def usage(
         self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
     ) -> Sequence[Usage]:
-        """What was held within [since, until)."""
+        """Allocated resources within [since, until)."""
         return await self._parts.attempts.usage(since, until, by, owner=owner, workload_id=workload_id)
 
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastHold]:
-        """What ended attempts held, newest first."""
+        """Allocations of ended attempts, newest first."""
         return await self._parts.attempts.past_holds(since, limit)
 
     async def nodes(self) -> Sequence[Node]:
-        """Every machine, by site and name."""
+        """All nodes, by site and name."""
         return await self._parts.nodes.all()
 
     async def receipts(self, workload_id: str) -> Sequence[Receipt]:
-        """Those of its tries, oldest first."""
+        """Usage reports of the workload's attempts, oldest first."""
         return await self._parts.receipts.of(workload_id)
 
     async def receipts_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[Receipt]:
-        """Ended ones alike, newest first."""
+        """Ended ones with the same likeness, newest first."""
         return await self._parts.receipts.like(owner, likeness, limit)
 
     async def open_receipts(self) -> Sequence[Receipt]:
-        """Those that have not ended."""
+        """Usage reports that have not ended."""
         return await self._parts.receipts.open()
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
-        """Those that end after that, in the order in which they begin."""
+        """Reservations that end after `after`, in order of their begin."""
         return await self._parts.reservations.after(after)
 
     async def images(self) -> Sequence[Image]:
-        """All of them, by name."""
+        """All images, by name."""
         return await self._parts.images.all()
 
 
 class _Parts:
-    """What an open store consists of."""
+    """The parts of an open store."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -149,7 +149,7 @@ class _Parts:
         self.images = Images(database)
 
     async def write(self, changes: Changes) -> None:
-        """Write it all in one transaction."""
+        """Write all changes in one transaction."""
 
         def work(connection: Connection) -> None:
             self.workloads.check(connection, changes)

@@ -1,6 +1,6 @@
-"""Statements made once and run often, and the pieces in which SQLite and PostgreSQL differ.
+"""Statements compiled once and run often, and the constructs in which SQLite and PostgreSQL differ.
 
-Used by the repositories, so that they need not care.
+Used by the repositories, so that they are the same for both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from commonage.store.codec import Row
 
 
 class Prepared:
-    """A statement compiled once. Small commits are many: compiling and binding anew would cost more than writing."""
+    """A statement compiled once. Small commits are frequent: compiling and binding each time would cost more than
+    writing.
+    """
 
     def __init__(self, statement: ClauseElement, dialect: Dialect) -> None:
         compiled = statement.compile(dialect=dialect)
@@ -29,7 +31,7 @@ class Prepared:
         self._values = _tuple_of(compiled.positiontup)
 
     def many(self, connection: Connection, rows: Iterable[Row]) -> None:
-        """Run it once for each row; nothing for none."""
+        """Run it once for each row; does nothing without rows."""
         values = [self._values(row) for row in rows]
         if values:
             connection.exec_driver_sql(self._sql, values)
@@ -40,14 +42,14 @@ class Prepared:
 
 
 def _tuple_of(names: Sequence[str]) -> Any:
-    """A function that takes the values of `names` out of a dictionary, as a tuple."""
+    """A function that returns the values of `names` in a dictionary, as a tuple."""
     if len(names) == 1:
         return lambda row: (row[names[0]],)
     return itemgetter(*names)
 
 
 def upsert(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.Insert:
-    """Insert whole rows; one of a primary key that is there already takes the other's place."""
+    """Insert whole rows; a row with an existing primary key replaces the old one."""
     statement = postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
     keys = [column.name for column in table.primary_key]
     rest = {column.name: statement.excluded[column.name] for column in table.columns if column.name not in keys}
@@ -68,6 +70,6 @@ def many_in_one(values: Collection[str], dialect: Dialect) -> list[str] | str:
 
 
 def contains(column: Column[str], part: str, dialect: Dialect) -> ColumnElement[bool]:
-    """True where `part` stands anywhere in `column`, character for character: no pattern, so nothing to escape."""
+    """True if `column` contains `part`, character for character: no pattern, so nothing to escape."""
     find = func.strpos if dialect.name == "postgresql" else func.instr
     return find(column, literal(part, Text)) > 0

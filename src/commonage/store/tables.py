@@ -1,10 +1,10 @@
-"""The declared schema: what the newest migration leads to (tests/migration holds them together).
+"""The declared schema, equal to the result of the newest migration (tests/migration checks that).
 
-Read by the repositories beside it and by `upgrade`. A change is made here and in a new migration beside
-`migrations/versions/0100_initial.py`; never in one that was released.
+Used by the repositories of this package and by `upgrade`. A change is made here and in a new migration next to
+`migrations/versions/0100_initial.py`; never in a released one.
 
-Columns are what lists are filtered by and what usage is summed from; everything that is only ever read as a whole is
-JSON text. Instants are unix seconds. Ids are compared byte by byte, so that they sort alike on every database.
+Fields that lists are filtered by, or that usage is summed from, are columns; fields that are only read as a whole
+are JSON text. Times are unix seconds. Ids are compared byte by byte, so that they sort alike on every database.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ metadata = MetaData(
 
 # Keyset paging compares ids in the database: the order must not depend on the locale of the server.
 Id = Text().with_variant(Text(collation="C"), "postgresql")
-# SQLite makes a column its row number, and so needs no second index, only if it is called INTEGER.
+# SQLite uses a column as its row number, without a second index, only if its type is INTEGER.
 Number = BigInteger().with_variant(Integer(), "sqlite")
 
-# What was asked, once for all members of an array, and never changed.
+# The submitted spec: one for all members of an array, and never changed.
 specs = Table(
     "specs",
     metadata,
@@ -46,7 +46,7 @@ specs = Table(
 )
 
 # `key` is the client's; of an array only the first member has it, so that it can be unique.
-# `attempt_id` and `node` are of the newest attempt, `name_folded` is for searching without regard to case.
+# `attempt_id` and `node` are of the newest attempt, `name_folded` is for case-insensitive search.
 workloads = Table(
     "workloads",
     metadata,
@@ -83,7 +83,7 @@ KEY_INDEX = Index(
     sqlite_where=text("key IS NOT NULL"),
     postgresql_where=text("key IS NOT NULL"),
 )
-# A list is newest first: with the state between, each state's share of it is one walk along an index (see `paging`).
+# A list is newest first: with the state in between, each state's part of it is one walk along an index (see `paging`).
 Index(None, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.owner, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.tenant, workloads.c.state, workloads.c.id)
@@ -104,7 +104,7 @@ Index(
     postgresql_where=text("array_id IS NOT NULL"),
 )
 
-# What nobody may see, kept apart, and only until the workload has ended.
+# Values of secrets, stored separately, and only until the workload has ended.
 secrets = Table(
     "secrets",
     metadata,
@@ -187,7 +187,7 @@ nodes = Table(
     sqlite_with_rowid=False,
 )
 
-# One for each try that was measured. `ended_at` is absent while it runs: then the figures in `body` are those so far.
+# One for each measured attempt. `ended_at` is absent while it runs: then the figures in `body` are those so far.
 receipts = Table(
     "receipts",
     metadata,
@@ -209,7 +209,7 @@ Index(
     postgresql_where=text("ended_at IS NULL"),
 )
 
-# Room for a tenant in a window of time; what is asked stands in `body`. Those that are over stay, as a record.
+# Resources reserved for a tenant in a window of time; the request is in `body`. Past ones stay, as a record.
 reservations = Table(
     "reservations",
     metadata,
@@ -222,7 +222,7 @@ reservations = Table(
 )
 Index(None, reservations.c.ends_at)
 
-# Images of the catalogue by their names; those that were removed stay, as the word on why they are not there.
+# Images of the catalogue by their names; removed ones stay, to explain why they are unavailable.
 images = Table(
     "images",
     metadata,

@@ -1,7 +1,7 @@
-"""The schema of a database: bring it to what this program needs, or say how it differs.
+"""The schema of a database: migrates it to this program's schema, or reports the differences.
 
-`server` calls `upgrade` at every start and offers both as `commonage db`; `sql_store` refuses what is not current.
-Alembic does the work, its scripts stand in `migrations`.
+`server` calls `upgrade` at every start and offers both as `commonage db`; `sql_store` refuses a schema that is not
+current. Alembic does the work with the scripts in `migrations`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from commonage.store.urls import database_url, shown
 T = TypeVar("T")
 
 _PATIENCE_S: Final = 120.0  # another program may be migrating right now
-_ADVISORY_LOCK: Final = 0x636F6D6D6F6E616765 % 2**63  # "commonage": a number that nobody else is likely to take
+_ADVISORY_LOCK: Final = 0x636F6D6D6F6E616765 % 2**63  # "commonage": a number that other programs are unlikely to use
 _VERSION_TABLE: Final = "schema_version"
 
 
 async def upgrade(url: str) -> None:
-    """Migrate the database to this program's schema; make it if it is not there. Safe to call from several at once.
+    """Migrate the database to this program's schema; create it if needed. Concurrent calls are safe.
 
     Raises Conflict(code="database-newer") for one of a later program, Conflict(code="database-unsupported") for one
     whose schema is older than the initial migration, InvalidInput, Unavailable.
@@ -51,7 +51,7 @@ async def upgrade(url: str) -> None:
 
 
 async def check(url: str) -> list[str]:
-    """How the database differs from the declared schema, one sentence each; empty when it is as it should be.
+    """The differences between the database and the declared schema, one sentence each; empty without differences.
 
     Raises as `upgrade` does, and changes nothing.
     """
@@ -78,7 +78,7 @@ async def require_current(address: URL) -> None:
 
 
 def _is_absent(address: URL) -> bool:
-    """True for a file that is not there; looking into it would make it."""
+    """True if the file does not exist; opening it would create it."""
     return address.drivername.startswith("sqlite") and not Path(str(address.database)).exists()
 
 
@@ -134,7 +134,7 @@ def _unsupported(address: URL, revision: str, oldest: str) -> Conflict:
 
 
 def _is_ours(thing: Any, name: str | None, kind: str, reflected: bool, _other: Any) -> bool:
-    """Tables of others may live in the same database; the samples keep theirs themselves."""
+    """Tables of other programs may be in the same database; the tables of the samples are managed by telemetry."""
     return kind != "table" or not reflected or name in metadata.tables
 
 

@@ -1,4 +1,4 @@
-"""Which database: the address an admin writes, as the drivers want it, and as a message may show it.
+"""Database addresses: from the form that an admin writes to the form for drivers, and the form for messages.
 
 Called by `database` and `upgrade`; `server` builds the default with `sqlite_url`.
 """
@@ -27,7 +27,7 @@ def sqlite_url(path: Path) -> str:
 
 
 def database_url(text: str) -> URL:
-    """The address with its driver. Raises InvalidInput(code="invalid-database-url") for what is not one of ours."""
+    """The address with its driver. Raises InvalidInput(code="invalid-database-url") for an unsupported one."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
@@ -40,7 +40,7 @@ def database_url(text: str) -> URL:
         if url.database in (None, "", ":memory:"):
             raise _invalid("names no file; a database in memory would lose what it acknowledged")
         return url
-    # libpq's name for it; asyncpg takes the same values by another name.
+    # libpq's name for it; asyncpg takes the same values under another name.
     mode = url.query.get("sslmode")
     if mode is not None:
         url = url.difference_update_query(["sslmode"]).update_query_dict({"ssl": mode})
@@ -48,7 +48,7 @@ def database_url(text: str) -> URL:
 
 
 def shown(url: URL) -> str:
-    """The address without its password, for messages and logs; of a file its path."""
+    """The address without its password, for messages and logs; for a file its path."""
     if url.drivername.startswith("sqlite"):
         return str(url.database)
     return url.render_as_string(hide_password=True).replace("+asyncpg", "")

@@ -1,4 +1,4 @@
-"""Workloads in the database: what was asked, where it stands, and its secrets while they are needed.
+"""Workloads in the database: their specs, their progress, and their secrets while they are needed.
 
 Called by `sql_store`: writes inside its transaction, reads on their own.
 """
@@ -49,13 +49,13 @@ class Workloads:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._statements = _Statements(database.dialect)
-        # What was asked never changes and pages are read again and again: decoded once.
+        # Specs never change and pages are read often, so each is decoded once.
         self._specs: OrderedDict[str, Spec] = OrderedDict()
 
     # --- writing ---
 
     def check(self, connection: Connection, changes: Changes) -> None:
-        """Lock the rows to be updated. Raises StaleVersion unless each is at the version that its update follows."""
+        """Lock the rows to be updated. Raises StaleVersion unless each has the version that its update follows."""
         if not changes.versions:
             return
         rows = self._statements.versions.one(connection, {"ids": many_in_one(changes.versions, self._database.dialect)})
@@ -65,7 +65,7 @@ class Workloads:
                 raise stale(name, there.get(name), version)
 
     def write(self, connection: Connection, changes: Changes) -> None:
-        """Write new and changed workloads, but for their attempts."""
+        """Write new and changed workloads, except their attempts."""
         statements = self._statements
         statements.insert_spec.many(connection, changes.new_specs)
         statements.insert.many(connection, changes.new)
@@ -78,18 +78,18 @@ class Workloads:
     # --- reading ---
 
     async def live(self) -> list[Workload]:
-        """All that have not ended, oldest first."""
+        """All workloads that have not ended, oldest first."""
         return await self._read(_WHOLE.where(workloads.c.state.in_(_LIVE)).order_by(workloads.c.id))
 
     async def one(self, workload_id: str) -> Workload:
-        """One. Raises NotFound."""
+        """One workload. Raises NotFound."""
         found = await self._read(_WHOLE.where(workloads.c.id == codec.clean(workload_id)))
         if not found:
             raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
         return found[0]
 
     async def by_key(self, owner: str, key: str) -> Workload | None:
-        """The one of this client key, of an array its first member."""
+        """The workload with this client key, of an array its first member."""
         found = await self._read(
             _WHOLE.where(workloads.c.owner == codec.clean(owner), workloads.c.key == codec.clean(key))
         )
@@ -104,7 +104,7 @@ class Workloads:
         return Page(items, cursor_after(items[-1].id, which) if items and len(found) > limit else None)
 
     async def count(self, which: Filter) -> dict[State, int]:
-        """How many in each state."""
+        """The number of workloads in each state."""
         rows = await self._database.read(
             select(workloads.c.state, func.count())
             .where(*conditions(which, self._database.dialect, with_states=True))
@@ -113,7 +113,7 @@ class Workloads:
         return {State(state): number for state, number in rows}
 
     async def last_id(self) -> str | None:
-        """The greatest id."""
+        """The greatest workload id."""
         rows = await self._database.read(select(func.max(workloads.c.id)))
         return rows[0][0] if rows else None
 
@@ -162,7 +162,7 @@ class Workloads:
 
 
 class _Statements:
-    """What is written, for one kind of database."""
+    """The write statements, for one kind of database."""
 
     def __init__(self, dialect: Dialect) -> None:
         progress = (
@@ -181,7 +181,7 @@ class _Statements:
         self.versions = Prepared(
             select(workloads.c.id, workloads.c.version)
             .where(is_among(workloads.c.id, "ids", dialect))
-            .order_by(workloads.c.id)  # everybody locks in the same order: no deadlock
+            .order_by(workloads.c.id)  # all writers lock in the same order: no deadlock
             .with_for_update(),
             dialect,
         )

@@ -1,4 +1,4 @@
-"""What the platform says of itself: metrics for Prometheus, and the stores that keep measurements over time.
+"""Telemetry of the platform: metrics for Prometheus, and the stores that keep measurements over time.
 
-Sees control and the ports; made and mounted by the server. The log is set up in `server/logs.py`.
+Uses control and the ports; made and mounted by the server. `server/logs.py` configures the log.
 """

@@ -1,4 +1,4 @@
-"""How wide the buckets of a chart are. Pure; called by the stores of samples."""
+"""The width of a chart's buckets. Pure; called by the stores of samples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _NICE_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800,
 
 
 def width_of(since: float, until: float, points: int) -> float:
-    """Seconds of a bucket so that at most `points` of them, and one, cover [since, until).
+    """Seconds of a bucket so that at most `points` + 1 of them cover [since, until).
 
-    From a second on it is a width that people count in, so that a chart that moves with time keeps its buckets.
+    From one second on it is a round width, so that a chart that moves with time keeps its buckets.
     """
     least = (until - since) / max(1, points)
     if least < 1:

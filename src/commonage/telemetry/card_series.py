@@ -1,4 +1,4 @@
-"""The series of one card: ours in base units, and those that NVIDIA's DCGM Exporter has under its names and units.
+"""The series of one GPU: Commonage's in base units, and those of NVIDIA's DCGM Exporter under its names and units.
 
 Called by `collect`. Source: the collectors that DCGM Exporter ships (default-counters.csv). Its counters are gauges
 here: a counter's name would have to end in `_total`, and dashboards look for the name.
@@ -14,7 +14,7 @@ _NOTHING = DeviceSample("", None, None)
 
 
 def put_card(node: str, card: DeviceView, families: Families) -> None:
-    """All series of a card of this machine; figures that nobody knows are left out."""
+    """All series of a GPU of this node; unknown figures are left out."""
     _put_held(node, card, families)
     _put_measured(node, card, families)
     _put_as_dcgm(node, card, families)

@@ -1,6 +1,7 @@
-"""Fills the table of series from what control knows right now. Reads the board, so it runs in the event loop.
+"""Fills the table of series from control's live state. It reads the live state directly, so it runs in the event loop.
 
-Called for each scrape by `prometheus`. Asks nobody: what engines and cards say was taken in by control's own loops.
+Called for each scrape by `prometheus`. Makes no requests: control's own loops have collected the values of engines
+and GPUs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LIVE_STATES = tuple(state for state in State if not state.is_terminal)
 
 
 async def collect(control: Control, ended: dict[State, int] | None) -> Families:
-    """Everything but what the meter of requests counts. `ended`: how many workloads have, by state; None if unknown."""
+    """All series except the request meter's. `ended`: the number of ended workloads by state; None if unknown."""
     families = Families()
     families.put("commonage_build_info", 1, __version__)
     _work(control, families)
@@ -59,10 +60,10 @@ async def _machines(control: Control, families: Families) -> None:
     states: dict[NodeState, int] = defaultdict(int)
     for number, view in enumerate(control.fleet.nodes()):
         if number % MACHINES_AT_ONCE == MACHINES_AT_ONCE - 1:
-            await asyncio.sleep(0)  # a thousand machines take a while, and others wait for the loop
+            await asyncio.sleep(0)  # a thousand nodes take a while, and other tasks wait for the event loop
         states[view.node.state] += 1
         if view.node.state is NodeState.LOST:
-            continue  # its figures are old, and its capacity is nobody's
+            continue  # its figures are old, and its capacity is not usable
         _machine(view, families)
         for card in view.devices:
             put_card(view.node.name, card, families)
@@ -83,7 +84,7 @@ def _machine(view: NodeView, families: Families) -> None:
 
 
 def _shares(control: Control, families: Families) -> None:
-    """What workloads use of their cards, by tenant and kind, and how often they took more than their part."""
+    """The workloads' use of their GPUs, by tenant and kind, and how often they exceeded their share."""
     used: Counter[tuple[str, Kind]] = Counter()
     for attempt_id, mib in control.sampling.vram.items():
         workload = control.board.get(workload_of(attempt_id))

@@ -1,4 +1,4 @@
-"""Metric families while they are filled. Used by `collect` and what it calls."""
+"""Metric families while they are filled. Used by `collect` and the functions that it calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Families:
         series = BY_NAME[name]
         family = self._families.get(name)
         if family is None:
-            # prometheus_client wants a counter without its ending, and puts it on again.
+            # prometheus_client wants a counter without its suffix, and adds it again.
             plain = name.removesuffix("_total")
             family = self._families[name] = Metric(plain, series.help, series.kind)
         family.add_sample(name, dict(zip(series.labels, labels, strict=True)), value)

@@ -1,6 +1,6 @@
 """Counts requests and times them until the answer begins, for /metrics. A middleware that the server puts in front.
 
-Streams (live logs and events) last as long as somebody looks; what counts is how soon they begin.
+Streams (live logs and events) last as long as their reader, so only the time until they begin is measured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Around the aim for lists and submits (50 ms), and up to where a person leaves.
+# Around the target for lists and submits (50 ms), and up to the time when a person gives up.
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _API = "/services/commonage/api/"
@@ -46,7 +46,7 @@ class HttpMeter:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
-            began = perf_counter()  # not the loop's time: uvloop's stands still within a turn
+            began = perf_counter()  # not the loop's time: uvloop's does not advance within an iteration
 
             async def noted(message: Message) -> None:
                 if message["type"] == "http.response.start":
@@ -59,7 +59,7 @@ class HttpMeter:
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         area = _area(scope["path"])
-        # Anybody may invent a method; each would be a series.
+        # A client may send any method; each would become a series.
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._requests.labels(area, method, f"{status // 100}xx").inc()
         self._seconds.labels(area).observe(seconds)

@@ -1,7 +1,7 @@
-"""GET /services/commonage/metrics: the series in Prometheus' text format, or as OpenMetrics where it is asked for.
+"""GET /services/commonage/metrics: the series in Prometheus' text format, or as OpenMetrics on request.
 
-Mounted by the server beside API and portal. Everybody shows a token with the scope to read, the programs of this
-machine too: workloads are such programs, or reach it as such.
+Mounted by the server next to API and portal. Every client needs a token with the scope to read, including programs
+on this machine: workloads are such programs, or connect like them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from commonage.telemetry.http_meter import HttpMeter
 log = logging.getLogger(__name__)
 
 PATH = "/services/commonage/metrics"
-# Counting what has ended is a question to the database; nobody needs it fresher.
+# Counting ended workloads is a database query; a fresher number is not needed.
 COUNT_EVERY_S = 30.0
 
 
 class _Collected(Collector):
-    """Families that were collected before, in the form the encoders take."""
+    """Families that were collected before, in the form that the encoders take."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
@@ -56,12 +56,12 @@ class Exposition:
         if self._meter is not None:
             families += self._meter.collect()
         encode, content_type = choose_encoder(accept)
-        # The process's own figures are read from files, and a large fleet takes a while to write down.
+        # The process's own figures are read from files, and a large cluster takes a while to encode.
         text = await asyncio.to_thread(lambda: encode(_Collected([*families, *self._process.collect()])))
         return text, content_type
 
     async def _count_ended(self) -> dict[State, int] | None:
-        """By state; while the database does not answer the last count, for the other figures are wanted then most."""
+        """By state; the last count while the database does not answer, because the other figures matter most then."""
         now = self._control.clock.now()
         if now - self._counted_at >= COUNT_EVERY_S:
             try:
@@ -89,7 +89,7 @@ def metrics_router(control: Control, meter: HttpMeter | None = None) -> APIRoute
 
 
 async def _refusal(request: Request, control: Control) -> Response | None:
-    """Why this request gets no figures; None if it may have them."""
+    """The refusal of this request; None if it may read the metrics."""
     token = _token(request)
     try:
         who = await control.identity.whois(token) if token else None

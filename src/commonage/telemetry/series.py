@@ -1,7 +1,7 @@
-"""The table of all series that /metrics gives: name, type, labels, meaning. Nothing is exposed that is not in it.
+"""The table of all series of /metrics: name, type, labels, meaning. Only series in this table are exposed.
 
-`collect` fills it, docs/reference/metrics.md is made from it. A label here is one of few values, or a machine or card:
-never a user, a workload or a path, which would make the series grow with the work.
+`collect` fills it, docs/reference/metrics.md is made from it. A label has one of few values, or names a node or
+GPU. It never names a user, a workload or a path, because the number of series would grow with the workloads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DCGM = ("gpu", "UUID", "device", "modelName", "Hostname", "simulated")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One family. A counter's name ends in `_total`; a unit, where there is one, stands at the end of the rest."""
+    """One family. A counter's name ends in `_total`; the name of any other ends in its unit, if it has one."""
 
     name: str
     kind: Kind
@@ -28,14 +28,14 @@ class Series:
 
 SERIES: tuple[Series, ...] = (
     Series("commonage_build_info", "gauge", "Always 1; the label says which version runs.", ("version",)),
-    # --- work
+    # --- workloads
     Series("commonage_workloads", "gauge", "Workloads that have not ended.", ("state", "kind")),
     Series("commonage_workloads_ended_total", "counter", "Workloads that have ended, ever.", ("state",)),
     Series("commonage_queue_length", "gauge", "Workloads that wait for a place."),
     Series("commonage_queue_oldest_seconds", "gauge", "How long the longest waiting of them waits; 0 for none."),
     Series("commonage_active_users", "gauge", "Users with a workload that has not ended."),
     Series("commonage_environments", "gauge", "Entries of the catalogue, by where they stand.", ("state",)),
-    # --- machines: those that are lost are counted, and have no figures
+    # --- nodes: lost ones are counted, and have no figures
     Series("commonage_nodes", "gauge", "Machines.", ("state",)),
     Series("commonage_node_cpu_cores", "gauge", "Cores of a machine.", ("node",)),
     Series("commonage_node_leased_cpu_cores", "gauge", "Cores of it that workloads hold.", ("node",)),
@@ -43,7 +43,7 @@ SERIES: tuple[Series, ...] = (
     Series("commonage_node_leased_memory_bytes", "gauge", "Memory of it that workloads hold.", ("node",)),
     Series("commonage_node_free_disk_bytes", "gauge", "Free space where work is kept, where it is known.", ("node",)),
     Series("commonage_node_workloads", "gauge", "Workloads that hold a part of a machine.", ("node",)),
-    # --- cards
+    # --- GPUs
     Series("commonage_device_memory_bytes", "gauge", "VRAM of a card.", _CARD),
     Series("commonage_device_leased_memory_bytes", "gauge", "VRAM of it that workloads hold.", _CARD),
     Series("commonage_device_used_memory_bytes", "gauge", "VRAM in use, as measured.", _CARD),

@@ -1,8 +1,8 @@
 """The metrics port on SQL: raw figures for a day, minutes for a month, hours for two years.
 
-Made and opened by the server, written by the sampling loop, asked by API and portal. On PostgreSQL the tables stand
-beside those of the store; beside a store on SQLite there is a file of our own, so that a flood of samples never keeps a
-submit waiting. The last seconds may be lost in a crash: nothing here waits for the disk.
+Made and opened by the server, written by the sampling loop, read by API and portal. On PostgreSQL the tables are in
+the store's database; with a store on SQLite they are in a separate file, so that a flood of samples never delays a
+submit. The last seconds may be lost in a crash: nothing here waits for the disk.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ RAW_KEPT_S: Final = DAY_S
 MINUTES_KEPT_S: Final = 30 * DAY_S
 HOURS_KEPT_S: Final = 730 * DAY_S
 LATEST_WITHIN_S: Final = 120.0
-_STEP_S: Final = 3600  # what grows old is rolled up an hour at a time, not at every call
+_STEP_S: Final = 3600  # old figures are rolled up an hour at a time, not at every call
 _SERIES_REMEMBERED: Final = 20_000
 
 
 class SqlMetrics:
-    """Metrics in, or beside, the database at `url`, which is the store's (`sqlite:///…` or `postgresql://…`)."""
+    """Metrics in the database at `url`, or in a file next to it. `url` is the store's (`sqlite:///…` or
+    `postgresql://…`).
+    """
 
     def __init__(self, url: str) -> None:
         self._url = _address(url)
@@ -61,7 +63,7 @@ class SqlMetrics:
         self._rolled_up_to = -math.inf
 
     async def open(self) -> None:
-        """Connect and make the tables that are missing. Raises Unavailable; Conflict if they are of a newer program."""
+        """Connect and create missing tables. Raises Unavailable; Conflict if the tables are of a newer program."""
         self._engine = _engine(self._url)
         try:
             async with self._writing() as connection:
@@ -90,7 +92,7 @@ class SqlMetrics:
                 self._engine = None
 
     async def write(self, samples: Sequence[Sample]) -> None:
-        """Keep these; of two of one instant the later in order. What is no finite number is left out."""
+        """Store these; of two with the same time the later in order wins. Values that are not finite are left out."""
         kept = {(each.subject, each.metric, each.at): each for each in samples if math.isfinite(each.value)}
         if not kept:
             return
@@ -120,7 +122,7 @@ class SqlMetrics:
             [{"subject": subject, "metric": metric} for subject, metric in sorted(new)],
         )
         subjects = sorted({subject for subject, _ in new})
-        for begin in range(0, len(subjects), 1000):  # a statement takes only so many parameters
+        for begin in range(0, len(subjects), 1000):  # a statement takes a limited number of parameters
             part = subjects[begin : begin + 1000]
             for row in await connection.execute(select(series).where(series.c.subject.in_(part))):
                 self._ids[row.subject, row.metric] = row.id
@@ -128,7 +130,7 @@ class SqlMetrics:
     async def query(
         self, metric: str, subject: str, *, since: float, until: float, points: int = 200
     ) -> Sequence[Point]:
-        """Buckets of a width that suits `points`, beginning at multiples of it; those without a figure are left out."""
+        """Buckets of a width that suits `points`, beginning at multiples of it; empty buckets are left out."""
         if not since < until:
             return []
         width = width_of(since, until, points)
@@ -154,7 +156,7 @@ class SqlMetrics:
             ]
 
     async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        """The newest of each series, by subject and metric."""
+        """The newest sample of each series, by subject and metric."""
         found: list[Sample] = []
         other = raw.alias()
         newest = (
@@ -173,7 +175,7 @@ class SqlMetrics:
         return sorted(found, key=lambda each: (each.subject, each.metric))
 
     async def tidy(self, now: float) -> None:
-        """Roll up what has grown old and drop what is too old; at most once an hour of `now` there is work to do."""
+        """Roll up old figures and drop expired ones; does work at most once per hour of `now`."""
         hour = now // _STEP_S * _STEP_S
         if hour <= self._rolled_up_to:
             return
@@ -213,7 +215,7 @@ class SqlMetrics:
 
 
 def _address(url: str) -> URL:
-    """Where the samples go: the same server, or a file of their own beside the store's."""
+    """The address for the samples: the same server, or a file of their own next to the store's."""
     address = make_url(url)
     if address.get_backend_name() == "sqlite":
         path = Path(str(address.database))
@@ -248,7 +250,7 @@ def _insert(table: Table, connection: AsyncConnection) -> postgresql.Insert | sq
 
 
 def _number_of(at: ColumnElement[float], width: float, connection: AsyncConnection) -> ColumnElement[Any]:
-    """Which multiple of `width` an instant falls behind. Instants are never before 1970."""
+    """The number of the multiple of `width` at or before a time. Times are never before 1970."""
     quotient = at / literal_column(repr(float(width)), Float)
     if connection.dialect.name == "postgresql":
         return func.floor(quotient)
@@ -272,7 +274,7 @@ def _all_resolutions(wanted: Select[int], since: float, until: float) -> Any:
 
 
 async def _roll_up(connection: AsyncConnection, fine: Table, coarse: Table, width: int, before: float) -> None:
-    """Move figures older than `before` (a multiple of `width`) into buckets, adding to those that are there."""
+    """Move figures older than `before` (a multiple of `width`) into buckets, adding to existing ones."""
     value = fine.c.value if fine is raw else None
     at = (_number_of(fine.c.at, width, connection) * width).label("bucket")
     figures = select(

@@ -1,7 +1,7 @@
-"""The tables of the samples, for `sql_metrics`. They are its own: other code asks the metrics port.
+"""The tables of the samples, for `sql_metrics`. They are private to it: other code uses the metrics port.
 
-A figure stands in exactly one of three tables: as it came, or, when that has grown old, as part of its minute, later of
-its hour. What was measured can be measured again, so these tables are made where they are missing, not migrated.
+A figure is in exactly one of three tables: raw, or, when it is old, as part of its minute, later of its hour.
+Measurements can be repeated, so these tables are created if missing, not migrated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ raw = Table(
 
 
 def _rolled_up(name: str) -> Table:
-    """`at` is the begin of the minute or hour, `total` the sum of its `number` figures."""
+    """`at` is the start of the minute or hour, `total` the sum of its `number` figures."""
     return Table(
         name,
         metadata,

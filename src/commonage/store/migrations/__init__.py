@@ -1,1 +1,1 @@
-"""Alembic's scripts: how a database gets from one schema to the next. Run by `store.upgrade`, never by hand."""
+"""Alembic's scripts, which migrate a database from one schema to the next. Run by `store.upgrade`, never by hand."""

@@ -10,7 +10,7 @@ context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
     version_table=context.config.attributes["version_table"],
-    transactional_ddl=True,  # SQLite can, too, since the transaction was begun by hand
+    transactional_ddl=True,  # works on SQLite too, since the transaction was begun by hand
 )
 with context.begin_transaction():
     context.run_migrations()

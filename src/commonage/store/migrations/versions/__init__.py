@@ -1,1 +1,1 @@
-"""One file for each change of the schema, in order. What was released is never edited."""
+"""One file for each change of the schema, in order. A released migration is never edited."""
