@@ -2,7 +2,7 @@
 
 Called by `sql_store` and `upgrade`. What is written and read stands in the repositories: plain functions of a
 connection, the same for both. PostgreSQL runs them over asyncpg; SQLite runs each in one go in a thread of its own:
-handing it every statement apart cost five times what a small commit costs (docs/adr/0002-one-commit-batch.md).
+handing it every statement apart cost five times what a small commit costs (docs/adr/0002-write-through-one-commit-call.md).
 """
 
 from __future__ import annotations
