@@ -116,10 +116,11 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: DockerRig, dock
     killed, removed = [await rig.started(rig.orders(FOREVER)) for _ in range(2)]
     dockerd.ask("POST", f"/containers/{container(killed)}/kill")
     dockerd.ask("DELETE", f"/containers/{container(removed)}?force=1")
-    for order in (killed, removed):
+    reasons = (attempts.EndedFromOutside(by=attempts.Outside.DOCKER), attempts.RemovedFromOutside())
+    for order, reason in zip((killed, removed), reasons, strict=True):
         end = await rig.seen(order.attempt_id, Seen.ENDED)
         assert end.exit_code is None
-        assert end.reason == attempts.EndedFromOutside(by=attempts.Outside.DOCKER)
+        assert end.reason == reason
 
 
 async def test_what_runs_is_given_its_grace_whatever_it_did_to_its_claim(rig: DockerRig) -> None:
@@ -239,8 +240,12 @@ async def test_an_environment_without_its_image_says_what_is_missing(
     rig: DockerRig, environment: Environment, said: str
 ) -> None:
     engine = await rig.engine()
-    with pytest.raises(EngineFailure, match=f"environment {environment.name} cannot be prepared: .*{said}"):
+    with pytest.raises(EngineFailure) as failed:
         await engine.prepare(environment)
+    reason = failed.value.reason
+    assert isinstance(reason, attempts.EnvironmentFailed)
+    assert reason.environment == environment.name
+    assert said in reason.error
     [status] = await engine.environments()
     assert status.state is EnvironmentState.FAILED
 

@@ -32,8 +32,8 @@ _WORDS: tuple[tuple[str, str, bool], ...] = (
      r"|no basic auth credentials|(^|: )denied(:|$)",
      "the registry has no such image, or does not let us have it", False),
     (r"manifest (for .* )?(not found|unknown)", "the registry has no such image", False),
-    (r"no such image", "its image is not on the machine", False),
     (r"invalid reference format|repository name must be", "that is not a name of an image", False),
+    (r"no such image", "its image is not on the machine", False),
     (r"toomanyrequests", "the registry wants us to wait: too many pulls", True),
     (r"no such host|i/o timeout|Client\.Timeout|connection refused|TLS handshake timeout|network is unreachable"
      r"|server misbehaving|Temporary failure in name resolution", "the registry cannot be reached", True),
