@@ -2,7 +2,8 @@
 
 Called by `sql_store` and `upgrade`. The queries are in the repositories: plain functions of a connection, the same
 for both. PostgreSQL runs them over asyncpg; SQLite runs each in one go in a thread of its own: passing every
-statement to the thread separately cost five times as much as a small commit (docs/adr/0002-one-commit-batch.md).
+statement to the thread separately cost five times as much as a small commit
+(docs/adr/0002-write-through-one-commit-call.md).
 """
 
 from __future__ import annotations
