@@ -160,7 +160,8 @@ async def test_a_forked_session_is_like_one_that_is_started_afresh(tmp_path: Pat
             assert (tmp_path / folder / "runs" / order.attempt_id / "exit").read_text() == "5\n"
             text, *rest = await rig.lines(order.attempt_id)
             assert rest == ["later", "bye"]
-            for own in (order.attempt_id, order.workload_id, folder):
+            port = re.findall(r"--port=(\d+)", text)[0]
+            for own in (order.attempt_id, order.workload_id, folder, port):
                 text = text.replace(own, "ID")
             seen.append(json.loads(text))
             seen[-1]["groups"] = [re.sub("[0-9a-f]{12}", "KEY", path) for path in seen[-1]["groups"] if "ID" in path]
