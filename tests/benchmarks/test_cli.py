@@ -46,7 +46,7 @@ def test_make_takes_the_name_from_its_command_line_alone(
     arguments: list[str], variables: dict[str, str], words: list[str]
 ) -> None:
     argv = ["make", "--dry-run", "bench", *arguments]
-    outer = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}  # of the make that runs the tests
+    outer = {"ARGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}  # of the make that runs the tests
     environ = {name: value for name, value in os.environ.items() if name not in outer} | variables
     result = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
     assert result.stdout.partition(" -m benchmarks")[2].split() == words
